@@ -149,7 +149,8 @@ def solver_parts(problem: ji.Problem, q, v, args, h: float, size: int) -> dict[s
     metric, t = (lambda q: Metric.at(problem, q, args)), jnp.zeros(())
     gap = problem.gaps(t, q, args)
     rows = jnp.argsort(gap)[:size]
-    gradients = lambda q: jacobian(problem, t, q, args, None if size == len(gap) else rows)[1]
+    chosen = lambda q: jnp.where(q[0] < jnp.inf, rows, 0)  # not known to the compiler
+    gradients = lambda q: jacobian(problem, t, q, args, None if size == len(gap) else chosen(q))[1]
     fixed = gradients(q)
     contacts = lambda q: Contacts(jnp.zeros(size), fixed, metric(q).solve(fixed.T))
     offset = gap[rows] / h + fixed @ (v + h * metric(q).solve(problem.generalised_force(t, q, v, args)))

@@ -10,6 +10,13 @@ MAX_SELECTED_ENTRIES = (
 MIN_LOOP_COST = 1000  # operations that a loop counts for, besides those of its body
 ARRAY_PRIMITIVE_COST = 50  # operations of a primitive on an array in memory
 
+# LLVM: programs of one lane, whose arrays lie side by side in registers
+MAX_OPS_OF_A_LANE = 1_000_000  # in place of MAX_OPS_LLVM: one of 240,000 takes 5 s
+MIN_DEAR_SIDE_BY_SIDE = 2  # entries, of a root, division or function, that make an instruction on a register; of others more than half of one
+MAX_SELECTED_ENTRIES_OF_A_LANE = (
+    4  # in place of MAX_SELECTED_ENTRIES: of a lane by itself looking up is one instruction
+)
+
 # LLVM: programs
 # Larger ones take too long to compile. One of 198,000 operations takes 4 s, and XLA 34 s for it; one of 182,000 takes 7 s.
 MAX_OPS_LLVM = 250_000

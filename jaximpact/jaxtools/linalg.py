@@ -60,6 +60,23 @@ def substitute(factor: Array, b: Array) -> Array:
     return jnp.stack(x)
 
 
+def triangular_factor(a: Array) -> Array:
+    """The Cholesky factor of an (n, n) matrix, by its lower triangle; what stands above the factor's diagonal is of no account."""
+    return lax.linalg.cholesky_p.bind(a)
+
+
+def diagonal(a: Array) -> Array:
+    """The diagonal of an (n, n) matrix, as every (n + 1)-th entry: no mask of all entries."""
+    n = a.shape[0]
+    return lax.slice(a.reshape(-1), (0,), (n * n,), (n + 1,)) if n else jnp.zeros(0, a.dtype)
+
+
+def on_diagonal(x: Array, others: Array) -> Array:
+    """The (n, n) matrix ``others`` with the diagonal x (n,)."""
+    rows, columns = (lax.broadcasted_iota(jnp.int32, others.shape, axis) for axis in (0, 1))
+    return lax.select(lax.eq(rows, columns), lax.broadcast_in_dim(x, others.shape, (0,)), others)
+
+
 def half_solve(factor: Array, b: Array) -> Array:
     """H b for b (n,), where H' H = a^-1: half of the solve of a x = b, with ``factor = factorise(a)``."""
     n = factor.shape[0]

@@ -24,7 +24,7 @@ class ArrayEmitter:
     that are not computed by jax's own operation, by name.
     """
 
-    has_memory, max_scalars, sparse = False, MAX_SCALARS, False
+    has_memory, max_scalars, sparse, pack = False, MAX_SCALARS, False, 1
 
     def __init__(self, lanes: int, rules: Mapping[str, Callable]) -> None:
         self.lanes, self.rules = lanes, rules
@@ -86,6 +86,15 @@ class ArrayEmitter:
         raise Unsupported(
             f"{eqn.primitive.name} of an array of shape {max(v.aval.shape for v in (*eqn.invars, *eqn.outvars))}"
         )
+
+    def elementwise(self, machine: Any, name: str, params: Any, structural: bool, arrays: Any) -> np.ndarray:
+        raise NotImplementedError  # of emitters that compute entries side by side
+
+    def reduction(self, name: str, entries: Any, empty: Any) -> Any:
+        raise NotImplementedError
+
+    def adjacent(self, entries: Any) -> bool:
+        raise NotImplementedError
 
     def constant(self, x: np.ndarray) -> Value:
         raise Unsupported(f"an array of shape {x.shape}")

@@ -10,16 +10,23 @@ import numpy as np
 from ..scalar import Unsupported
 from .arrays import (
     LargeArray,
+    array_at,
+    copy_array,
     copy_to_new,
     counted_loop,
+    for_packs,
     for_range,
     long_constant,
     materialise,
+    read,
     reserve_array,
     store_entry,
+    transpose_into,
+    with_axes,
 )
 from .elementwise import convert_type
 from .ir_writer import LONG, LaneValue, constant
+from .packs import fold_pack
 
 
 def _for_later(e: Any, i: LaneValue, n: int, body: Callable[[LaneValue], None]) -> None:
@@ -29,7 +36,7 @@ def _for_later(e: Any, i: LaneValue, n: int, body: Callable[[LaneValue], None]) 
 
 def _transpose(x: LargeArray) -> LargeArray:
     """The transposed matrix."""
-    return LargeArray(x.shape[::-1], x.dtype, x.is_vector, lambda index: x.at(index[::-1]))
+    return with_axes(x, (1, 0))
 
 
 def _subtract_product(e: Any, target: LargeArray, index: Sequence[LaneValue], x: LaneValue, y: LaneValue) -> None:
@@ -37,10 +44,38 @@ def _subtract_product(e: Any, target: LargeArray, index: Sequence[LaneValue], x:
     store_entry(e, target, index, e.op("sub", None, target.at(index), e.op("mul", None, x, y)))
 
 
+def _row_from(e: Any, n: int, first: LaneValue, body: Callable[[LaneValue, bool], None]) -> None:
+    """Emits ``body(i, whole)`` for the entries of a row from ``first`` to n - 1, packs of them where there is a single lane.
+
+    Packs begin at a multiple of their size, and so before ``first``.
+    """
+    done = n - n % e.pack if e.pack > 1 else 0
+    if not done:
+        for_range(e, n, lambda i: body(i, False), first)
+        return
+    w = e.w
+    start = w.op("and", first, long_constant(-e.pack))
+    begin, inside, after = (
+        w.op("icmp slt", start, long_constant(done), dtype=bool),
+        w.fresh_name("packs"),
+        w.fresh_name("rest"),
+    )
+    w.branch(begin, inside, after)
+    w.begin_block(inside)
+    with w.scope(w.active):
+        for_packs(e, done, lambda i: body(i, True), start)
+        w.jump(after)
+    w.begin_block(after)
+    if done < n:
+        for_range(e, n, lambda i: body(i, False), long_constant(done))
+
+
 def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
     """Right-looking Cholesky factorisation, on L' so that the innermost loops run along contiguous rows."""
     if len(x.shape) != 2:
         raise Unsupported("cholesky of a stack of large matrices")
+    if e.pack > 1:
+        return _cholesky_by_packs(e, x)
     n, high = x.shape[0], copy_to_new(e, _transpose(x), x.is_vector)
     pivots = reserve_array(e, (n,), x.dtype, x.is_vector)
 
@@ -75,6 +110,93 @@ def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
     return copy_to_new(e, LargeArray(x.shape, x.dtype, x.is_vector, low), x.is_vector)
 
 
+def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
+    """The same of a single lane, as U = L' in blocks of as many rows as a pack has entries: what was done before is subtracted from
+    a block in registers. The matrix is filled up with ones on the diagonal."""
+    w, n, size = e.w, x.shape[0], e.pack
+    whole, zero, one = -(-n // size) * size, constant(0, x.dtype), constant(1, x.dtype)
+    high = reserve_array(e, (whole, whole), x.dtype, False)
+    transpose_into(e, high, x if x.pack_at else materialise(e, x), lower=True)
+    for i in range(n, whole):
+        for j in range(whole):
+            for place in {(i, j), (j, i)}:
+                store_entry(e, high, list(map(long_constant, place)), one if i == j else zero)
+    pivots, factors = (reserve_array(e, (k,), x.dtype, False) for k in (whole, size))
+    less = lambda z, a, b: w.op("fsub contract", z, w.op("fmul contract", a, b))
+    later = lambda i, k: w.op("add", i, long_constant(k)) if k else i
+
+    def updated(first: LaneValue, c: LaneValue) -> list[LaneValue]:
+        """Rows from ``first`` on in the columns from c on, less what the rows before them make of these."""
+        rows = [read(high, [later(first, r), c], True) for r in range(size)]
+
+        def subtract(k: LaneValue, now: list[LaneValue]) -> list[LaneValue]:
+            row = read(high, [k, c], True)
+            return [less(z, high.at([k, later(first, r)]), row) for r, z in enumerate(now)]
+
+        return _if_any(e, first, rows, lambda now: counted_loop(e, 0, now, subtract, end=first))
+
+    def block(number: LaneValue) -> None:
+        first = w.op("mul", number, long_constant(size))
+        rows = updated(first, first)
+        places = w.lane_indices(long_constant(0))
+        for r in range(size):
+            pivot = w.extract_lane(rows[r], r)
+            store_entry(e, pivots, [later(first, r)], pivot)
+            factor = w.op("fdiv", one, w.intrinsic("sqrt", pivot))
+            store_entry(e, factors, [long_constant(r)], factor)
+            row = w.op("fmul", rows[r], factor)
+            for s in range(r + 1, size):
+                rows[s] = less(rows[s], w.extract_lane(row, s), row)
+            rows[r] = w.select(w.op("icmp sge", places, long_constant(r), dtype=bool), row, w.as_vector(zero))
+            store_entry(e, high, [later(first, r), first], rows[r])
+
+        def panel(c: LaneValue) -> None:
+            some = updated(first, c)
+            for r in range(size):
+                some[r] = w.op("fmul", some[r], factors.at([long_constant(r)]))
+                for s in range(r + 1, size):
+                    some[s] = less(some[s], high.at([later(first, r), later(first, s)]), some[r])
+                store_entry(e, high, [later(first, r), c], some[r])
+
+        following = later(first, size)
+
+        def panels(_: list[LaneValue]) -> list[LaneValue]:
+            for_packs(e, whole, panel, following)
+            return []
+
+        _if_any(e, w.op("sub", long_constant(whole), following), [], panels)
+
+    for_range(e, whole // size, block)
+    worse = lambda k, now: [e.op("or", None, now[0], e.op("le", None, pivots.at([k]), zero))]
+    (failed,) = counted_loop(e, n, [constant(False, bool)], worse)
+    nothing = constant(np.nan, x.dtype)
+
+    def mark(k: LaneValue) -> None:
+        store_entry(e, high, [k, k], w.select(failed, nothing, high.at([k, k])))
+
+    for_range(e, n, mark)  # whoever solves with it divides by these
+
+    def low(index: Sequence[LaneValue]) -> LaneValue:
+        i, j = index
+        return w.select(failed, nothing, w.select(e.op("lt", None, i, j), zero, high.at([j, i])))
+
+    return LargeArray(x.shape, x.dtype, False, low, flipped=high)
+
+
+def _if_any(e: Any, count: LaneValue, start: list[LaneValue], body: Callable) -> list[LaneValue]:
+    """``body(start)`` where ``count`` > 0, else ``start``."""
+    w = e.w
+    before, inside, after = w.block, w.fresh_name("some"), w.fresh_name("none")
+    w.branch(w.op("icmp sgt", count, long_constant(0), dtype=bool), inside, after)
+    w.begin_block(inside)
+    with w.scope(w.active):
+        found = body(start)
+        end = w.block
+        w.jump(after)
+    w.begin_block(after)
+    return [w.phi(x.dtype, x.is_vector, [(y, before), (x, end)]) for x, y in zip(found, start, strict=True)]
+
+
 def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArray:
     """Triangular solve by rows: each unknown is subtracted from the remaining equations as soon as it is computed."""
     if len(a.shape) != 2:
@@ -82,11 +204,18 @@ def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArra
     n, left = a.shape[0], p["left_side"]
     x = copy_to_new(e, b, a.is_vector or b.is_vector)
     transposed, lower = p["transpose_a"] == left, p["lower"] != p["transpose_a"]
-    a = _transpose(materialise(e, a)) if transposed else materialise(e, a)
+    if a.flipped is not None and p["lower"]:
+        stored, transposed = a.flipped, not transposed
+    else:
+        stored = materialise(e, a)
+    a = _transpose(stored) if transposed else stored
     forward = lower if left else not lower
     order = (lambda i: i) if forward else (lambda i: e.w.op("sub", long_constant(n - 1), i))
     columns = b.shape[1] if left else b.shape[0]
     place = lambda i, c: [i, c] if left else [c, i]
+
+    if e.pack > 1 and columns == 1:
+        return _triangular_solve_by_packs(e, a, stored, x, n, forward, p["unit_diagonal"])
 
     def divide_row(step: LaneValue) -> None:
         k = order(step)
@@ -110,6 +239,60 @@ def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArra
     return x
 
 
+def _triangular_solve_by_packs(
+    e: Any, a: LargeArray, stored: LargeArray, x: LargeArray, n: int, forward: bool, unit: bool
+) -> LargeArray:
+    """The same of a single lane and one right side, in the place of x: packs along the rows of the ``stored`` matrix, which are those of a
+    or its columns."""
+    w, dtype, zero = e.w, x.dtype, constant(0, x.dtype)
+    sides, found = array_at(e, x.pointer, (n,), dtype, False), reserve_array(e, (n,), dtype, False)
+    order = (lambda i: i) if forward else (lambda i: w.op("sub", long_constant(n - 1), i))
+    done = n - n % e.pack
+
+    def put(k: LaneValue, y: LaneValue) -> LaneValue:
+        y = y if unit else e.op("div", None, y, a.at([k, k]))
+        store_entry(e, found, [k], y)
+        return y
+
+    def by_row(step: LaneValue) -> None:
+        k = order(step)
+
+        def plus(now: LaneValue, i: LaneValue, whole: bool) -> LaneValue:
+            # of the known unknowns, and of their triangle
+            counts = w.op("icmp slt" if forward else "icmp sgt", w.lane_indices(i) if whole else i, k, dtype=bool)
+            factor = w.select(counts, read(stored, [k, i], whole), zero)
+            return w.op("fadd contract", now, w.op("fmul contract", factor, read(found, [i], whole)))
+
+        total, rest = w.as_vector(zero), zero
+        if done:
+            place = lambda i: w.op("mul", i, long_constant(e.pack))
+            (total,) = counted_loop(e, done // e.pack, [total], lambda i, z: [plus(z[0], place(i), True)])
+            total = fold_pack(w, lambda x, y: w.op("fadd", x, y), total)
+        if done < n:
+            (rest,) = counted_loop(e, n, [rest], lambda i, z: [plus(z[0], i, False)], long_constant(done))
+        put(k, w.op("fsub", sides.at([k]), w.op("fadd", total, rest) if done else rest))
+
+    def by_column(step: LaneValue) -> None:
+        k = order(step)
+        known = put(k, sides.at([k]))
+
+        def subtract(i: LaneValue, whole: bool) -> None:
+            product = e.op_of("mul", None, [known, read(stored, [k, i], whole)])
+            store_entry(e, sides, [i], e.op_of("sub", None, [read(sides, [i], whole), product]))
+
+        # right sides of what is known are of no account any more
+        _row_from(e, n, k if forward else long_constant(0), subtract)
+
+    if a is stored:
+        # unknowns that are not yet known count as zeros
+        nothing = LargeArray((n,), dtype, False, lambda _: zero, pack_at=lambda _: w.as_vector(zero))
+        copy_array(e, found, nothing, None)
+        for_range(e, n, by_row)
+    else:
+        for_range(e, n, by_column)
+    return array_at(e, found.pointer, x.shape, dtype, False)
+
+
 def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
     """The k largest entries of an axis and their indices, by k passes; the first of equal entries comes first, NaN is largest.
 
@@ -130,6 +313,8 @@ def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
             w.op("sub", long_constant(n - 1), *index),
         )
 
+    if e.pack > 1:
+        return _top_k_by_packs(e, x, key, count)
     keys = copy_to_new(e, LargeArray(x.shape, LONG, x.is_vector, key), x.is_vector)
     values, places = reserve_array(e, (count,), x.dtype, x.is_vector), reserve_array(e, (count,), np.int32, x.is_vector)
     start = lambda bound: w.as_vector(bound) if x.is_vector else bound
@@ -147,6 +332,34 @@ def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
         return [best]
 
     counted_loop(e, count, [start(most)], take_next)
+    return [values, places]
+
+
+def _top_k_by_packs(e: Any, x: LargeArray, key: Callable, count: int) -> list[LargeArray]:
+    """The same of a single lane, a pass over packs of keys; what fills up the last pack is smaller than all."""
+    w, n = e.w, x.shape[0]
+    least, most = (constant(bound, LONG) for bound in (np.iinfo(LONG).min, np.iinfo(LONG).max))
+    size = -(-n // e.pack) * e.pack
+    keys = reserve_array(e, (size,), LONG, False)
+    for_range(e, n, lambda i: store_entry(e, keys, [i], key([i])))
+    if n < size:
+        for_range(e, size, lambda i: store_entry(e, keys, [i], least), long_constant(n))
+    values, places = reserve_array(e, (count,), x.dtype, False), reserve_array(e, (count,), np.int32, False)
+    larger = lambda x, y: w.intrinsic("smax", x, y)
+
+    def take_next(j: LaneValue, last: list[LaneValue]) -> list[LaneValue]:
+        def better(i: LaneValue, best: list[LaneValue]) -> list[LaneValue]:
+            y = read(keys, [w.op("mul", i, long_constant(e.pack))], True)
+            return [larger(best[0], w.select(w.op("icmp slt", y, *last, dtype=bool), y, least))]
+
+        (found,) = counted_loop(e, size // e.pack, [w.as_vector(least)], better)
+        best = fold_pack(w, larger, found)
+        place = w.op("sub", long_constant(n - 1), w.op("and", best, long_constant(0xFFFFFFFF)))
+        store_entry(e, values, [j], x.at([place]))
+        store_entry(e, places, [j], convert_type(w, place, np.dtype(np.int32)))
+        return [best]
+
+    counted_loop(e, count, [most], take_next)
     return [values, places]
 
 

@@ -14,6 +14,7 @@ from ..scalar.indexing import replaces_entries
 from ..scalar.interpreter import RULES as SCALAR_RULES
 from ..scalar.reductions import arrange_axes
 from .array_linear_algebra import RULES as MATRIX_RULES
+from .array_packs import arg_extreme, product_by_packs, reduce_by_packs
 from .arrays import (
     LargeArray,
     array_at,
@@ -23,12 +24,17 @@ from .arrays import (
     copy_to_new,
     counted_loop,
     flat_index,
+    flat_view,
     for_each_index,
+    for_each_pack,
     long_constant,
     materialise,
+    packs_at,
+    read,
     reserve_array,
     scalars_if_small,
     store_entry,
+    with_axes,
 )
 from .elementwise import RULES as ELEMENTWISE
 from .elementwise import convert_type
@@ -40,22 +46,24 @@ from .ir_writer import LONG, LaneValue, constant
 def _broadcast(e: Any, p: Any, x: LargeArray) -> LargeArray:
     axes = list(zip(p["broadcast_dimensions"], x.shape, strict=True))
     pick = lambda index: [index[axis] if n != 1 else long_constant(0) for axis, n in axes]
-    return LargeArray(p["shape"], x.dtype, x.is_vector, lambda index: x.at(pick(index)))
+    at = lambda index: x.at(pick(index))
+    # along the last axis either as they lie, or the same entry again and again
+    moves = bool(axes) and axes[-1][0] == len(p["shape"]) - 1 and axes[-1][1] != 1
+    same = (lambda index: e.w.as_vector(at(index))) if e.pack > 1 else None
+    return LargeArray(p["shape"], x.dtype, x.is_vector, at, pack_at=packs_at(x, pick) if moves else same)
 
 
 def _transpose(e: Any, p: Any, x: LargeArray) -> LargeArray:
-    order = np.argsort(p["permutation"])
-    shape = tuple(x.shape[i] for i in p["permutation"])
-    return LargeArray(shape, x.dtype, x.is_vector, lambda index: x.at([index[i] for i in order]))
+    return with_axes(x, p["permutation"])
 
 
 def _slice(e: Any, p: Any, x: LargeArray) -> LargeArray:
     first, steps = p["start_indices"], p["strides"] or (1,) * len(x.shape)
     shape = tuple(len(range(a, b, s)) for a, b, s in zip(first, p["limit_indices"], steps, strict=True))
     step = lambda i, a, s: flat_index(e, (1, s), [i, long_constant(a)])
-    return LargeArray(
-        shape, x.dtype, x.is_vector, lambda index: x.at([step(*y) for y in zip(index, first, steps, strict=True)])
-    )
+    pick = lambda index: [step(*y) for y in zip(index, first, steps, strict=True)]
+    pack_at = packs_at(x, pick) if steps[-1] == 1 else None
+    return LargeArray(shape, x.dtype, x.is_vector, lambda index: x.at(pick(index)), pack_at=pack_at)
 
 
 def _split(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
@@ -86,7 +94,13 @@ def _squeezed_shape(p: Any, x: LargeArray) -> list[int]:
 def _iota(e: Any, p: Any) -> LargeArray:
     kept = np.dtype(p["dtype"])
     number = lambda index: convert_type(e.w, index[p["dimension"]], kept)
-    return LargeArray(tuple(p["shape"]), kept, False, number)
+
+    def pack_at(index: Sequence[LaneValue]) -> LaneValue:
+        along = index[p["dimension"]]
+        moves = p["dimension"] == len(p["shape"]) - 1
+        return convert_type(e.w, e.w.lane_indices(along) if moves else e.w.as_vector(along), kept)
+
+    return LargeArray(tuple(p["shape"]), kept, False, number, pack_at=pack_at if e.pack > 1 else None)
 
 
 def _concatenate(e: Any, p: Any, *parts: LargeArray) -> LargeArray:
@@ -104,10 +118,11 @@ def _concatenate(e: Any, p: Any, *parts: LargeArray) -> LargeArray:
 def write_at(e: Any, target: LargeArray, x: LargeArray, corner: Sequence[LaneValue]) -> None:
     """Emits the copy of x into the window of ``target`` that starts at the index ``corner``."""
 
-    def body(index: list[LaneValue]) -> None:
-        store_entry(e, target, [add_index(e, a, i) for a, i in zip(corner, index, strict=True)], x.at(index))
+    def body(index: list[LaneValue], whole: bool) -> None:
+        place = [add_index(e, a, i) for a, i in zip(corner, index, strict=True)]
+        store_entry(e, target, place, e.w.as_vector(read(x, index, True)) if whole else x.at(index))
 
-    for_each_index(e, x.shape, body)
+    for_each_pack(e, x.shape, x.pack_at is not None and not any(i.is_vector for i in corner), body)
 
 
 def add_index(e: Any, a: LaneValue, i: LaneValue) -> LaneValue:
@@ -189,15 +204,22 @@ def _gather(e: Any, p: Any, x: LargeArray, indices: LargeArray) -> LargeArray:
     fill = (np.nan if x.dtype.kind == "f" else 0) if p["fill_value"] is None else p["fill_value"]
     x = materialise(e, x)
 
-    def at(index: Sequence[LaneValue]) -> LaneValue:
+    def entry(index: Sequence[LaneValue], indices: LargeArray) -> LaneValue:
         batched = n.operand_batching_dims, n.start_indices_batching_dims
         place, there = _window_index(e, x, sizes, n.start_index_map, indices, batched, (kept, n.offset_dims), index)
         found = x.at(place)
         return found if there is None or inside else e.w.select(there, found, constant(fill, x.dtype))
 
-    return copy_to_new(
-        e, LargeArray(shape, x.dtype, x.is_vector or indices.is_vector, at), x.is_vector or indices.is_vector
-    )
+    pack_at = None
+    # along the last axis one index after the other
+    if e.pack > 1 and rank and rank - 1 not in n.offset_dims and indices.shape[-1] == 1 and not n.operand_batching_dims:
+        indices = materialise(e, indices)
+        of_row = array_at(e, indices.pointer, indices.shape[:-1], indices.dtype, False)
+        in_packs = LargeArray(indices.shape, indices.dtype, False, lambda index: read(of_row, index[:-1], True))
+        pack_at = lambda index: entry(index, in_packs)
+    is_vector = x.is_vector or indices.is_vector
+    lazy = LargeArray(shape, x.dtype, is_vector, lambda index: entry(index, indices), pack_at=pack_at)
+    return copy_to_new(e, lazy, is_vector)
 
 
 def _scatter_rule(name: str) -> Callable:
@@ -239,9 +261,11 @@ def _dot_general(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
     order_x, rows = arrange_axes(x, batch_x, contract_x, True)
     order_y, columns = arrange_axes(y, batch_y, contract_y, False)
     batch, inner = [x.shape[i] for i in batch_x], [x.shape[i] for i in contract_x]
-    x = _transpose(e, {"permutation": order_x}, materialise(e, x))
-    y = _transpose(e, {"permutation": order_y}, materialise(e, y))
+    x = with_axes(_as_it_lies(e, x), order_x)
+    y = with_axes(_as_it_lies(e, y), order_y)
     target = reserve_array(e, [*batch, *rows, *columns], x.dtype, x.is_vector or y.is_vector)
+    if e.pack > 1 and x.dtype.kind == "f":
+        return product_by_packs(e, x, y, target, len(batch), len(rows), inner)
     kinds = ("fmul contract", "fadd contract") if x.dtype.kind == "f" else ("mul", "add")
     kinds = ("and", "or") if x.dtype.kind == "b" else kinds
     split = len(batch) + len(rows)
@@ -280,6 +304,8 @@ def _reduce_rule(name: str, start: Any) -> Callable:
         axes = p["axes"]
         kept = [i for i in range(len(x.shape)) if i not in axes]
         target = reserve_array(e, [x.shape[i] for i in kept], x.dtype, x.is_vector)
+        if e.pack > 1:
+            return reduce_by_packs(e, name, x, target, kept, axes, constant(start(x.dtype), x.dtype))
 
         def body(index: list[LaneValue]) -> None:
             def along(depth: int, where: dict, now: list[LaneValue]) -> list[LaneValue]:
@@ -298,6 +324,11 @@ def _reduce_rule(name: str, start: Any) -> Callable:
     return rule
 
 
+def _as_it_lies(e: Any, x: LargeArray) -> LargeArray:
+    """An array that is stored, maybe with its axes in another order."""
+    return x if x.source is not None and x.source[0].pointer else materialise(e, x)
+
+
 def _smallest_value(dtype: Any) -> Any:
     return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
 
@@ -306,16 +337,92 @@ def _largest_value(dtype: Any) -> Any:
     return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
 
 
-def _elementwise(e: Any, eqn: Any, inputs: Sequence[LargeArray]) -> LargeArray:
-    shape, dtype, is_vector = eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype, any(x.is_vector for x in inputs)
-    at = lambda x, index: x.at(
-        [long_constant(0) if n == 1 else i for n, i in zip(x.shape, index[-len(x.shape) :], strict=True)]
-        if x.shape
-        else []
-    )
-    name = eqn.primitive.name
-    lazy = LargeArray(shape, dtype, is_vector, lambda index: e.op(name, eqn.params, *(at(x, index) for x in inputs)))
-    return copy_to_new(e, lazy, is_vector)
+def _elementwise(e: Any, eqn: Any, inputs: Sequence[LargeArray], passing: bool) -> LargeArray:
+    """An elementwise primitive; lazy where the result is read once (``passing``), so that no memory is needed for it."""
+    shape, dtype = eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype
+    name, params = eqn.primitive.name, eqn.params
+    several = [x for x in inputs if x.size != 1]
+    if e.pack > 1 and several and all(x.source and x.source[1] == several[0].source[1] for x in several):
+        # in the order in which they lie
+        order = several[0].source[1]
+        inputs = [x if x.size == 1 else x.source[0] for x in inputs]
+        shape = tuple(shape[i] for i in np.argsort(order))
+        found = _elementwise_of(e, name, params, shape, dtype, inputs, passing)
+        return with_axes(found, order)
+    return _elementwise_of(e, name, params, shape, dtype, inputs, passing)
+
+
+def _elementwise_of(
+    e: Any, name: str, params: Any, shape: tuple, dtype: Any, inputs: Sequence[LargeArray], passing: bool
+) -> LargeArray:
+    is_vector = any(x.is_vector for x in inputs)
+    if e.pack > 1 and not passing:
+        return _elementwise_by_packs(e, name, params, shape, dtype, inputs)
+    at = lambda index: e.op(name, params, *(x.at(_broadcast_index(x, index)) for x in inputs))
+    pack_at = lambda index: e.op_of(name, params, [_operand(x, index, True) for x in inputs])
+    by_packs = bool(shape) and e.pack > 1 and all(map(_has_packs, inputs))
+    lazy = LargeArray(shape, dtype, is_vector, at, pack_at=pack_at if by_packs else None)
+    return lazy if passing else copy_to_new(e, lazy, is_vector)
+
+
+def _has_packs(x: LargeArray) -> bool:
+    """Whether an operand is read in packs, or is the same all along the last axis."""
+    return x.pack_at is not None or x.shape[-1:] in ((), (1,))
+
+
+def _operand(x: LargeArray, index: Sequence[LaneValue], whole: bool) -> LaneValue:
+    """An operand's entry for one of the result, or its pack; where it is the same all along the last axis the one entry."""
+    return read(x, _broadcast_index(x, index), whole and x.shape[-1:] not in ((), (1,)))
+
+
+def _outer_product(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
+    """A product without sums that is read once."""
+    (_, _), (batch_x, batch_y) = p["dimension_numbers"]
+    free_x, free_y = ([i for i in range(len(z.shape)) if i not in b] for z, b in ((x, batch_x), (y, batch_y)))
+    order_x, order_y = [*batch_x, *free_x], [*batch_y, *free_y]
+    x, y = (with_axes(z, order) for z, order in ((x, order_x), (y, order_y)))
+    batch, split = len(batch_x), len(x.shape)
+    shape = (*x.shape, *y.shape[batch:])
+    parts = lambda index: (x.at(index[:split]), [*index[:batch], *index[split:]])
+
+    def at(index: Sequence[LaneValue]) -> LaneValue:
+        first, second = parts(index)
+        return e.op_of("mul", None, [first, y.at(second)])
+
+    def pack_at(index: Sequence[LaneValue]) -> LaneValue:
+        first, second = parts(index)
+        return e.op_of("mul", None, [first, read(y, second, True)])
+
+    packs = pack_at if e.pack > 1 and y.pack_at and split < len(shape) else None
+    return LargeArray(shape, x.dtype, x.is_vector or y.is_vector, at, pack_at=packs)
+
+
+def _broadcast_index(x: LargeArray, index: Sequence[LaneValue]) -> list[LaneValue]:
+    """Index of an operand's entry for one of the result, against whose shape it is broadcast."""
+    if not x.shape:
+        return []
+    return [long_constant(0) if n == 1 else i for n, i in zip(x.shape, index[-len(x.shape) :], strict=True)]
+
+
+def _elementwise_by_packs(
+    e: Any, name: str, params: Any, shape: Sequence[int], dtype: Any, inputs: Sequence[LargeArray]
+) -> LargeArray:
+    """An elementwise primitive of a single lane, in loops over packs: over all entries as they lie, where operands are stored alike."""
+    found = target = reserve_array(e, shape, dtype, False)
+    alone = {id(x): x.at([long_constant(0)] * len(x.shape)) for x in inputs if x.size == 1}
+    several = [x for x in inputs if x.size != 1]
+    if all(x.pointer and x.shape == tuple(shape) for x in several):
+        target, several = flat_view(e, target), [flat_view(e, x) for x in several]
+    arrays = iter(several)
+    operands = [alone[id(x)] if id(x) in alone else next(arrays) for x in inputs]
+
+    def body(index: list[LaneValue], whole: bool) -> None:
+        values = [x if isinstance(x, LaneValue) else _operand(x, index, whole) for x in operands]
+        new = e.op_of(name, params, values)
+        store_entry(e, target, index, e.w.as_vector(new) if whole else new)
+
+    for_each_pack(e, target.shape, all(map(_has_packs, several)), body)
+    return found
 
 
 RULES: dict[str, Callable] = {
@@ -326,6 +433,8 @@ RULES: dict[str, Callable] = {
     "dot_general": _dot_general, "reduce_sum": _reduce_rule("add", lambda dtype: 0), "reduce_prod": _reduce_rule("mul", lambda dtype: 1),
     "reduce_max": _reduce_rule("max", _smallest_value), "reduce_min": _reduce_rule("min", _largest_value),
     "reduce_or": _reduce_rule("or", _smallest_value), "reduce_and": _reduce_rule("and", _largest_value), 
+    "argmin": lambda e, p, x: arg_extreme(e, "lt", x, p["axes"][0], p["index_dtype"]),
+    "argmax": lambda e, p, x: arg_extreme(e, "gt", x, p["axes"][0], p["index_dtype"]),
     "gather": _gather, "scatter": _scatter_rule(""),
 }  # fmt: skip
 RULES |= {f"scatter{mark}{name}": _scatter_rule(name) for name in ("add", "sub", "mul", "min", "max") for mark in "-_"}
@@ -341,9 +450,15 @@ def apply_rule(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[
     name = eqn.primitive.name
     if name in ELEMENTWISE or name in RULES:
         blocks = [as_large_array(e, x) for x in inputs]
-        found = _elementwise(e, eqn, blocks) if name in ELEMENTWISE else RULES[name](e, eqn.params, *blocks)
+        passing = eqn.outvars[0] in machine.passing
+        if name in ELEMENTWISE:
+            found = _elementwise(e, eqn, blocks, passing)
+        elif name == "dot_general" and passing and not eqn.params["dimension_numbers"][0][0]:
+            found = _outer_product(e, eqn.params, *blocks)
+        else:
+            found = RULES[name](e, eqn.params, *blocks)
         return [scalars_if_small(e, x) for x in (found if isinstance(found, list) else [found])]
     if name not in SCALAR_RULES or is_large(eqn):
         raise Unsupported(f"{name} of arrays of {max(v.aval.size for v in (*eqn.invars, *eqn.outvars))} entries")
-    found = SCALAR_RULES[name](machine, eqn, [as_scalars(x) for x in inputs])
+    found = SCALAR_RULES[name](machine, eqn, [as_scalars(e, x) for x in inputs])
     return [as_large_array(e, x) if x.size > e.max_scalars else x for x in found]

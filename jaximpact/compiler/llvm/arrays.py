@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..scalar import Value, object_array
+from . import packs
 from .ir_writer import LONG, LaneValue, constant, llvm_scalar_type, memory_dtype
 
 
@@ -26,6 +27,10 @@ class LargeArray:
         is_vector: whether entries differ between lanes, and are vectors.
         at: function from an index to an entry; it emits the load or the computation.
         pointer: address in C order if it is stored, else empty.
+        pack_at: of a single lane, function from an index to a pack of entries from there on along the last axis, where that is simple.
+        flipped: of a triangular factor that is not stored, its stored transpose, maybe with further rows and columns; what is zero of it counts
+            from the first pack on the diagonal.
+        source: of an array with its axes in another order, the array as it was and the order.
     """
 
     shape: tuple[int, ...]
@@ -33,6 +38,9 @@ class LargeArray:
     is_vector: bool
     at: Callable[[Sequence[LaneValue]], LaneValue]
     pointer: str = ""
+    pack_at: Callable[[Sequence[LaneValue]], LaneValue] | None = None
+    flipped: Any = None
+    source: Any = None
 
     flat: ClassVar[tuple] = ()  # as of a numpy array without scalars
 
@@ -82,9 +90,13 @@ def counted_loop(
     start: list[LaneValue],
     body: Callable[[LaneValue, list[LaneValue]], list[LaneValue]],
     first: LaneValue | None = None,
+    end: LaneValue | None = None,
 ) -> list[LaneValue]:
-    """Emits ``carry = body(i, carry)`` for i from ``first`` (default 0, must be < n) to n - 1, and returns the last carry."""
-    if n == 0:
+    """Emits ``carry = body(i, carry)`` for i from ``first`` (default 0, must be < n) to n - 1, and returns the last carry.
+
+    ``end``: in place of n, a number that is not known, which must be > 0.
+    """
+    if n == 0 and end is None:
         return start
     w = e.w
     before, inside, after = w.block, w.fresh_name("turn"), w.fresh_name("turned")
@@ -94,7 +106,7 @@ def counted_loop(
         i, *now = phis = [w.phi(x.dtype, x.is_vector, [(x, before)]) for x in (first or long_constant(0), *start)]
         new = body(i, now)
         following = w.op("add", i, long_constant(1))
-        more = w.op("icmp slt", following, long_constant(n), dtype=bool)
+        more = w.op("icmp slt", following, long_constant(n) if end is None else end, dtype=bool)
         w.close_loop(phis, [following, *new])
         w.branch(more, inside, after)
     w.begin_block(after)
@@ -119,6 +131,76 @@ def for_each_index(e: Any, shape: Sequence[int], body: Callable[[list[LaneValue]
         along(0, [])
 
 
+def for_each_pack(e: Any, shape: Sequence[int], has_packs: bool, body: Callable[[list[LaneValue], bool], None]) -> None:
+    """Emits ``body(index, whole)`` for the entries of arrays of the given shape: ``whole`` for a pack along the last axis, else for one entry.
+
+    Packs only of a single lane, and if what is read ``has_packs``.
+    """
+    n = shape[-1] if shape else 1
+    packs_of = n // e.pack if e.pack > 1 and has_packs else 0
+    done = packs_of * e.pack if packs_of else 0
+
+    def along(axis: int, index: list[LaneValue]) -> None:
+        if axis < len(shape) - 1:
+            for_range(e, shape[axis], lambda i: along(axis + 1, [*index, i]))
+            return
+        if packs_of:
+            for_packs(e, done, lambda i: body([*index, i], True))
+        if done < n:
+            for_range(e, n, lambda i: body([*index, i], False), long_constant(done))
+
+    if math.prod(shape) and shape:
+        along(0, [])
+    elif not shape:
+        body([], False)
+
+
+def for_packs(
+    e: Any, n: int, body: Callable[[LaneValue], None], first: LaneValue | None = None, step: int | None = None
+) -> None:
+    """Emits ``body(i)`` for every i from ``first``, a multiple of the ``step`` (default: a pack; 0) and < n, another multiple."""
+    w = e.w
+    before, inside, after = w.block, w.fresh_name("turn"), w.fresh_name("turned")
+    w.jump(inside)
+    w.begin_block(inside)
+    with w.scope(w.active):
+        i = w.phi(LONG, False, [(first or long_constant(0), before)])
+        body(i)
+        following = w.op("add", i, long_constant(step or e.pack))
+        more = w.op("icmp slt", following, long_constant(n), dtype=bool)
+        w.close_loop([i], [following])
+        w.branch(more, inside, after)
+    w.begin_block(after)
+
+
+def read(x: LargeArray, index: Sequence[LaneValue], whole: bool) -> LaneValue:
+    """An entry of an array, or a ``whole`` pack."""
+    assert not whole or x.pack_at is not None
+    return x.pack_at(index) if whole and x.pack_at else x.at(index)
+
+
+def packs_at(x: LargeArray, pick: Callable[[Sequence[LaneValue]], list[LaneValue]]) -> Callable | None:
+    """Packs of an array at other indices; None if it has none."""
+    read_pack = x.pack_at
+    return None if read_pack is None else lambda index: read_pack(pick(index))
+
+
+def with_axes(x: LargeArray, order: Sequence[int]) -> LargeArray:
+    """The array with its axes in another order; nothing is moved."""
+    if x.source is not None:
+        x, before = x.source
+        order = [before[i] for i in order]
+    if list(order) == list(range(len(order))):
+        return x
+    back = [int(i) for i in np.argsort(order)]
+    pick = lambda index: [index[i] for i in back]
+    shape, kept = tuple(x.shape[i] for i in order), order[-1] == len(order) - 1
+    at = lambda index: x.at(pick(index))
+    return LargeArray(
+        shape, x.dtype, x.is_vector, at, pack_at=packs_at(x, pick) if kept else None, source=(x, tuple(order))
+    )
+
+
 # arrays in memory
 
 
@@ -129,9 +211,15 @@ def array_at(e: Any, pointer: str, shape: Sequence[int], dtype: Any, is_vector: 
         w, place = e.w, flat_index(e, shape, index)
         if not place.is_vector:
             return w.load(w.address(pointer, dtype, is_vector=is_vector, place=place), dtype, is_vector)
+        if e.pack > 1 and memory_dtype(dtype).itemsize in (4, 8):
+            return w.gather(pointer, dtype, place)
         return w.from_lanes([w.load(address, dtype, False) for address in _lane_addresses(e, block, place)])
 
-    block = LargeArray(tuple(shape), np.dtype(dtype), is_vector, at, pointer)
+    def pack_at(index: Sequence[LaneValue]) -> LaneValue:
+        place = flat_index(e, shape, index)
+        return e.w.load(e.w.address(pointer, dtype, is_vector=False, place=place), dtype, True)
+
+    block = LargeArray(tuple(shape), np.dtype(dtype), is_vector, at, pointer, pack_at if e.pack > 1 else None)
     return block
 
 
@@ -143,7 +231,7 @@ def reserve_array(e: Any, shape: Sequence[int], dtype: Any, is_vector: bool) -> 
 def store_entry(e: Any, target: LargeArray, index: Sequence[LaneValue], x: LaneValue) -> None:
     """Emits ``target[index] = x``; where the index differs between lanes, one store per lane."""
     w, place = e.w, flat_index(e, target.shape, index)
-    x = w.as_vector(x) if target.is_vector else x
+    x = w.as_vector(x) if target.is_vector else x  # of a single lane a vector is a pack
     if not place.is_vector:
         w.store(w.address(target.pointer, target.dtype, is_vector=target.is_vector, place=place), x)
         return
@@ -163,17 +251,53 @@ def _lane_addresses(e: Any, x: LargeArray, place: LaneValue) -> list[str]:
 def copy_array(e: Any, target: LargeArray, x: LargeArray, where: LaneValue | None) -> None:
     """Emits a copy of x into ``target``, in the lanes of the mask ``where`` (None: all)."""
 
-    def body(index: list[LaneValue]) -> None:
-        new = x.at(index)
-        store_entry(e, target, index, new if where is None else e.w.select(where, new, target.at(index)))
+    if e.pack > 1 and x.pointer and x.shape == target.shape:
+        x, target = flat_view(e, x), flat_view(e, target)
+    if e.pack > 1 and where is None and x.source and x.source[1] == (1, 0) and x.source[0].pack_at:
+        transpose_into(e, target, x.source[0])
+        return
 
-    for_each_index(e, target.shape, body)
+    def body(index: list[LaneValue], whole: bool) -> None:
+        new = read(x, index, whole)
+        new = e.w.as_vector(new) if whole else new
+        store_entry(e, target, index, new if where is None else e.w.select(where, new, read(target, index, whole)))
+
+    for_each_pack(e, target.shape, x.pack_at is not None, body)
+
+
+def transpose_into(e: Any, target: LargeArray, x: LargeArray, lower: bool = False) -> None:
+    """Emits the copy of the transpose of a matrix of a single lane (or of its ``lower`` triangle) into the corner of ``target``, block by block."""
+    (rows, columns), size, w = x.shape, e.pack, e.w
+    down, across = rows - rows % size, columns - columns % size
+    several = lambda i: [w.op("add", i, long_constant(k)) if k else i for k in range(size)]
+
+    def block(i: LaneValue, j: LaneValue) -> None:
+        turned = packs.transpose_packs(w, [read(x, [k, j], True) for k in several(i)])
+        for k, column in zip(several(j), turned, strict=True):
+            store_entry(e, target, [k, i], column)
+
+    def entry(i: LaneValue, j: LaneValue) -> None:
+        store_entry(e, target, [j, i], x.at([i, j]))
+
+    if down and across:
+        for_packs(e, across, lambda j: for_packs(e, down, lambda i: block(i, j), j if lower else None))
+    if down < rows:
+        for_range(e, rows, lambda i: for_range(e, columns, lambda j: entry(i, j)), long_constant(down))
+    if across < columns and down:
+        for_range(e, down, lambda i: for_range(e, columns, lambda j: entry(i, j), long_constant(across)))
+
+
+def flat_view(e: Any, x: LargeArray) -> LargeArray:
+    """A stored array as a row of its entries."""
+    return array_at(e, x.pointer, (x.size,), x.dtype, x.is_vector)
 
 
 def as_large_array(e: Any, x: Value) -> LargeArray:
     """A value as a large array: scalars are stored in new memory."""
     if isinstance(x, LargeArray):
         return x
+    if e.pack > 1 and x.size:
+        return _stored_packs(e, x)
     numbers = [e.as_value(y) for y in x.flat]
     is_vector = any(y.is_vector for y in numbers)
     target = reserve_array(e, x.shape, numbers[0].dtype if numbers else np.float64, is_vector)
@@ -183,6 +307,35 @@ def as_large_array(e: Any, x: Value) -> LargeArray:
             e.w.as_vector(y) if is_vector else y,
         )
     return target
+
+
+def _stored_packs(e: Any, x: Value) -> LargeArray:
+    """Scalars of a single lane in new memory, a pack at once where it is filled."""
+    w, flat = e.w, list(x.flat)
+    dtype = flat[0].dtype
+    # a pack that is not full may run over the end
+    target = array_at(e, w.reserve(-(-x.size // w.width) * w.width, dtype, False), x.shape, dtype, False)
+    for first in range(0, x.size, w.width):
+        part = flat[first : first + w.width]
+        whole = 2 * len(part) > w.width
+        for i, y in (
+            [(first, packs.pack_of(w, part))] if whole else [(first + k, e.as_value(y)) for k, y in enumerate(part)]
+        ):
+            w.store(w.address(target.pointer, dtype, is_vector=False, place=long_constant(i)), y)
+    return target
+
+
+def _loaded_packs(e: Any, x: LargeArray) -> Value:
+    """The scalars of a stored array of a single lane, read side by side."""
+    w, found = e.w, list[Any]()
+    for first in range(0, x.size, w.width):
+        count = min(w.width, x.size - first)
+        place = lambda i: w.address(x.pointer, x.dtype, is_vector=False, place=long_constant(i))
+        if count == w.width:
+            found += packs.entries_of(w.load(place(first), x.dtype, True), count)
+        else:
+            found += [w.load(place(first + k), x.dtype, False) for k in range(count)]
+    return object_array(x.shape, found)
 
 
 def copy_to_new(e: Any, x: LargeArray, is_vector: bool) -> LargeArray:
@@ -202,13 +355,15 @@ def scalars_if_small(e: Any, x: Value) -> Value:
     """A large array as scalars if it has few enough entries; other values stay."""
     if not isinstance(x, LargeArray) or x.size > e.max_scalars:
         return x
-    return as_scalars(x)
+    return as_scalars(e, x)
 
 
-def as_scalars(x: Value) -> Value:
+def as_scalars(e: Any, x: Value) -> Value:
     """A large array as an object array of scalars, whatever its size; other values stay."""
     if not isinstance(x, LargeArray):
         return x
+    if x.pointer and e.pack > 1:
+        return _loaded_packs(e, x)
     return object_array(x.shape, (x.at([long_constant(i) for i in index]) for index in np.ndindex(x.shape)))
 
 

@@ -22,6 +22,7 @@ from ..limits import (
     LONG_PROGRAM_OPS,
     MAX_COPIED_BYTES,
     MAX_OPS_LLVM,
+    MAX_OPS_OF_A_LANE,
     MAX_SCALARS,
     MAX_SCALARS_IN_LONG_PROGRAMS,
     OPS_WITH_WIDE_VECTORS,
@@ -257,21 +258,24 @@ def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ..
 
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
     """Emits and compiles a closed jaxpr, or loads it from the cache; ``many``: for vectors of lanes."""
-    max_scalars = MAX_SCALARS
-    # matrices of joints are mostly zeros, which scalars leave out
-    sparse = contains_primitive(closed, "semidefinite_inverse")
-    if (count := cost(closed)) > (MAX_OPS_LLVM if sparse else LONG_PROGRAM_OPS):
-        max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)
-    if count > MAX_OPS_LLVM:
-        raise Unsupported(f"a program of some {count} operations, more than {MAX_OPS_LLVM}")
     variables, constants = program_inputs(closed)
+    real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
+    # of a single lane an instruction computes several entries, but matrices of joints are mostly zeros, which scalars leave out
+    sparse = contains_primitive(closed, "semidefinite_inverse")
+    pack = 1 if many or sparse else host().vector_bytes // max(real, default=8)
+    most = MAX_OPS_OF_A_LANE if pack > 1 else MAX_OPS_LLVM
+    max_scalars = MAX_SCALARS
+    if (count := cost(closed)) > (most if sparse or pack > 1 else LONG_PROGRAM_OPS):
+        max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)
+    if count > most:
+        raise Unsupported(f"a program of some {count} operations, more than {most}")
     # the vector width follows from the floats that differ between lanes; shared ones, as tolerances, may have more digits
     real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
     register = host().vector_bytes // max(real, default=8) if many else 1
     paired = many and host().vector_bytes == 64 and count in OPS_WITH_WIDE_VECTORS
     width = register * REGISTERS_PER_VECTOR if paired else register
     varies = [*carried, *[False] * len(constants)]
-    options = width, host().fused, register, max_scalars
+    options = width, host().fused, register, max_scalars, pack
     name = program_key(closed, variables, varies, *options)
     text, code = load_or_emit(name, lambda: emit(closed, variables, varies, *options))
     return NativeProgram(code, text, [np.array(x, order="C") for x in constants])

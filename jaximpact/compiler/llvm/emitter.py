@@ -20,7 +20,7 @@ import numpy as np
 from ...jaxtools.jaxpr_tools import contains_primitive, scan_counts, varying_outvars
 from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS
 from ..scalar import ScalarInterpreter, Unsupported, Value, is_constant, object_array
-from . import array_rules, arrays, predicates
+from . import array_rules, arrays, packs, predicates
 from .arrays import LargeArray
 from .elementwise import RULES
 from .functions import Functions
@@ -72,9 +72,10 @@ class LLVMEmitter:
 
     has_memory = True
 
-    def __init__(self, width: int, register: int, fused: bool, max_scalars: int) -> None:
-        self.w, self.register = Writer(width, fused), register  # lanes of a vector, and of one register
-        self.max_scalars = max_scalars
+    def __init__(self, width: int, register: int, fused: bool, max_scalars: int, pack: int = 1) -> None:
+        # vectors are those of lanes, or, of a single lane, packs of entries
+        self.w, self.pack = Writer(max(width, pack), fused, pack > 1), pack
+        self.register, self.max_scalars = register, max_scalars  # lanes of one register
         self.functions, self.sparse = Functions(self), False
         self.live: LaneValue | None = None  # mask of the lanes that are no padding; None: a vector is one register
         self.empty_rows: list[Value] = []  # rows of streams without entries, which no `StreamEntry` marks as rows
@@ -88,12 +89,31 @@ class LLVMEmitter:
         """A scalar, constant or not, as a value of the IR."""
         if isinstance(x, StreamEntry):
             raise Unsupported("arithmetic with the rows of a stream")
-        return constant(x, x.dtype) if is_constant(x) else x
+        return packs.scalar_of(self.w, x)
 
     def op(self, name: str, params: Any, *values: Any) -> LaneValue:
+        return self.op_of(name, params, [self.as_value(x) for x in values])
+
+    def op_of(self, name: str, params: Any, values: Sequence[LaneValue]) -> LaneValue:
+        """Emits an elementwise primitive of values of the IR."""
         if name not in RULES:
             raise Unsupported(name)
-        return RULES[name](self.w, params, [self.as_value(x) for x in values])
+        return RULES[name](self.w, params, list(values))
+
+    def elementwise(
+        self, machine: ScalarInterpreter, name: str, params: Any, structural: bool, arrays: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        return packs.elementwise(self, machine, name, params, structural, arrays)
+
+    def reduction(self, name: str, entries: Sequence[Any], empty: Any) -> Any:
+        return packs.reduce_entries(self.w, lambda x, y: self.op_of(name, None, [x, y]), entries, empty)
+
+    def adjacent(self, entries: Sequence[Any]) -> bool:
+        return packs.adjacent(entries)
+
+    def passes_packed(self, x: np.ndarray) -> bool:
+        """Whether the entries of an array pass between blocks in packs."""
+        return 2 * x.size > self.pack > 1
 
     def varies(self, x: Value) -> bool:
         return x.is_vector if isinstance(x, LargeArray) else any(getattr(y, "is_vector", False) for y in x.flat)
@@ -107,7 +127,8 @@ class LLVMEmitter:
         return found
 
     def call(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        return self.functions.call(machine, eqn, inputs)
+        # entries of packs are taken apart for a call
+        return machine.run(eqn.params["jaxpr"], inputs) if self.pack > 1 else self.functions.call(machine, eqn, inputs)
 
     def constant(self, x: np.ndarray) -> LargeArray:
         return arrays.embed_constant(self, x)
@@ -116,16 +137,30 @@ class LLVMEmitter:
 
     def flatten(self, values: Sequence[Value], varies: Sequence[bool]) -> list[LaneValue]:
         """The scalars of all small arrays in one list; those of an array that ``varies`` are broadcast to vectors."""
-        pairs = [(self.as_value(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
-        return [self.w.as_vector(y) if v else y for y, v in pairs]
+        found: list[LaneValue] = []
+        for x, v in zip(values, varies, strict=True):
+            if self.pack > 1 and not isinstance(x, LargeArray) and self.passes_packed(x):
+                found += packs.packs_of_array(self.w, x)
+            else:
+                found += [self.w.as_vector(y) if v else y for y in map(self.as_value, x.flat)]
+        return found
 
     def unflatten(self, values: Sequence[Value], scalars: Sequence[LaneValue]) -> list[Value]:
         """Inverse of `flatten`: ``values`` with other scalars; large arrays stay."""
         entries = iter(scalars)
-        return [
-            x if isinstance(x, LargeArray) else object_array(x.shape, (next(entries) for _ in range(x.size)))
-            for x in values
-        ]
+
+        def restored(x: Value) -> Value:
+            if isinstance(x, LargeArray):
+                return x
+            if self.passes_packed(x):
+                return packs.array_of_packs(x.shape, entries, self.pack)
+            return object_array(x.shape, (next(entries) for _ in range(x.size)))
+
+        return [restored(x) for x in values]
+
+    def of_lane(self, x: LaneValue) -> LaneValue:
+        """A value as it lies in memory for all lanes: a vector, unless there is a single one."""
+        return x if self.pack > 1 else self.w.as_vector(x)
 
     def store_large(self, targets: Sequence[Value], values: Sequence[Value], where: LaneValue | None) -> None:
         """Copies large arrays into the memory of ``targets``, in the lanes of the mask ``where`` (None: all).
@@ -189,7 +224,7 @@ class LLVMEmitter:
         varies: Sequence[bool],
     ) -> list[Value]:
         self.functions.refuse()
-        w, last = self.w, len(branches) - 1
+        w, last, which = self.w, len(branches) - 1, self.as_value(which)
         order = sorted(range(len(branches)), key=lambda i: sizes[i])
         results: list[Value] = []  # zeros for small results, memory for large ones
         for a, v in zip(avals, varies, strict=True):
@@ -316,9 +351,9 @@ class LLVMEmitter:
             found = machine.evaluate(jaxpr, constants, [*state, *(object_array((), [x]) for x in here)])
             if any(isinstance(x, LargeArray) and x.size > MAX_SCALARS for x in found[carried:]):
                 raise Unsupported("rows that are large arrays")
-            found[carried:] = map(arrays.as_scalars, found[carried:])
+            found[carried:] = (arrays.as_scalars(self, x) for x in found[carried:])
             place = w.op("add", w.op("mul", i, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False)).name
-            scalars = [w.as_vector(self.as_value(x)) for y in found[carried:] for x in y.flat]
+            scalars = [self.of_lane(self.as_value(x)) for y in found[carried:] for x in y.flat]
             stores = w.reserve_lines()
             entries = iter(StreamEntry(x, stores, place) for x in scalars)
             rows[:] = [object_array(x.shape, [next(entries) for _ in range(x.size)]) for x in found[carried:]]
@@ -338,6 +373,7 @@ def emit(
     fused: bool,
     register: int | None = None,
     max_scalars: int = MAX_SCALARS,
+    pack: int = 1,
 ) -> ProgramText:
     """Emits the program of a closed jaxpr of one lane, for vectors of ``width`` lanes, as a function with the C signature
 
@@ -352,8 +388,9 @@ def emit(
         width, register: lanes of a vector, and of a register if a vector takes several.
         fused: whether the processor has fused multiply-add.
         max_scalars: entries of the largest array that is taken apart into scalars.
+        pack: of a single lane, how many entries of an array are computed side by side.
     """
-    e = LLVMEmitter(width, register or width, fused, max_scalars)
+    e = LLVMEmitter(width, register or width, fused, max_scalars, pack)
     w, jaxpr, machine = e.w, closed.jaxpr, ScalarInterpreter(e)
     e.functions.read(closed)
     e.sparse = contains_primitive(closed, "semidefinite_inverse")  # of joints
@@ -425,17 +462,17 @@ def _store_result(e: LLVMEmitter, target: str, x: Value) -> bool:
         arrays.for_each_index(
             e,
             x.shape,
-            lambda index: _store_entry(e, target, arrays.flat_index(e, x.shape, index), w.as_vector(x.at(index))),
+            lambda index: _store_entry(e, target, arrays.flat_index(e, x.shape, index), e.of_lane(x.at(index))),
         )
         return False
     rows = {j: y for j, y in enumerate(x.flat) if isinstance(y, StreamEntry)}
     for j, y in enumerate(x.flat):
         if not rows:
-            _store_entry(e, target, constant(j, LONG), w.as_vector(e.as_value(y)))
+            _store_entry(e, target, constant(j, LONG), e.of_lane(e.as_value(y)))
         elif j in rows:
             _store_stream_entry(w, target, j, y, y.x)
         elif is_constant(y):
-            _store_stream_entry(w, target, j, next(iter(rows.values())), w.as_vector(e.as_value(y)))
+            _store_stream_entry(w, target, j, next(iter(rows.values())), e.of_lane(e.as_value(y)))
         else:
             raise Unsupported("a result that mixes entries of a stream's rows with other values")
     return bool(rows)

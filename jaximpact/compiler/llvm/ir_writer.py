@@ -117,8 +117,9 @@ class Writer:
     Common subexpressions are emitted once: `emit_value` returns the result of an equal instruction that dominates the current block.
     """
 
-    def __init__(self, width: int, fused: bool) -> None:
+    def __init__(self, width: int, fused: bool, hoists_vectors: bool = False) -> None:
         self.width = width
+        self.hoists_vectors = hoists_vectors  # whether loop-invariant vectors leave their loops: of many lanes they would need too many registers
         self.fused = fused  # whether the processor has fused multiply-add
         self.lines: list = []  # see `join_lines`
         self.phi_nodes: dict[str, PhiNode] = {}  # by the name of their value
@@ -166,7 +167,7 @@ class Writer:
         line, depth = f"  {found.name} = {instruction}", len(self.loops)
         if (
             self.loops
-            and (not is_vector or instruction.startswith(BROADCASTS))
+            and (not is_vector or self.hoists_vectors or instruction.startswith(BROADCASTS))
             and not instruction.startswith(NOT_HOISTED)
         ):
             depth = max((self.depth.get(name, depth) for name in SSA_NAME.findall(instruction)), default=depth)
@@ -338,6 +339,17 @@ class Writer:
             kept, is_vector, f"load {self.llvm_type(kept, is_vector)}, ptr {address}, align {kept.itemsize}"
         )
         return found if kept == dtype else self.op("icmp ne", found, constant(0, kept), dtype=BOOL)
+
+    def gather(self, pointer: str, dtype: Any, places: LaneValue) -> LaneValue:
+        """Vector of the entries of an array at the given places, all of which exist; of numbers of 4 or 8 bytes."""
+        kind, vector = llvm_scalar_type(dtype), self.llvm_type(dtype, True)
+        addresses = "%" + self.fresh_name("p")
+        self.emit(f"{addresses} = getelementptr {kind}, ptr {pointer}, {self.typed_name(places)}")
+        function = f"@llvm.masked.gather.{self.type_suffix(LaneValue('', np.dtype(dtype), True))}.v{self.width}p0"
+        pointers, mask = f"<{self.width} x ptr>", f"<{self.width} x i1>"
+        self.declared[function] = f"declare {vector} {function}({pointers}, i32, {mask}, {vector})"
+        operands = f"{pointers} {addresses}, i32 {np.dtype(dtype).itemsize}, {mask} splat (i1 true), {vector} poison"
+        return self.emit_value(dtype, True, f"call {vector} {function}({operands})")
 
     def store(self, address: str, x: LaneValue) -> None:
         kept = memory_dtype(x.dtype)

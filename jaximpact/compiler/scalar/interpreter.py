@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,10 +17,11 @@ from ...jaxtools.jaxpr_tools import (
     closed_over_values,
     is_literal,
     reader,
+    remember_by_jaxpr,
     value_equations,
 )
 from ...jaxtools.outlined import is_outlined
-from ..limits import MAX_SELECTED_ENTRIES
+from ..limits import MAX_SELECTED_ENTRIES, MAX_SELECTED_ENTRIES_OF_A_LANE
 from . import control_flow, indexing, linear_algebra, reductions
 from .constant_folding import SIMPLIFIED, fold
 from .cost import is_large
@@ -32,6 +34,14 @@ INDEXED = {name for name in RULES if name.startswith(("gather", "scatter", "dyna
 CONTROL: dict[str, Callable] = control_flow.RULES
 
 
+class NeedsInstruction(Exception):
+    """Raised where a simplified operation is still one."""
+
+
+def _no_instruction(*_: Any, **__: Any) -> Any:
+    raise NeedsInstruction
+
+
 class ScalarInterpreter:
     """Evaluates jaxprs on scalars: folds constants, moves data, and has the emitter compute the rest.
 
@@ -41,6 +51,7 @@ class ScalarInterpreter:
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
         self.input_values: dict[Any, Value] = {}
+        self.passing: frozenset = frozenset()  # of the jaxpr that is evaluated: see `passing_values`
 
     def __call__(self, name: str, *x: Any, params: Any = None, structural: bool = True) -> Any:
         """Applies an elementwise primitive to scalars: folded, simplified, or emitted.
@@ -57,9 +68,22 @@ class ScalarInterpreter:
                 return found
         return self.emitter.op(name, params, *x)
 
+    def known(self, name: str, x: Sequence[Any], params: Any, structural: bool) -> Any:
+        """Result of an elementwise primitive of scalars for which nothing is to be emitted, else None."""
+        if all(map(is_constant, x)):
+            return fold(name, x, params)
+        if not structural or name not in SIMPLIFIED:
+            return None
+        try:
+            return SIMPLIFIED[name](_no_instruction, *x)
+        except NeedsInstruction:
+            return None
+
     def elementwise(self, name: str, *arrays: np.ndarray, params: Any = None, structural: bool = True) -> np.ndarray:
         """Applies an elementwise primitive to arrays of scalars, which are broadcast against each other."""
         arrays = np.broadcast_arrays(*arrays)
+        if self.emitter.pack > 1 and arrays[0].size > 1:
+            return self.emitter.elementwise(self, name, params, structural, arrays)
         entries = zip(*(a.flat for a in arrays), strict=True)
         return object_array(arrays[0].shape, (self(name, *x, params=params, structural=structural) for x in entries))
 
@@ -78,7 +102,9 @@ class ScalarInterpreter:
         """Outputs of an open jaxpr for given values of its constants and inputs."""
         env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
         read = reader(env, lambda v: split_constant(np.asarray(v.val, v.aval.dtype)))
+        passing = passing_values(jaxpr)
         for eqn in value_equations(jaxpr):
+            self.passing = passing
             # no value: of what only a derivative depends on
             values = [read(v) if is_literal(v) or v in env else None for v in eqn.invars]
             env.update(zip(eqn.outvars, self.apply_equation(eqn, values), strict=True))
@@ -87,7 +113,8 @@ class ScalarInterpreter:
     def prefers_memory(self, name: str, inputs: list[Value]) -> bool:
         """Whether an entry at a variable index is better looked up in memory than selected among all entries."""
         places = inputs[1:] if name in ("gather", "dynamic_slice") else inputs[2:] if "slice" in name else inputs[1:2]
-        return self.emitter.has_memory and inputs[0].size > MAX_SELECTED_ENTRIES and not all(map(all_constant, places))
+        most = MAX_SELECTED_ENTRIES if self.emitter.pack == 1 else MAX_SELECTED_ENTRIES_OF_A_LANE
+        return self.emitter.has_memory and inputs[0].size > most and not all(map(all_constant, places))
 
     def is_sparse(self, eqn: Any, inputs: list[Value]) -> bool:
         """Whether a product of small matrices has few terms, zeros left out."""
@@ -129,6 +156,17 @@ class ScalarInterpreter:
         if found.size and found.flat[0].dtype != eqn.outvars[0].aval.dtype:
             raise Unsupported(f"{name} of {', '.join(str(v.aval.dtype) for v in eqn.invars)}")
         return [found]
+
+
+@remember_by_jaxpr
+def passing_values(jaxpr: Any) -> frozenset:
+    """Results of a jaxpr's equations that are read once, entry by entry: by one elementwise operation or reduction."""
+    equations = value_equations(jaxpr)
+    uses = Counter(v for eqn in equations for v in eqn.invars if not is_literal(v))
+    uses.update(v for v in jaxpr.outvars if not is_literal(v))
+    others = RULES.keys() | CONTROL.keys() | CALLS.keys() | IDENTITIES
+    readers = [eqn for eqn in equations if eqn.primitive.name.startswith("reduce_") or eqn.primitive.name not in others]
+    return frozenset(v for eqn in readers for v in eqn.invars if not is_literal(v) and uses[v] == 1)
 
 
 def program_inputs(closed: Any) -> tuple[list, list]:

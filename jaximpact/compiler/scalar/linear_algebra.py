@@ -36,6 +36,8 @@ def _subtract_products(m: Any, x: Any, products: Sequence[tuple[Any, Any]], dtyp
 def _cholesky(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     (a,) = inputs
     n, dtype = len(a), eqn.outvars[0].aval.dtype
+    if 2 * n > m.emitter.pack > 1:
+        return [_cholesky_side_by_side(m, a, dtype)]
     failed = np.bool_(False)
     low = object_array(a.shape, [dtype.type(0)] * a.size)
     for i in range(n):
@@ -47,6 +49,51 @@ def _cholesky(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     return [m.elementwise("select_n", scalar_array(failed), low, scalar_array(dtype.type(np.nan)))]
 
 
+def _aligned(m: Any, i: int) -> int:
+    """The place where the pack begins in which entry i of a row lies."""
+    return i - i % m.emitter.pack
+
+
+def _cholesky_side_by_side(m: Any, a: np.ndarray, dtype: Any) -> np.ndarray:
+    """The factor, by rows of its transpose; what these have before their diagonal is of no account."""
+    n: int = len(a)
+    failed: Any = np.bool_(False)
+    rows = [a[:, k].copy() for k in range(n)]
+    for k, row in enumerate(rows):
+        failed, first = m("or", failed, m("le", row[k], dtype.type(0))), _aligned(m, k)
+        row[first:] = m.elementwise("div", row[first:], scalar_array(m("sqrt", row[k])))
+        for j in range(k + 1, n):
+            start = _aligned(m, j)
+            product = m.elementwise("mul", scalar_array(row[j]), row[start:])
+            rows[j][start:] = m.elementwise("sub", rows[j][start:], product)
+    which, nan = scalar_array(failed), scalar_array(dtype.type(np.nan))
+    low = object_array(a.shape, [m("select_n", failed, dtype.type(0), dtype.type(np.nan))] * a.size)
+    for k, row in enumerate(rows):
+        low[k:, k] = m.elementwise("select_n", which, row[_aligned(m, k) :], nan)[k - _aligned(m, k) :]
+    return low
+
+
+def _triangular_solve_side_by_side(m: Any, a: np.ndarray, b: np.ndarray, lower: bool, unit: bool) -> np.ndarray:
+    """The solution x (n, k) of a x = b: right sides side by side, or of few of them the equations."""
+    (n, k), x = b.shape, b.copy()
+    order = range(n) if lower else reversed(range(n))
+    divided = lambda i, y: y if unit else m.elementwise("div", y, scalar_array(a[i, i]))
+    if 2 * k > m.emitter.pack:
+        for i in order:
+            for j in range(i) if lower else range(i + 1, n):
+                x[i] = m.elementwise("sub", x[i], m.elementwise("mul", scalar_array(a[i, j]), x[j]))
+            x[i] = divided(i, x[i])
+        return x
+    found = np.empty(b.shape, object)
+    for i in order:
+        found[i] = divided(i, x[i])
+        rest = slice(_aligned(m, i + 1), n) if lower else slice(0, min(n, _aligned(m, i + m.emitter.pack - 1)))
+        for c in range(k if (i + 1 < n if lower else i) else 0):
+            product = m.elementwise("mul", a[rest, i], scalar_array(found[i, c]))
+            x[rest, c] = m.elementwise("sub", x[rest, c], product)
+    return found
+
+
 def _triangular_solve(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     a, b = inputs
     p, dtype = eqn.params, eqn.outvars[0].aval.dtype
@@ -55,6 +102,9 @@ def _triangular_solve(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     if not p["left_side"]:
         a, b, lower = a.T, b.T, not lower
     n, x = len(a), b.copy()
+    if 2 * n > m.emitter.pack > 1:
+        x = _triangular_solve_side_by_side(m, a, b, lower, p["unit_diagonal"])
+        return [x if p["left_side"] else x.T]
     for i in range(n) if lower else reversed(range(n)):
         others = range(i) if lower else range(i + 1, n)
         for j in range(b.shape[1]):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .values import Unsupported, Value, is_constant, object_array
+from .values import Unsupported, Value, is_constant, object_array, scalar_array
 
 
 def sum_entries(m: Any, entries: Iterable[Any], dtype: Any) -> Any:
@@ -38,6 +38,9 @@ def _dot_general(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     n, b = math.prod(inputs[0].shape[i] for i in contract_a), math.prod(batch)
     x = inputs[0].transpose(order_a).reshape(b, math.prod(rows), n)
     y = inputs[1].transpose(order_b).reshape(b, n, math.prod(columns))
+    if m.emitter.pack > 1:
+        parts = [product_side_by_side(m, x[i], y[i], dtype) for i in range(b)]
+        return [object_array((*batch, *rows, *columns), (z for part in parts for z in part.flat))]
     sums = (
         sum_entries(m, [m("mul", x[i, j, k], y[i, k, l]) for k in range(n)], dtype)
         for i in range(b)
@@ -59,6 +62,78 @@ def count_products(eqn: Any, inputs: Sequence[Value]) -> int:
     return int(np.sum(counts[0] * counts[1]))
 
 
+def product_side_by_side(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
+    """x y for x (r, n) and y (n, c), with sums side by side along whichever axis takes the fewest instructions."""
+    (rows, n), columns, pack = x.shape, y.shape[1], m.emitter.pack
+    zero = np.dtype(dtype).type(0)
+    nonzero = lambda z: np.array([[not (is_constant(v) and v == 0) for v in line] for line in z], int).reshape(z.shape)
+    counts = nonzero(x) @ nonzero(y)
+    # instructions of each way: moved rows take some shuffles
+    apart = lambda z: sum(
+        3 for line in z for i in range(0, len(line), pack) if not m.emitter.adjacent(line[i : i + pack])
+    )
+    parts, ways = (lambda size: -(-size // pack)), {"none": int(counts.sum())}
+    if 2 * columns > pack:
+        ways["columns"] = int(nonzero(x).sum()) * (parts(columns) + 1) + apart(y)
+    if 2 * rows > pack:
+        ways["rows"] = int(nonzero(y).sum()) * (parts(rows) + 1) + apart(x.T)
+    if 2 * n > pack:
+        ways["terms"] = int((counts > 0).sum()) * (parts(n) + 2 * pack.bit_length()) + apart(x) + apart(y.T)
+    way = min(ways, key=lambda name: ways[name])
+    if way == "rows":
+        return _by_columns(m, y.T, x.T, dtype).T
+    if way == "columns":
+        return _by_columns(m, x, y, dtype)
+    if way == "terms":
+        terms = lambda i, j: m.elementwise("and" if np.dtype(dtype) == bool else "mul", x[i], y[:, j])
+        sums = (
+            sum_side_by_side(m, list(terms(i, j)), dtype) if counts[i, j] else zero
+            for i, j in np.ndindex(rows, columns)
+        )
+        return object_array((rows, columns), sums)
+    sums = (sum_entries(m, [m("mul", x[i, k], y[k, j]) for k in range(n)], dtype) for i, j in np.ndindex(rows, columns))
+    return object_array((rows, columns), sums)
+
+
+def _by_columns(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
+    """x y with the sums of a row side by side, from left to right."""
+    found = np.empty((len(x), y.shape[1]), object)
+    add = "or" if np.dtype(dtype) == bool else "add"
+    for i in range(len(x)):
+        total = object_array(y.shape[1:], [np.dtype(dtype).type(0)] * y.shape[1])
+        for k in range(x.shape[1]):
+            if not (is_constant(x[i, k]) and x[i, k] == 0):
+                total = m.elementwise(add, total, m.elementwise("mul", scalar_array(x[i, k]), y[k]))
+        found[i] = total
+    return found
+
+
+def sum_side_by_side(m: Any, entries: Sequence[Any], dtype: Any) -> Any:
+    """Sum of scalars, those that are not known to be zero side by side; the disjunction of booleans."""
+    entries = [x for x in entries if not (is_constant(x) and x == 0)]
+    if 2 * len(entries) <= m.emitter.pack:
+        return sum_entries(m, entries, dtype)
+    kind = np.dtype(dtype)
+    return m.emitter.reduction("or" if kind == np.dtype(bool) else "add", entries, kind.type(0))
+
+
+def _reduce_side_by_side(m: Any, name: str, x: np.ndarray) -> Any:
+    """Reductions (r,) of the rows of x (r, n), n > 0, across rows or along them."""
+    rows, n = x.shape
+    if 2 * rows > m.emitter.pack:
+        return reduce(lambda found, k: m.elementwise(name, found, x[:, k]), range(1, n), x[:, 0])
+    combine = lambda x, y: m(name, x, y)
+    found = []
+    for row in x:
+        if 2 * n <= m.emitter.pack or sum(map(is_constant, row)) > n // 2:
+            found.append(reduce(combine, row))
+        elif name == "add":
+            found.append(sum_side_by_side(m, list(row), row[0].dtype))
+        else:
+            found.append(m.emitter.reduction(name, list(row), row[0].dtype.type(1) if name == "mul" else None))
+    return found
+
+
 def _reduce_rule(name: str, start: Any) -> Callable:
     """Rule for a reduction by the primitive ``name``; ``start`` is the result for no entries (None: by dtype)."""
 
@@ -72,6 +147,8 @@ def _reduce_rule(name: str, start: Any) -> Callable:
             if out.dtype.kind != "f" or name not in ("max", "min"):
                 raise Unsupported(f"{eqn.primitive.name} of nothing")
             empty = -np.inf if name == "max" else np.inf
+        if m.emitter.pack > 1 and x.shape[1] > 0:
+            return [object_array(out.shape, _reduce_side_by_side(m, name, x))]
         combine = lambda x, y: m(name, x, y)
         return [object_array(out.shape, (reduce(combine, row) if len(row) else out.dtype.type(empty) for row in x))]
 
@@ -83,14 +160,14 @@ def _arg_rule(name: str) -> Callable:
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         (axis,), dtype = eqn.params["axes"], np.dtype(eqn.params["index_dtype"])
-        x = np.moveaxis(inputs[0], axis, -1)
-        found = np.empty(x.shape[:-1], object)
-        for index in np.ndindex(found.shape):
-            best, where = x[index][0], dtype.type(0)
-            for i, y in enumerate(x[index][1:], 1):
-                take = m("or", m(name, y, best), m("and", m("ne", y, y), m("eq", best, best)))
-                best, where = m("select_n", take, best, y), m("select_n", take, where, dtype.type(i))
-            found[index] = where
+        x = np.moveaxis(inputs[0], axis, 0)
+        best, found = x[0, ...], object_array(x.shape[1:], [dtype.type(0)] * math.prod(x.shape[1:]))
+        for i, y in enumerate(x[1:], 1):
+            y = np.asarray(y, object)
+            lost = m.elementwise("and", m.elementwise("ne", y, y), m.elementwise("eq", best, best))
+            take = m.elementwise("or", m.elementwise(name, y, best), lost)
+            best = m.elementwise("select_n", take, best, y)
+            found = m.elementwise("select_n", take, found, scalar_array(dtype.type(i)))
         return [found]
 
     return rule

@@ -19,11 +19,23 @@ class Emitter(Protocol):
     """Interface of an emitter of instructions; its scalars have a ``dtype``, and are shared by all lanes or vary between lanes."""
 
     has_memory: bool  # whether it can hold large arrays in memory
+    pack: int  # entries of an array that it computes side by side in one instruction; 1: one by one
     max_scalars: int  # entries of the largest array that is taken apart into scalars
     sparse: bool  # whether matrices are mostly zeros, so that products are counted without them
 
     def op(self, name: str, params: Any, *values: Any) -> Any:
         """Emits an elementwise primitive of scalars, by its name in jax; ``params`` are the equation's, or None."""
+
+    def elementwise(
+        self, machine: Any, name: str, params: Any, structural: bool, arrays: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Emits an elementwise primitive of arrays of one shape, with ``pack`` > 1."""
+
+    def reduction(self, name: str, entries: Sequence[Any], empty: Any) -> Any:
+        """Emits the reduction of many scalars by a primitive, with ``pack`` > 1; ``empty`` does not change it (None: nor does repetition)."""
+
+    def adjacent(self, entries: Sequence[Any]) -> bool:
+        """Whether scalars lie side by side as they are."""
 
     def constant(self, x: np.ndarray) -> Value:
         """A constant array of more than ``max_scalars`` entries."""

@@ -1,0 +1,242 @@
+"""Products and reductions of large arrays of a single lane, in loops over packs of entries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..limits import PARALLEL_SUMS
+from .arrays import (
+    LargeArray,
+    array_at,
+    counted_loop,
+    for_each_index,
+    for_packs,
+    for_range,
+    long_constant,
+    materialise,
+    read,
+    reserve_array,
+    store_entry,
+    with_axes,
+)
+from .elementwise import convert_type
+from .ir_writer import LaneValue, constant
+from .packs import fold_pack, shuffle
+
+Index = list[LaneValue]
+
+
+def product_by_packs(
+    e: Any, x: LargeArray, y: LargeArray, target: LargeArray, batch: int, rows: int, inner: Sequence[int]
+) -> LargeArray:
+    """Product of x (batch, rows, inner) and y (batch, inner, columns), axes in this order, into ``target`` (batch, rows, columns).
+
+    Packs lie along the last axis of the columns or of the rows, with several sums at once, or else along the last one of the terms.
+    """
+    split, terms = batch + rows, len(inner)
+    columns = len(target.shape) - split
+    if columns and y.pack_at is None and y.source and rows and x.shape[split - 1] > e.pack <= target.shape[-1]:
+        y = materialise(e, y)  # to be read many times
+    turned = with_axes(x, [*range(batch), *range(split, split + terms), *range(batch, split)]) if rows else x
+    if columns and y.pack_at and target.shape[-1] >= e.pack:
+        _sums_along(e, x, y, target, (batch, split), inner)
+    elif rows and turned.pack_at and x.shape[split - 1] >= e.pack:
+        order = [*range(batch), *range(split, len(target.shape)), *range(batch, split)]
+        other = with_axes(y, [*range(batch), *range(batch + terms, len(y.shape)), *range(batch, batch + terms)])
+        # the product of what is turned round
+        found = (
+            target
+            if math.prod(target.shape[split:]) == 1
+            else reserve_array(e, [target.shape[i] for i in order], x.dtype, False)
+        )
+        of_rows = array_at(e, found.pointer, [target.shape[i] for i in order], x.dtype, False)
+        _sums_along(e, other, turned, of_rows, (batch, batch + columns), inner)
+        return target if found is target else with_axes(found, sorted(range(len(order)), key=lambda i: order[i]))
+    else:
+        _sums_of_packs(e, x, y, target, (batch, split), inner)
+    return target
+
+
+def _sums_along(
+    e: Any, x: LargeArray, y: LargeArray, target: LargeArray, axes: tuple[int, int], inner: Sequence[int]
+) -> None:
+    """Sums side by side along the last axis of y (batch, inner, columns): each term of x (batch, rows, inner) times a pack of y."""
+    (batch, split), w, shape = axes, e.w, target.shape
+    zero, n = constant(0, x.dtype), shape[-1]
+    row = split - 1 if split > batch else None
+    count = 1 if row is None else max(k for k in range(1, PARALLEL_SUMS // 2 + 1) if shape[row] % k == 0)
+    short = [m // count if i == row else m for i, m in enumerate(shape[:-1])]
+
+    def body(index: Index, j: LaneValue, whole: int) -> None:
+        """Sums of some rows, in as many packs from j on as ``whole`` says; 0: of a single column."""
+        lines = [[_several(e, i, count, k) if a == row else i for a, i in enumerate(index)] for k in range(count)]
+        places = [w.op("add", j, long_constant(k * e.pack)) if k else j for k in range(max(whole, 1))]
+
+        def sums(over: Index, now: list[LaneValue]) -> list[LaneValue]:
+            if len(over) < len(inner):
+                return counted_loop(e, inner[len(over)], now, lambda i, now: sums([*over, i], now))
+            others = [read(y, [*index[:batch], *over, *index[split:], k], whole > 0) for k in places]
+            factors = [(x.at([*line[:split], *over]), other) for line in lines for other in others]
+            return [
+                w.op("fadd contract", z, w.op("fmul contract", *pair)) for z, pair in zip(now, factors, strict=True)
+            ]
+
+        found = sums([], [w.as_vector(zero) if whole else zero] * (count * len(places)))
+        for z, (line, k) in zip(found, ((line, k) for line in lines for k in places), strict=True):
+            store_entry(e, target, [*line, k], z)
+
+    def along(index: Index) -> None:
+        twice, done = n - n % (2 * e.pack), n - n % e.pack
+        if twice:
+            for_packs(e, twice, lambda j: body(index, j, 2), step=2 * e.pack)
+        if twice < done:
+            body(index, long_constant(twice), 1)
+        if done < n:
+            for_range(e, n, lambda j: body(index, j, 0), long_constant(done))
+
+    if short:
+        for_each_index(e, short, along)
+    else:
+        along([])
+
+
+def _several(e: Any, i: LaneValue, count: int, k: int) -> LaneValue:
+    """The k-th of ``count`` rows that are computed together."""
+    place = e.w.op("mul", i, long_constant(count)) if count > 1 else i
+    return e.w.op("add", place, long_constant(k)) if k else place
+
+
+def _sums_of_packs(
+    e: Any, x: LargeArray, y: LargeArray, target: LargeArray, axes: tuple[int, int], inner: Sequence[int]
+) -> None:
+    """Sums of products, packs of terms where both operands are read so."""
+    (batch, split), w = axes, e.w
+    columns = len(target.shape) - split
+    last = [*range(batch), *range(batch + len(inner), batch + len(inner) + columns), *range(batch, batch + len(inner))]
+    other = with_axes(y, last)
+    n = inner[-1]
+    done = n - n % e.pack if x.pack_at and other.pack_at else 0
+    zero = constant(0, x.dtype)
+
+    def body(index: Index) -> None:
+        first, second = [*index[:split]], [*index[:batch], *index[split:]]
+
+        def term(over: Index, whole: bool, now: LaneValue) -> LaneValue:
+            a, b = read(x, [*first, *over], whole), read(other, [*second, *over], whole)
+            return w.op("fadd contract", now, w.op("fmul contract", a, b))
+
+        def sums(over: Index, now: list[LaneValue]) -> list[LaneValue]:
+            if len(over) < len(inner) - 1:
+                return counted_loop(e, inner[len(over)], now, lambda i, now: sums([*over, i], now))
+            total, rest = now
+            if done:
+                step = lambda i, z: [term([*over, w.op("mul", i, long_constant(e.pack))], True, *z)]
+                (total,) = counted_loop(e, done // e.pack, [total], step)
+            if done < n:
+                (rest,) = counted_loop(e, n, [rest], lambda i, z: [term([*over, i], False, *z)], long_constant(done))
+            return [total, rest]
+
+        total, rest = sums([], [w.as_vector(zero), zero])
+        store_entry(e, target, index, w.op("fadd", fold_pack(w, _adder(w), total), rest) if done else rest)
+
+    for_each_index(e, target.shape, body) if target.shape else body([])
+
+
+def _adder(w: Any) -> Callable[[LaneValue, LaneValue], LaneValue]:
+    return lambda x, y: w.op("fadd", x, y)
+
+
+def reduce_by_packs(
+    e: Any, name: str, x: LargeArray, target: LargeArray, kept: Sequence[int], axes: Sequence[int], first: LaneValue
+) -> LargeArray:
+    """Reduction of x over ``axes`` into ``target``, from ``first``: packs along the last axis of x, which is kept or reduced."""
+    w, n, last = e.w, x.shape[-1], len(x.shape) - 1
+    combine = lambda a, b: e.op_of(name, None, [a, b])
+    done = n - n % e.pack if x.pack_at else 0
+    others = [a for a in axes if a != last]
+
+    def over(where: dict, now: list[LaneValue], body: Callable, depth: int = 0) -> list[LaneValue]:
+        """Runs through the reduced axes but the last one of x."""
+        if depth == len(others):
+            return body(where, now)
+        axis = others[depth]
+        return counted_loop(e, x.shape[axis], now, lambda i, now: over(where | {axis: i}, now, body, depth + 1))
+
+    entry = lambda where, whole: read(x, [where[i] for i in range(len(x.shape))], whole)
+    if last in kept:
+
+        def side_by_side(index: Index, whole: bool) -> None:
+            where = dict(zip(kept, index, strict=True))
+            start = w.as_vector(first) if whole else first
+            (found,) = over(where, [start], lambda where, now: [combine(now[0], entry(where, whole))])
+            store_entry(e, target, index, found)
+
+        def along(index: Index) -> None:
+            if done:
+                for_packs(e, done, lambda j: side_by_side([*index, j], True))
+            if done < n:
+                for_range(e, n, lambda j: side_by_side([*index, j], False), long_constant(done))
+
+        lead = target.shape[:-1]
+        for_each_index(e, lead, along) if lead else along([])
+        return target
+
+    def within(index: Index) -> None:
+        def row(where: dict, now: list[LaneValue]) -> list[LaneValue]:
+            total, rest = now
+            if done:
+                place = lambda i: where | {last: w.op("mul", i, long_constant(e.pack))}
+                (total,) = counted_loop(e, done // e.pack, [total], lambda i, z: [combine(z[0], entry(place(i), True))])
+            if done < n:
+                step = lambda i, z: [combine(z[0], entry(where | {last: i}, False))]
+                (rest,) = counted_loop(e, n, [rest], step, long_constant(done))
+            return [total, rest]
+
+        total, rest = over(dict(zip(kept, index, strict=True)), [w.as_vector(first), first], row)
+        store_entry(e, target, index, combine(fold_pack(w, combine, total), rest) if done else rest)
+
+    for_each_index(e, target.shape, within) if target.shape else within([])
+    return target
+
+
+def arg_extreme(e: Any, better: str, x: LargeArray, axis: int, dtype: Any) -> LargeArray:
+    """Index of the best entry along an axis by the comparison ``better``: the first of equal ones; NaN is better than all others."""
+    w, n = e.w, x.shape[axis]
+    target = reserve_array(e, [m for i, m in enumerate(x.shape) if i != axis], dtype, x.is_vector)
+    done = n - n % e.pack if e.pack > 1 and x.pack_at and axis == len(x.shape) - 1 else 0
+
+    def choose(now: Sequence[LaneValue], other: Sequence[LaneValue], ties: bool = False) -> list[LaneValue]:
+        (best, place), (y, i) = now, other
+        lost = e.op_of("and", None, [e.op_of("ne", None, [y, y]), e.op_of("eq", None, [best, best])])
+        take = e.op_of("or", None, [e.op_of(better, None, [y, best]), lost])
+        if ties:
+            neither = e.op_of("or", None, [e.op_of(better, None, [best, y]), e.op_of("eq", None, [y, y])])
+            same = e.op_of("or", None, [e.op_of("eq", None, [y, best]), e.op_of("not", None, [neither])])
+            take = e.op_of("or", None, [take, e.op_of("and", None, [same, w.op("icmp slt", i, place, dtype=bool)])])
+        return [w.select(take, y, best), w.select(take, i, place)]
+
+    def body(index: Index) -> None:
+        at = lambda i, whole: read(x, [*index[:axis], i, *index[axis:]], whole)
+        vector = w.as_vector if x.is_vector else lambda z: z
+        if done:
+            start = [at(long_constant(0), True), w.lane_indices(long_constant(0))]
+            place = lambda i: w.op("mul", i, long_constant(e.pack))
+            turn = lambda i, now: choose(now, [at(place(i), True), w.lane_indices(place(i))])
+            now = counted_loop(e, done // e.pack, start, turn, long_constant(1)) if done > e.pack else start
+            step = e.pack // 2
+            while step:
+                order = [(i + step) % e.pack for i in range(e.pack)]
+                now = choose(now, [shuffle(w, y, y, order) for y in now], ties=True)
+                step //= 2
+            now = [w.extract_lane(y, 0) for y in now]
+        else:
+            now = [at(long_constant(0), False), vector(long_constant(0))]
+        if (first := max(done, 1)) < n:
+            turn = lambda i, now: choose(now, [at(i, False), vector(i)])
+            now = counted_loop(e, n, now, turn, long_constant(first))
+        store_entry(e, target, index, convert_type(w, now[1], dtype))
+
+    for_each_index(e, target.shape, body) if target.shape else body([])
+    return target

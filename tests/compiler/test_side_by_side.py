@@ -1,0 +1,141 @@
+"""Programs of a single lane compute entries of arrays side by side: the same as jax, whatever the sizes, in registers and in memory."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.scipy.linalg import cho_solve
+
+from jaximpact.compiler.llvm import jit as native_compile
+from jaximpact.compiler.llvm import over_lanes
+from jaximpact.jaxtools.linalg import triangular_factor
+
+TRIANGLES = [
+    {"left_side": left, "lower": low, "transpose_a": turned} for left in (0, 1) for low in (0, 1) for turned in (0, 1)
+]
+
+
+def products(n, a, b, c, spd, low, i):
+    """Matrices (n, n) and (n, 7), vectors (n,)."""
+    yield from (a @ b, b @ a, a @ c, a.T @ c, c.T @ a, c @ c.T, c.T @ c, a @ c.T.T, jnp.outer(b, b) / b[0] - a)
+
+
+def sums(n, a, b, c, spd, low, i):
+    yield from (
+        a.sum(0),
+        a.sum(1),
+        a.sum(),
+        a.max(0),
+        a.max(1),
+        a.min(),
+        jnp.prod(a[:3], 0),
+        jnp.linalg.norm(c, axis=1),
+    )
+    yield from (jnp.all(a > -1), jnp.any(a > 3, axis=0), jnp.sum(a > 0), jnp.any(b[:, None] < a.T, axis=1))
+    holes = jnp.where(a > 1.5, jnp.nan, jnp.round(2 * a))  # and many equal entries
+    yield from (f(x, axis) for f in (jnp.argmin, jnp.argmax) for x in (a, holes) for axis in (0, 1))
+    yield from (jnp.argmax(holes), jnp.argmin(jnp.round(a)))
+
+
+def maps(n, a, b, c, spd, low, i):
+    yield from (jnp.sin(a) * b[:, None] + jnp.where(a > 0, a, b[None]), a / b[None], jnp.exp(a).T - a, a[1:] - a[:-1])
+    yield from (jnp.concatenate([a, a[:, ::-1]]), jnp.maximum(a, 0) * 2, jnp.abs(a) < 1, (a * 3).astype(int))
+    yield from (jnp.stack([b[0] * b[1], b[2], b[0] + b.sum()]), jnp.tile(b, 2) ** 3, jnp.sqrt(jnp.abs(c)) + c[0, 0])
+
+
+def factors(n, a, b, c, spd, low, i):
+    yield from (
+        lax.linalg.cholesky(spd),
+        jnp.tril(triangular_factor(spd)),
+        lax.linalg.cholesky(a - 9 * jnp.eye(n, dtype=a.dtype)),
+    )
+    yield from (cho_solve((triangular_factor(spd), True), b), cho_solve((low, True), c))
+    # what stands in the other triangle plays no part
+    for kind in TRIANGLES:
+        one = b[:, None] if kind["left_side"] else b[None]
+        triangle = (
+            low + jnp.triu(jnp.full_like(a, jnp.nan), 1)
+            if kind["lower"]
+            else low.T + jnp.tril(jnp.full_like(a, jnp.nan), -1)
+        )
+        yield lax.linalg.triangular_solve(triangle, one, **{k: bool(v) for k, v in kind.items()})
+
+
+def places(n, a, b, c, spd, low, i):
+    yield from (a[i], a[:, i], b[i], b[i[:, None] + i[None]], a.at[i].set(0), a.at[i, i].add(2.0), b.at[i].max(1.0))
+    yield from (lax.dynamic_slice(a, (i[0], i[1]), (3, 3)), *lax.top_k(jnp.tile(b, 9).astype(jnp.float32), 5))
+
+
+def loops(n, a, b, c, spd, low, i):
+    yield from lax.fori_loop(0, 5, lambda k, x: (x[1] * 0.9 + k, x[0] @ a / n), (b, b * 2))
+    yield from lax.while_loop(
+        lambda x: x[1].sum() < 1e6, lambda x: (x[0] + 1, x[1] * 1.5, x[1] > 3), (0, jnp.abs(b) + 1, b > 0)
+    )
+    yield from lax.cond(b[0] > 0, lambda b: (jnp.sin(b), b[0]), lambda b: (b * 2, b[1]), b)
+    yield from lax.scan(lambda x, y: (x + y, x * y), a[0], a)
+
+
+KINDS = (products, sums, maps, factors, places, loops)
+SIZES = (21, 27)  # in registers, and in memory: neither fills its last pack
+MORE = (1, 2, 3, 5, 6, 8, 9, 12, 16, 24, 30, 48, 53)
+
+
+def compare(kind, n, dtype):
+    """Holds native code to jax."""
+    rng = np.random.default_rng(n)
+    a, b, c = rng.normal(size=(n, n)), rng.normal(size=n), rng.normal(size=(n, 7))
+    spd = a @ a.T + n * np.eye(n)
+    i = np.array([2, 0, 1]) % n
+    if n < 3 and kind is places:
+        pytest.skip("no three places")
+    given = [x.astype(dtype) for x in (a, b, c, spd, np.linalg.cholesky(spd))]
+    every = jax.jit(lambda *x: list(kind(n, *x)))
+    found, expected = over_lanes(every, (None,) * 6)(*given, i), every(*given, i)
+    # sums of up to 53 terms of order 1, of which solves multiply errors by a condition of less than 100
+    few = 1e4 * np.finfo(dtype).eps
+    for x, y in zip(found, expected, strict=True):
+        y = np.asarray(y, float)
+        np.testing.assert_allclose(x[0].astype(float), y, rtol=few, atol=few * max(1, np.nanmax(np.abs(y), initial=0)))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [*SIZES, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)])
+def test_a_single_lane_gives_what_jax_gives(kind, n, dtype):
+    compare(kind, n, dtype)
+
+
+@pytest.mark.parametrize(
+    "kind", [factors, *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[:3] + KINDS[4:])]
+)
+@pytest.mark.parametrize("n", [27, pytest.param(21, marks=pytest.mark.slow)])
+def test_registers_of_half_the_size_give_the_same(kind, n, monkeypatch):
+    host = native_compile.host()
+    if host.vector_bytes == 32:
+        pytest.skip("its registers are short")
+    short = host.features.replace("+avx512", "-avx512").replace("+evex512", "-evex512")
+    machine = host.new_machine(cpu="haswell", features=short)
+    for name, x in {"vector_bytes": 32, "cpu": "haswell", "features": short, "machine": machine}.items():
+        monkeypatch.setattr(host, name, x)
+    compare(kind, n, np.float64)
+
+
+def test_nothing_is_traded_for_what_lies_beside_it():
+    """An infinite or NaN entry stays in its place, in maps, and in sums of rows."""
+    x = np.ones((5, 11))
+    x[1, 3], x[2, 10], x[4, 0] = np.inf, np.nan, -np.inf
+    every = jax.jit(
+        lambda x: (
+            jnp.sin(x),
+            1 / (x - 1),
+            x * 0.5 + x,
+            jnp.sum(x, 1),
+            jnp.max(x, 1),
+            jnp.min(x, 0),
+            x @ x.T,
+            jnp.isfinite(x),
+        )
+    )
+    for found, expected in zip(over_lanes(every, (None,))(x), every(x), strict=True):
+        np.testing.assert_allclose(found[0], expected, rtol=1e-14)
