@@ -34,11 +34,20 @@ class Unstructured(Exception):
 
 
 class Rows(NamedTuple):
-    """Numbers ``at`` (k times ``share``,) of rows of an array, ``share`` of them for each row of the result; ``used`` (k,): which matter."""
+    """Numbers ``at`` (k times ``share``,) of rows of an array, ``share`` of them for each row of the result; ``used`` (k,): which matter.
+
+    ``pieces``: of the arrays that are joined on the way, which one this is: the join and the piece.
+    """
 
     at: Array
     share: int = 1
     used: Array | None = None
+    pieces: tuple[tuple[Any, int], ...] = ()
+
+    def apart(self, other: Rows) -> bool:
+        """Whether no row of the result can be made of both."""
+        mine = dict(self.pieces)
+        return any(mine.get(join, piece) != piece for join, piece in other.pieces)
 
 
 @dataclass
@@ -152,10 +161,16 @@ class RowWalk:
         """Rows of what is entries of the argument; of a single entry one for each row."""
         if self.given is not None:
             return next(self.given)
-        columns = jnp.asarray(self.places[v], jnp.int32)
-        shared = columns.ndim == 0
-        columns = jnp.broadcast_to(columns, rows.at.shape) if shared else jnp.take(columns, rows.at, axis, mode="clip")
-        value = self.values[self.argument].at[columns].get(mode="promise_in_bounds")
+        places = np.asarray(self.places[v], np.int32)
+        if places.ndim == 0:
+            columns = jnp.full(rows.at.shape, places)
+        else:
+            # of what belongs to a row one table after the other, in which rows lie side by side
+            tables = np.moveaxis(places, axis, -1)
+            columns = jnp.moveaxis(jnp.take(tables, rows.at, tables.ndim - 1, mode="clip"), -1, axis)
+        along = jnp.moveaxis(columns, axis, -1) if columns.ndim > 1 else columns
+        value = self.values[self.argument].at[along].get(mode="promise_in_bounds")
+        value = jnp.moveaxis(value, -1, axis) if columns.ndim > 1 else value
         self.leaves.append(Leaf(value, columns, axis, rows))
         return value
 
@@ -274,14 +289,15 @@ def _concatenate(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Arra
     if eqn.params["dimension"] != axis:
         return apply(eqn, [walk.take(w, axis, rows) for w in eqn.invars])[0]
     found, first = None, 0
-    for w in eqn.invars:
+    for i, w in enumerate(eqn.invars):
         size = w.aval.shape[axis]
         if size:
-            # the places of others hold numbers too, whose derivatives may be infinite
             inside = (rows.at >= first) & (rows.at < first + size)
             mine = jnp.any(inside.reshape(-1, rows.share), axis=1)
             used = mine if rows.used is None else rows.used & mine
-            part = walk.take(w, axis, Rows(jnp.clip(rows.at - first, 0, size - 1), rows.share, used))
+            # several rows of an array in one of the result may lie in several pieces
+            pieces = (*rows.pieces, *([(eqn, i)] if rows.share == 1 else []))
+            part = walk.take(w, axis, Rows(jnp.clip(rows.at - first, 0, size - 1), rows.share, used, pieces))
             here = jnp.expand_dims(inside, [i for i in range(part.ndim) if i != axis])
             found = part if found is None else jnp.where(here, part, found)
         first += size
@@ -300,7 +316,7 @@ def _gather(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
     # what a row picks, side by side
     picked = jnp.take(jnp.moveaxis(jnp.asarray(places, jnp.int32), batch.index(axis), 0), rows.at, 0, mode="clip")
     share = math.prod(picked.shape[1:])
-    found = walk.take(w, along, Rows(picked.ravel(), rows.share * share, rows.used))
+    found = walk.take(w, along, Rows(picked.ravel(), rows.share * share, rows.used, rows.pieces))
     found = jnp.moveaxis(found, along, 0)
     found = found.reshape(*picked.shape, *found.shape[1:])
     found = jnp.moveaxis(found, 0, batch.index(axis))
@@ -360,13 +376,24 @@ class RowsOf(NamedTuple):
         return jnp.sum(sum(self._spread(self.pullback(change)), jnp.zeros((len(change), self.d), change.dtype)), axis=0)
 
     def _spread(self, parts: Sequence[Array]) -> list[Array]:
-        """Derivatives by the entries of leaves as arrays (k, d), one for each entry."""
-        found = []
+        """Derivatives by the entries of leaves as arrays (k, d): one for each, but for those of pieces that share no row."""
+        slots: list[list[tuple[Rows, Array, Array]]] = []
         for leaf, part in zip(self.leaves, parts, strict=True):
             columns, numbers = leaf.by_row(leaf.columns), leaf.by_row(part)
             for i in range(columns.shape[1]):
-                # a selection: no product with an infinite derivative makes NaN of a zero
-                here = columns[:, i, None] == jnp.arange(self.d, dtype=columns.dtype)[None]
-                here = here if leaf.rows.used is None else here & leaf.rows.used[:, None]
-                found.append(jnp.where(here, numbers[:, i, None], 0))
+                entry = leaf.rows, columns[:, i], numbers[:, i]
+                free = (slot for slot in slots if all(leaf.rows.apart(rows) for rows, *_ in slot))
+                slot = next(free, None)
+                slots.append([entry]) if slot is None else slot.append(entry)
+        found = []
+        for slot in slots:
+            columns, numbers = jnp.full_like(slot[0][1], -1), jnp.zeros_like(slot[0][2])
+            for rows, places, values in slot:
+                mine = jnp.ones_like(places, bool) if rows.used is None else rows.used
+                columns, numbers = lax.select(mine, places, columns), lax.select(mine, values, numbers)
+            # a selection: no product with an infinite derivative makes NaN of a zero
+            shape = len(columns), self.d
+            spread = lambda x, shape=shape: lax.broadcast_in_dim(x, shape, (0,))
+            here = lax.eq(spread(columns), lax.broadcasted_iota(columns.dtype, shape, 1))
+            found.append(lax.select(here, spread(numbers), jnp.zeros(shape, numbers.dtype)))
         return found

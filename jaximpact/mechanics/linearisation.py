@@ -160,7 +160,7 @@ class Contacts(NamedTuple):
     """Constraints linearised at one configuration, dense.
 
     ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), None where no time passes;
-    ``slip``, the tangential rows, where a step looks at friction.
+    ``slip``, the tangential rows, where a step looks at friction; ``gram``, the Delassus matrix (m, m), where it is kept.
     Schemes and solvers ask the methods. Contacts between bodies (`bodies.contacts.PairContacts`) have all but `delassus`, `angles` and
     `oblique`, which give (m, m) numbers.
     """
@@ -170,6 +170,7 @@ class Contacts(NamedTuple):
     response: Array
     drift: Array | None = None
     slip: Slip | None = None
+    gram: Array | None = None
 
     @property
     def dense(self) -> bool:
@@ -213,7 +214,11 @@ class Contacts(NamedTuple):
 
     def delassus(self) -> Array:
         """Delassus matrix G M^-1 G', (m, m)."""
-        return self.jacobian @ self.response
+        return self.jacobian @ self.response if self.gram is None else self.gram
+
+    def with_delassus(self) -> Contacts:
+        """Copy that keeps its Delassus matrix, for solvers that ask for it again and again."""
+        return self._replace(gram=self.delassus())
 
     def angles(self) -> Array:
         """Cosines of the angles between the constraints' gradients in the metric M^-1, (m, m)."""
@@ -224,7 +229,7 @@ class Contacts(NamedTuple):
     def oblique(self) -> Array:
         """Mask (m, m) of pairs of contacts whose gradients are not orthogonal in the metric M^-1."""
         matrix = self.delassus()
-        diagonal = jnp.diagonal(matrix)
+        diagonal = linalg.diagonal(matrix)
         large = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
         return large & ~jnp.eye(len(diagonal), dtype=bool)
 
@@ -279,7 +284,7 @@ class Contacts(NamedTuple):
     def under(self, metric: Metric) -> Contacts:
         """Copy whose responses use another metric."""
         slip = None if self.slip is None else self.slip.under(metric)
-        return self._replace(response=metric.solve(self.jacobian.T), slip=slip)
+        return self._replace(response=metric.solve(self.jacobian.T), slip=slip, gram=None)
 
     def sliding(self, v: Array) -> Contacts:
         """Copy whose contact law starts from the slip velocities at v (d,); unchanged without friction."""
@@ -287,9 +292,8 @@ class Contacts(NamedTuple):
 
     def masked(self, active: Array) -> Contacts:
         """Copy with the gradients of inactive constraints set to zero."""
-        return self._replace(
-            jacobian=jnp.where(active[:, None], self.jacobian, 0), response=jnp.where(active[None, :], self.response, 0)
-        )
+        rows, columns = jnp.where(active[:, None], self.jacobian, 0), jnp.where(active[None, :], self.response, 0)
+        return self._replace(jacobian=rows, response=columns, gram=None)
 
 
 def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ APART = 0.5  # cosine between the normals at the ends of a step, below which the
 TURNED = 0.95
 PLACES = 4  # looked at along a step
 MANY = 32  # contacts from which only those are looked at that may matter,
-SET = 16  # so many at once
+SET = 8  # so many at once
 ROUNDING = 1e3  # units of rounding of the gaps
 
 
@@ -90,6 +91,23 @@ def _loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
     corner, kinks = (falling < 0) & (rising > 0), gap_switches(problem, t, q, args) is not None
     sharp, turned = _turns(problem, way, corner if kinks else corner | acting)
     turns = corner & sharp
+    through, which = lax.cond(
+        jnp.any(turns),
+        lambda: _closes_between(gaps, way, (before, falling), (after, rising), turns),
+        lambda: (jnp.zeros((), bool), turns),
+    )
+    # past a kink a normal turns at once, which is no curvature, and a body that slides over an edge cuts it short by a part of its step
+    if kinks:
+        return through & ~jnp.any(acting & which)
+    return through | jnp.any(acting & turned)
+
+
+def _closes_between(gaps: Callable, way: Way, start: tuple, end: tuple, turns: Array) -> tuple[Array, Array]:
+    """Whether the gap that ``turns`` (m,) on the way and whose tangents meet lowest is closed there, (), and which it is, (m,).
+
+    ``start``, ``end``: gaps (m,) and their rates there.
+    """
+    (before, falling), (after, rising), zero = start, end, jnp.zeros_like(way.t)
     lowest = before + falling * (rising - after + before) / jnp.where(turns, rising - falling, 1)
     which = jnp.arange(len(lowest)) == jnp.argmin(jnp.where(turns, lowest, jnp.inf))
     one = lambda values: jnp.sum(jnp.where(which, values, 0))
@@ -106,12 +124,8 @@ def _loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
 
     ends = (zero, one(before), one(falling)), (zero + 1, one(after), one(rising))
     least = lax.fori_loop(0, PLACES, look, (*ends, one(after)))[2]
-    rounding = ROUNDING * jnp.finfo(q.dtype).eps * one(jnp.abs(before) + jnp.abs(after) + jnp.abs(rising - falling))
-    through = jnp.any(turns) & (least < -rounding)
-    # past a kink a normal turns at once, which is no curvature, and a body that slides over an edge cuts it short by a part of its step
-    if kinks:
-        return through & ~jnp.any(acting & which)
-    return through | jnp.any(acting & turned)
+    rounding = ROUNDING * jnp.finfo(zero.dtype).eps * one(jnp.abs(before) + jnp.abs(after) + jnp.abs(rising - falling))
+    return least < -rounding, which
 
 
 def _turns(problem: Problem, way: Way, among: Array) -> tuple[Array, Array]:

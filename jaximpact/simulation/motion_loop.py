@@ -14,6 +14,7 @@ from ..bodies.listing import Listing
 from ..compiler.stream import stream
 from ..jaxtools.batched_branch import run_where_pending
 from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_derivative
+from ..jaxtools.jacobians import SMALL
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
 from ..mechanics.jumps import jump_status, steep_status
@@ -157,7 +158,10 @@ class MotionLoop:
     def contact_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
         """Step k in which contacts may act, with the full account."""
         state, row, account = carry
-        new, info = self.until(k).step(self.problem, self.law, self.moving, state)
+        # of many contacts most go on as in the step before
+        known = not (self.listed or self.locates) and row.last.size > SMALL
+        law = self.law.beginning(lax.stop_gradient(row.last)) if known else self.law
+        new, info = self.until(k).step(self.problem, law, self.moving, state)
         if self.looks_for_tunnelling(state):
             bits = self.tunnelling_status(self.way(state, new), lax.stop_gradient(info.impulse))
             info = info._replace(status=info.status | bits)

@@ -84,7 +84,7 @@ class Attempt(NamedTuple):
 
 def solves(a: Array, b: Array, x: Array, tolerance: Array) -> Array:
     """Whether impulses x >= 0 have a KKT residual within the tolerance or round-off."""
-    residual = jnp.abs(jnp.minimum(a @ x + b, jnp.diagonal(a) * x))
+    residual = jnp.abs(jnp.minimum(a @ x + b, linalg.diagonal(a) * x))
     return jnp.all(residual <= jnp.maximum(tolerance, 32 * jnp.finfo(b.dtype).eps * (jnp.abs(a) @ x + jnp.abs(b))))
 
 
@@ -95,13 +95,14 @@ def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most:
     contacts only, and so leaves room in the working set.
     """
     # regularised against dependent gradients; each factorisation corrects the impulses of the one before
-    shift = jnp.maximum(1e-12, 64 * jnp.finfo(b.dtype).eps) * jnp.diagonal(a)
+    diagonal, none = linalg.diagonal(a), jnp.zeros_like(a)
+    shifted = diagonal + jnp.maximum(1e-12, 64 * jnp.finfo(b.dtype).eps) * diagonal
 
     def body(carry: tuple[Array, Attempt]) -> tuple[Array, Attempt]:
         closed, now = carry
-        both = closed[:, None] & closed[None, :]
-        matrix = jnp.where(both, a, 0) + jnp.diag(jnp.where(closed, shift, 1))
-        factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
+        rows, columns = (lax.broadcast_in_dim(closed, a.shape, (axis,)) for axis in (0, 1))
+        matrix = linalg.on_diagonal(jnp.where(closed, shifted, 1), lax.select(rows & columns, a, none))
+        factor = linalg.triangular_factor(matrix)
         x = jnp.where(closed, now.impulse, 0)
         change = cho_solve((factor, True), jnp.where(closed, a @ x + b, 0))
         x = x - change
@@ -114,9 +115,9 @@ def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most:
         _, now = carry
         return ~now.solved & (now.iterations < GUESSES)
 
-    # without impulses to start from: contacts that are violated, or as good as closed
+    # without impulses to start from, or if none of them is needed: contacts that are violated, or as good as closed
     known = start.impulse > 0
-    closed = jnp.where(jnp.any(known), known, b < 0.1 * jnp.max(-b))
+    closed = jnp.where(jnp.any(known & (b < 0)), known, b < 0.1 * jnp.max(-b))
     return lax.while_loop(continues, body, (closed, start))[1]
 
 
@@ -127,12 +128,14 @@ def pivot_and_refine(
 
     The proximal problem replaces A by A + r I and b by b - r x, and has no dependent gradients.
     """
-    shift = jnp.maximum(PROXIMAL, 64 * jnp.finfo(b.dtype).eps) * jnp.diagonal(a)
+    shift = jnp.maximum(PROXIMAL, 64 * jnp.finfo(b.dtype).eps) * linalg.diagonal(a)
 
     def body(carry: tuple[Array, Attempt]) -> tuple[Array, Attempt]:
         k, now = carry
         r = jnp.where(k == 0, 0.0, shift)
-        found = (pivots or dual_active_set)(a + jnp.diag(r), b - r * now.impulse, tolerance)
+        found = (pivots or dual_active_set)(
+            linalg.on_diagonal(linalg.diagonal(a) + r, a), b - r * now.impulse, tolerance
+        )
         refined = as_status(k > 0, Status.PROJECTION_REFINED)
         solved = solves(a, b, found.impulse, tolerance)
         return k + 1, Attempt(found.impulse, solved, now.iterations + found.iterations, found.status | refined)
@@ -176,7 +179,7 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
     """
     m = b.shape[0]
     eps = jnp.finfo(b.dtype).eps
-    diagonal = jnp.maximum(jnp.diagonal(a), jnp.finfo(b.dtype).tiny)
+    diagonal = jnp.maximum(linalg.diagonal(a), jnp.finfo(b.dtype).tiny)
     index = jnp.arange(m)
     limit = 8 * m + 16
     size = jnp.max(jnp.abs(b))

@@ -94,7 +94,7 @@ class Solved(ContactLaw):
             return reaction(many.residual, many.solve, d, m, base.dtype, dense=False)
         normals = jacobian(problem, time, base, args)[1] if target.normal == "explicit" else None
         flat = is_flat(problem, time, base, args)
-        projection = _Positions(self.solver, problem, metric, target, args, normals, flat)
+        projection = _Positions(self.solver, problem, metric, target, args, normals, flat, self.guess)
         return reaction(projection.residual, projection.solve, d, m, base.dtype)
 
     def beginning(self, guess: Array) -> Solved:
@@ -161,7 +161,7 @@ class Iterate(NamedTuple):
         ``sizes``, or initially a smaller one if half of it suffices for the contacts that are violated or nearly closed.
         """
         now = self
-        near = jnp.sum(self.gap < 0.1 * jnp.max(-self.gap))
+        near = jnp.sum((self.gap < 0.1 * jnp.max(-self.gap)) | (self.impulse > 0))
         for size in sizes:
             tries = limit if size == sizes[-1] else jnp.where(2 * near <= size, 2, -1)
 
@@ -349,6 +349,7 @@ class _Positions(NamedTuple):
     args: Any
     normals: Array | None
     flat: bool
+    guess: Array | None = None
 
     def gaps(self, x: Array) -> Array:
         return self.problem.gaps(self.target.time, x, self.args)
@@ -372,7 +373,7 @@ class _Positions(NamedTuple):
         self, now: Iterate, contacts: Contacts, chosen: Selection, pulled: Array | None = None
     ) -> tuple[Iterate, Array]:
         """Solves the working set linearised at ``now``, with new gradients; or with the previous ones, ``pulled`` (d,) being their jump."""
-        contacts, impulse = contacts.at(chosen.take(now.gap)), chosen.take(now.impulse)
+        contacts, impulse, m = contacts.at(chosen.take(now.gap)), chosen.take(now.impulse), len(now.gap)
         change = -now.jump if pulled is None else pulled - contacts.jump(impulse) - now.jump
         offset = contacts.gap + contacts.velocity(change)
         asked = self.solver.allowed(closing_speed(offset))
@@ -401,8 +402,10 @@ class _Positions(NamedTuple):
         if chosen.rows is not None:
             allowed = chosen.spread(allowed - largest) + largest
         done = (moved <= largest) & jnp.all(defect <= allowed)
-        status = found.status | coupling_status(contacts, found.impulse)
-        return Iterate(jump, impulse, gap, residual, done, found.iterations, status), pulled
+        told = lambda: coupling_status(contacts, found.impulse)
+        # angles between many contacts are dear: those of the solution count
+        coupled = told() if m <= SMALL else lax.cond(done, told, lambda: jnp.zeros_like(found.status))
+        return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status | coupled), pulled
 
     def improve(self, now: Iterate, size: int) -> Iterate:
         """Solves on a working set of ``size`` contacts, linearised at ``now``."""
@@ -412,6 +415,8 @@ class _Positions(NamedTuple):
             return self.corrected(now, contacts, chosen)[0]
 
         # gradients are dear: kept while each correction leaves less than a tenth of the residual
+        contacts = contacts.with_delassus()
+
         def body(carry: tuple[Iterate, Array, Array]) -> tuple[Iterate, Array, Array]:
             now, pulled, _ = carry
             new, pulled = self.corrected(now, contacts, chosen, pulled)
@@ -429,6 +434,8 @@ class _Positions(NamedTuple):
         target, d = self.target, len(self.target.base)
         start = Iterate.start(d, self.gaps(target.base + target.increment) / target.scale)
         m = len(start.gap)
+        if self.guess is not None and m > SMALL:
+            start = start._replace(impulse=jnp.where(start.done, 0, self.guess))
         if self.flat and self.solver.direct(m):
             # one linearisation is exact for constraints affine in q
             return self.improve(start, m).pack_root()
