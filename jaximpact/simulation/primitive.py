@@ -27,7 +27,7 @@ from ..jaxtools.derivative_rules import NO_DERIVATIVE
 from ..mechanics.motion import Motion
 from . import reverse_loop as backwards
 from .backends import Task, one_lane, without_rows
-from .limits import MAX_FORWARD_DIRECTIONS, MAX_JACOBIAN_BYTES
+from .limits import MAX_FORWARD_DIRECTIONS, MAX_JACOBIAN_BYTES, MAX_SHARED_REVERSE_INPUTS
 from .program import Program
 from .reverse_loop import Parts
 from .rows import RowRequest
@@ -194,6 +194,9 @@ class Cotangent(Derivative):
         if program.problem.listed or program.length is None:
             raise Unsupported("reverse mode of lists of near pairs")
         _turns(self, axes)  # refuses what it has no rule for
+        shared = sum(math.prod(x.shape) for x, a, m in zip(members, axes, self.moved, strict=False) if m and a is None)
+        if count is not None and shared > MAX_SHARED_REVERSE_INPUTS and self.function.execution == "auto":
+            raise Unsupported(f"reverse mode of many motions by {shared} numbers that they share")
         parts = Parts.of(self.function.without_row_count().structure, self.moved, self.used, structure(program, motion))
         return backwards.target(parts, self.function.unflatten, members, axes, count, results)
 

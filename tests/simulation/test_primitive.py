@@ -1,5 +1,7 @@
 """`solve` under transformations of jax: native code gives what XLA gives, in every nesting, and nothing is lost on the way."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -189,6 +191,16 @@ def test_many_inputs_go_backwards():
     forward = np.stack([jax.jacfwd(led)(w) for w in MANY])
     close(jax.grad(led)(MANY[0]), forward[0], 1e-11)
     close(jax.vmap(jax.grad(led))(MANY), forward, 1e-11)
+
+
+@pytest.mark.parametrize("count, native", [(40, 2), (900, 1)])
+def test_gradients_by_many_numbers_of_all_lanes_go_through_xla(count, native):
+    """There products over all lanes are the faster way back; the way there stays native."""
+    problem = ji.Problem(lambda t, q, v, args: jnp.sum(args) - 9.81 + 0 * q, lambda t, q, args: q)
+    one = lambda w, q: ji.solve(problem, q, 0 * q, t1=0.1, steps=10, e=0.5, args=w, save="final").q[-1, 0]
+    loss = jax.value_and_grad(lambda w, q: jnp.sum(jax.vmap(one, (None, 0))(w, q)))
+    text = jax.jit(loss).lower(jnp.zeros(count), jnp.ones((3, 1))).as_text()
+    assert len(set(re.findall(r"jaximpact_\w+", text))) == native
 
 
 @pytest.mark.slow
