@@ -1,6 +1,6 @@
 """What the contacts of a motion with friction do: open, stick or slip in every step, the work of friction, and when slip stops, begins or turns round.
 
-A step's contact slips or sticks by its slip velocity at the end, where `MoreauJean` has it: at (t+, q + h v, v+).
+A step's contact slips or sticks by its slip velocity at the end, where the scheme has it: at (t+, q+, v+), or in `MoreauJean` at (t+, q + h v, v+).
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def slips(
             own[name] = _by_lane(mu, single, len(t), impulse.shape[2])
     lanes = (0, 0, 0, jax.tree.map(lambda axis: None if axis < 0 else 0, axes), {x: mu[1] for x, mu in own.items()})
     numbers = {name: mu[0] for name, mu in own.items()}
-    before, after, size, limit, static = (np.asarray(x) for x in _look(problem, lanes, t, q, v, args, numbers))
+    ends = solution.timing is not None and solution.timing.scheme == "EventCorrected"
+    before, after, size, limit, static = (np.asarray(x) for x in _look(problem, lanes, ends, t, q, v, args, numbers))
 
     given = np.diff(along, axis=1)  # of each step, as all that follows
     pushed = np.diff(impulse, axis=1)
@@ -167,20 +168,20 @@ def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None
     return (mu, 0) if by_lane else (mu[0] if np.ndim(mu) == 2 else mu, None)
 
 
-def _look(problem: Problem, lanes: Any, t: Any, q: Any, v: Any, args: Any, mu: Any) -> tuple[Array, ...]:
-    """Of every step of every lane: slips (B, n, m, k) before and after, the largest terms that they consist of (B, n, m), mu (B, 1, m) and static friction by it."""
+def _look(problem: Problem, lanes: Any, ends: bool, t: Any, q: Any, v: Any, args: Any, mu: Any) -> tuple[Array, ...]:
+    """Of every step of every lane, at its ``ends`` or where `MoreauJean` has it: slips (B, n, m, k) before and after, the largest terms that they consist of (B, n, m), mu (B, 1, m) and static friction by it."""
 
     def steps(t: Array, q: Array, v: Array, args: Any, mu: Any) -> tuple[Array, ...]:
         own = problem.replace(**mu) if mu else problem
 
-        def one(t: Array, end: Array, q: Array, v: Array, w: Array) -> tuple[Array, ...]:
-            place = q + (end - t) * v
+        def one(t: Array, end: Array, q: Array, place: Array, v: Array, w: Array) -> tuple[Array, ...]:
+            place = place if ends else q + (end - t) * v
             slip = lambda v: own.slip_velocity(end, place, v, args)
             drift = slip(jnp.zeros_like(v))
             terms = jnp.abs(jax.jacfwd(slip)(v)) @ jnp.abs(w) + jnp.abs(drift)
-            return slip(v), slip(w), jnp.max(terms, axis=1)
+            return own.slip_velocity(t, q, v, args) if ends else slip(v), slip(w), jnp.max(terms, axis=1)
 
-        found = jax.vmap(one)(t[:-1], t[1:], q[:-1], v[:-1], v[1:])
+        found = jax.vmap(one)(t[:-1], t[1:], q[:-1], q[1:], v[:-1], v[1:])
         sliding = own.friction_coefficients(found[2].shape[1], q.dtype, args)
         static = own.static_coefficients(len(sliding), q.dtype, args)
         excess = jnp.ones_like(sliding) if static is None else jnp.where(sliding > 0, static / sliding, 1)

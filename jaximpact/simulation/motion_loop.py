@@ -122,7 +122,7 @@ class MotionLoop:
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
         row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.has_touched(impulse, None))
         held = None if joints is None else joints.impulse
-        row = row._replace(before=(state, (impulse, held))) if self.locates else row
+        row = row._replace(before=(state, (impulse, held, None))) if self.locates else row
         row = row if self.program.until is None else row._replace(stop=state.stop.time)
         if joints is not None:
             row = row._replace(joint_impulse=joints.impulse, joint_last=joints.impulse)
@@ -130,6 +130,7 @@ class MotionLoop:
             # a zero of its own, which depends on v0 as later impulses do
             none = info.friction.impulse + 0 * v0[0]
             row = row._replace(friction_impulse=none, friction_last=none)
+            row = row._replace(before=(state, (impulse, held, none))) if self.locates else row
         account = Account.start(status, motion.t0, None if joints is None else joints.residual)
         return state, row, account.with_step(self.problem, motion, 0, state, info)
 
@@ -220,7 +221,7 @@ class MotionLoop:
         # contacts of bodies come and go: theirs are the impulses of the step
         before = jnp.zeros_like(row.impulse) if self.listed else row.impulse
         impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
-        kept = (begin, (before, row.joint_impulse)) if self.locates else None
+        kept = (begin, (before, row.joint_impulse, row.friction_impulse)) if self.locates else None
         pairs, touched = self.pairs_of(state), self.has_touched(info.impulse, row.touched)
         stop = None if self.program.until is None else state.stop.time
         others: dict[str, Array] = {}
@@ -302,15 +303,14 @@ class MotionLoop:
             found = found._replace(v=velocity_at_row_time(self.problem, self.scheme, self.moving, *at))
         if row.before is None:
             return found
-        before, (impulse, held) = row.before
+        before, (impulse, held, rubbed) = row.before
         inside = back > ALIGNED * h
 
         def again() -> Row:
             part = PartialStep(self.scheme, jnp.where(inside, h - back, h))
             new, info = self.part_step(part, before)
-            return self.row_of(new, info, row._replace(impulse=impulse, joint_impulse=held), before)._replace(
-                before=None
-            )
+            last = row._replace(impulse=impulse, joint_impulse=held, friction_impulse=rubbed)
+            return self.row_of(new, info, last, before)._replace(before=None)
 
         return lax.cond(inside, again, lambda: found._replace(before=None))
 

@@ -104,3 +104,17 @@ def test_what_has_no_slips_is_refused():
     every = ji.solve(BLOCK, [0.0, 0.0], [1.0, 0.0], **CALL)
     with pytest.raises(ValueError, match="what friction does to momentum and energy is left out"):
         ji.analysis.balance(BLOCK, every, args=CALL["args"])
+
+
+def test_a_scheme_that_locates_events_has_slips_at_the_ends_of_its_steps():
+    """Its steps may hold a stop within: times to h^2, modes of all steps but those; the work is that of the scheme's energies."""
+    call = CALL | {"h": 1e-2, "scheme": ji.EventCorrected()}
+    motion = ji.solve(BLOCK, [0.0, 0.0], [1.0, 0.0], **call)
+    found = motion.slips(BLOCK, args=call["args"])
+    assert found.kind.tolist() == ["stop", "break"]
+    np.testing.assert_allclose(found.t, stop_and_break(MU), rtol=0, atol=5e-3)
+    begin, end = np.searchsorted(motion.t, stop_and_break(MU))
+    assert np.all(found.modes[begin + 1 : end] == ContactMode.STICK) and np.all(
+        found.modes[1:begin] == ContactMode.SLIP
+    )
+    assert np.all(found.modes[end + 1 :] == ContactMode.SLIP)

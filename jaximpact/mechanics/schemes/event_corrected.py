@@ -24,18 +24,17 @@ from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
 from ..contact.laws import ContactLaw
+from ..friction import FrictionInfo
 from ..linearisation import Metric, acceleration, closure, linearise, span
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
 from .base import Info, JointInfo, Scheme, Traits, add_compensated, before, gradient_status, mass_status, zero_remainder
+from .event_friction import held_velocity, rubbing_step
 from .events import Event, View, behind, collide, impulses_of, lasting_at_end, noise, nonzero, persisting
 from .joints import put_on_joints
-
-# Steps within which a singular position of the joints may lie. What is left of a row there changes by a part p of itself in a step, which leaves an
-# error of p^3 of what moves: 2.3e-3 and 1.9e-3 at p = .14 and .12 of two six-bar linkages that nearly stretch out, which are off by .09 and .004.
-STEEP = 10
+from .paths import STEEP, Path, double_crossing, near_grazing
 
 
 class EventState(NamedTuple):
@@ -48,6 +47,9 @@ class EventState(NamedTuple):
     closed: Array
     latest: Array
     low: Array | None = None  # as in `State`
+    # with friction, contacts (m,) whose slip is zero, and directions (m,) in which they have just broken away, else 0
+    rests: Array | None = None
+    breaks: Array | None = None
 
 
 class _Progress(NamedTuple):
@@ -64,29 +66,6 @@ class _Progress(NamedTuple):
     met: Array
     status: Array
     joints: JointInfo | None = None
-
-
-class _Path(NamedTuple):
-    """Cubic path from (q, v) at t over a time r, with acceleration varying linearly from a to a + change."""
-
-    t: Array
-    r: Array
-    q: Array
-    v: Array
-    a: Array
-    change: Array
-    args: Any
-
-    def along(self, s: Array) -> tuple[Array, Array]:
-        """Displacement and velocity (d,) at time s of the path."""
-        ratio = s / nonzero(self.r)
-        shift = s * (self.v + s * (0.5 * self.a + (ratio / 6) * self.change))
-        return shift, self.v + s * (self.a + (0.5 * ratio) * self.change)
-
-    def gaps(self, problem: Problem, s: Array) -> tuple[Array, Array]:
-        """Gaps and gap velocities (m,) at time s of the path."""
-        gaps = lambda s: problem.gaps(self.t + s, self.q + self.along(s)[0], self.args)
-        return jax.jvp(gaps, (s,), (jnp.ones_like(s),))
 
 
 @jax.tree_util.register_dataclass
@@ -113,7 +92,7 @@ class EventCorrected(Scheme):
 
     @property
     def traits(self) -> Traits:
-        return Traits(locates=True, order=2, joints=True, approach=True)
+        return Traits(locates=True, order=2, joints=True, approach=True, friction=1)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
@@ -124,14 +103,21 @@ class EventCorrected(Scheme):
         at = closure(contacts, -contacts.gap_velocity(v0), q0, v0, motion.h, a)
         zero = jnp.zeros((), jnp.int32)
         state = EventState(zero, q0, v0, at.closed & ~at.outward, before(motion), zero_remainder(q0))
-        return state, Info.none(q0, v0, len(at.closed))
+        if problem.slip is None:
+            return state, Info.none(q0, v0, len(at.closed))
+        rubs = FrictionInfo.none(len(at.closed), 1, q0.dtype)
+        v0 = held_velocity(problem, t0, motion.h, q0, v0, state.closed, args)
+        state = state._replace(v=v0, rests=jnp.zeros_like(at.closed), breaks=jnp.zeros_like(contacts.gap))
+        return state, Info.none(q0, v0, len(at.closed), rubs)
 
     def step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None
     ) -> tuple[Any, Info]:
         """State at n + 1, or a time ``length`` after step n began, in (0, h]."""
         r = motion.h if length is None else length
-        n, q, v, closed, latest, low = state
+        if problem.slip is not None:
+            return self._rubbing_step(problem, law, motion, state, r)
+        n, q, v, closed, latest, low, *_ = state
         m = closed.shape[0]
         zero = jnp.zeros((), q.dtype)
         none = jnp.zeros((), jnp.int32)
@@ -155,12 +141,12 @@ class EventCorrected(Scheme):
         """Step without contact; invalid, as ``info.acts`` says, if a contact is closed or an event may lie in the step."""
         h, args = motion.h, motion.args
         r = h if length is None else length
-        n, q, v, closed, latest, low = state
+        n, q, v, closed, latest, low, *_ = state
         t = motion.time(n)
         here = View.at(problem, t, q, v, args)
         a = here.free
         there = View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
-        shift, v_new = _Path(t, r, q, v, a, there.free - a, args).along(r)
+        shift, v_new = Path(t, r, q, v, a, there.free - a, args).along(r)
         q_new, low = add_compensated(q, shift, low)
         joints, bits = None, jnp.zeros((), jnp.int32)
         if here.joint_force is not None:
@@ -168,12 +154,28 @@ class EventCorrected(Scheme):
             q_new, low, v_new, bits = landed.q, landed.low, landed.velocity(v_new), landed.status
             joints = JointInfo(0.5 * r * (here.joint_force + there.joint_force), landed.residual)
         allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
-        event = closed | (problem.gaps(t + r, q_new, args) < -allowed) | _double_crossing(taylor, r, closed, allowed)
-        event |= _near_grazing(taylor, r, h, closed, allowed)
+        event = closed | (problem.gaps(t + r, q_new, args) < -allowed) | double_crossing(taylor, r, closed, allowed)
+        event |= near_grazing(taylor, r, h, closed, allowed)
         info = Info.none(q_new, (q_new - q) / r, closed.shape[0])
         info = info._replace(acts=jnp.any(event), status=mass_status(Metric.at(problem, q_new, args)), joints=joints)
         info = info if joints is None else info._replace(status=info.status | bits)
-        return EventState(n + 1, q_new, v_new, closed, latest, low), info
+        if problem.slip is not None:
+            info = info._replace(friction=FrictionInfo.none(closed.shape[0], 1, q.dtype))
+        return EventState(n + 1, q_new, v_new, closed, latest, low, state.rests, state.breaks), info
+
+    def _rubbing_step(
+        self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, r: Array
+    ) -> tuple[Any, Info]:
+        """`step` with friction, over a time r."""
+        found = rubbing_step(self, problem, law, motion, state, r)
+        latest = jnp.where(jnp.any(found.met), lax.stop_gradient(motion.time(state.n) + r), state.latest)
+        impulse, chord = found.impulse[:, 0], (found.q - state.q) / r
+        rubbed = found.did._replace(impulse=found.impulse[:, 1:])
+        told = found.residual, found.events, found.status, found.joints, rubbed
+        info = Info(found.q, chord, impulse, jnp.any(impulse > 0), *told)
+        return EventState(
+            state.n + 1, found.q, found.v, found.closed, latest, found.low, found.rests, found.breaks
+        ), info
 
     def _segment(
         self,
@@ -198,12 +200,14 @@ class EventCorrected(Scheme):
         a = here.free + here.contacts.jump(push)
         there = View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
         push_end = impulses_of(there.contacts, -(there.contacts.velocity(there.free) + there.gap_acceleration), pushing)
-        path = _Path(t, r, q, v, a, there.free + there.contacts.jump(push_end) - a, args)
+        path = Path(t, r, q, v, a, there.free + there.contacts.jump(push_end) - a, args)
 
         # the first event on it: an impact, or the release where a force, linear in time, becomes negative
         allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
         penetrating = ~closed & (lax.stop_gradient(path).gaps(problem, lax.stop_gradient(r))[0] < -allowed)
-        impact, which, impact_time = self._impact(problem, path, taylor, closed, penetrating, allowed, span(h, q.dtype))
+        impact, which, impact_time = self.find_impact(
+            problem, path, taylor, closed, penetrating, allowed, span(h, q.dtype)
+        )
         loose = pushing & (
             there.contacts.diagonal() * push_end < -noise(there.contacts, there.free, there.gap_acceleration)
         )
@@ -232,7 +236,7 @@ class EventCorrected(Scheme):
         progress, met = self._arrive(problem, law, motion, t + s, progress, candidates, allowed, left, kinks, idle)
         metric, moved = Metric.at(problem, q, args, t), lax.stop_gradient(arrived - q)
         status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
-        status |= as_status(jnp.any(_near_grazing(taylor, r, h, closed | met, allowed)), Status.DERIVATIVE_GRAZING)
+        status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)), Status.DERIVATIVE_GRAZING)
         released = releases & (release <= release_time + 1e-9 * h)
         return progress._replace(closed=progress.closed & ~released, status=status)
 
@@ -281,10 +285,10 @@ class EventCorrected(Scheme):
         )
         return progress, found.impact
 
-    def _impact(
+    def find_impact(
         self,
         problem: Problem,
-        path: _Path,
+        path: Path,
         taylor: tuple[Array, Array, Array],
         closed: Array,
         penetrating: Array,
@@ -301,7 +305,7 @@ class EventCorrected(Scheme):
         frozen = lax.stop_gradient(path)
         r = frozen.r
         (c, b, a), allowed = lax.stop_gradient((taylor, allowed))
-        candidates = penetrating | _double_crossing((c, b, a), r, closed, allowed)
+        candidates = penetrating | double_crossing((c, b, a), r, closed, allowed)
         c = jnp.maximum(c, 0)
         exists = jnp.any(candidates)
         inward = b < 0
@@ -338,25 +342,3 @@ class EventCorrected(Scheme):
             return jnp.where(transversal, s - (gap - lax.stop_gradient(gap)) / jnp.where(transversal, slope, 1), value)
 
         return exists, contact, graft(value, implicit(implicit(value)))
-
-
-def _double_crossing(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
-    """Gaps (m,) c + b s + a s^2 that close and open again within a path of length r, which its end does not show."""
-    c, b, a = taylor
-    c = jnp.maximum(c, 0)
-    return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r > 0) & (c * a - 0.25 * b * b < -allowed * a)
-
-
-def _near_grazing(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed: Array, allowed: Array) -> Array:
-    """Gaps (m,) c + b s + a s^2 whose minimum within a path of length r is too near zero for h to decide whether they close.
-
-    If they close, their speed is below 2 h 2 a. A gap that opens, up to the round-off of gap velocities, has no minimum.
-    """
-    c, b, a = taylor
-    return (
-        ~closed
-        & (b < -16 * allowed / span(h, c.dtype))
-        & (a > 0)
-        & (b + 2 * a * r >= 0)
-        & (jnp.abs(c * a - 0.25 * b * b) <= (2 * h * a) ** 2)
-    )

@@ -84,7 +84,7 @@ class MoreauJean(Scheme):
             explicit=1 - 2 * self.theta,
             lists=True,
             joints=True,
-            friction=True,
+            friction=2,
             approach=True,
             tangent=tangent,
         )
@@ -110,10 +110,10 @@ class MoreauJean(Scheme):
         state = State.start(motion, closed, None if joined is None else jnp.any(joined))
         if static:
             # as the last step of a motion that is started anew, which stuck at a place beside the one that it reached
-            beside = q0 + motion.h**2 * acceleration(problem, metric, t0, q0, v0, args)
-            moved = problem.slip_velocity(t0, beside, v0, args) - problem.slip_velocity(t0, q0, v0, args)
-            slip = Slip.at(problem, metric, t0, q0, args)
-            state = state._replace(friction=modes_at(slip, v0, closed, length(moved)[:, 0]))
+            a, slip = acceleration(problem, metric, t0, q0, v0, args), Slip.at(problem, metric, t0, q0, args)
+            moved = problem.slip_velocity(t0, q0 + motion.h**2 * a, v0, args) - slip.of(v0)
+            rounding = 1e3 * jnp.finfo(q0.dtype).eps * motion.h * jnp.max(jnp.abs(slip.jacobian) @ jnp.abs(a), axis=1)
+            state = state._replace(friction=modes_at(slip, v0, closed, length(moved)[:, 0] + rounding))
         return state, still
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:

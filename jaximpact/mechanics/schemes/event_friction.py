@@ -1,0 +1,570 @@
+"""Steps of `EventCorrected` with Coulomb's friction in the plane: where slip stops or turns round, and contacts break away, is located as impacts are.
+
+Between events every contact is open, sticks or slips one way, and the path is a cubic, as without friction. An event ends it where a gap closes, where the
+force of a contact, linear in time, becomes one of pulling or leaves the cone of static friction, or where a slip vanishes: its time is differentiated by the
+implicit function theorem, and what contacts do behind it follows from Coulomb's law for accelerations, or, at an impact, for velocities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...jaxtools.derivative_rules import graft
+from ..contact.cone_solver import frictional_impulses
+from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, dependent, jams
+from ..contact.laws import ContactLaw
+from ..contact.static_friction import cones_in_act
+from ..friction import FrictionInfo, Slip
+from ..linearisation import Metric, gap_derivatives, joint_acceleration, linearise, span
+from ..motion import Motion
+from ..problem import Problem
+from ..status import Status, as_status
+from ..switches import Kinks
+from .base import JointInfo, add_compensated, gradient_status, mass_status, restitution_status
+from .events import Event, View, behind, impulses_of, lasting_at_end, met_together, noise, nonzero, shared
+from .frictional import Balance
+from .joints import put_on_joints
+from .paths import STEEP, Path, double_crossing, near_grazing
+
+SECANTS = 2  # iterations for the time at which a contact breaks away, from that of forces linear in time
+BRIEF = (
+    8  # steps of flight under the largest acceleration of a gap, within which it is asked whether a contact falls back
+)
+TOGETHER = 1e-9  # of a step, within which events are one
+SHARP = 1e-12  # relative accuracy of percussions
+
+
+class Place(NamedTuple):
+    """Contacts (m,) at one instant: `View`; ``cones``, whose offset are the accelerations of gaps and slips without contact forces; slips (m,), their ``noise``,
+    and the metric."""
+
+    view: View
+    cones: ConeProblem
+    slip: Array
+    noise: Array
+    metric: Metric
+
+    @classmethod
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Place:
+        metric = Metric.at(problem, q, args, t)
+        free, joint_force = joint_acceleration(problem, metric, t, q, v, args)
+        contacts, slip = linearise(problem, metric, t, q, args), Slip.at(problem, metric, t, q, args)
+        rates = gap_derivatives(problem, t, q, v, args)
+        along = lambda t, q: problem.slip_velocity(t, q, v, args)
+        _, swerve = jax.jvp(along, (t, q), (jnp.ones_like(t), v))
+        rubbing = contacts._replace(slip=slip._replace(velocity=slip.jacobian @ free + swerve))
+        cones = ConeProblem.of(rubbing, contacts.velocity(free) + rates[1])
+        view = View(contacts, free, *rates, metric.joints, joint_force)
+        return cls(view, cones, slip.of(v)[:, 0], slip_noise(slip, v), metric)
+
+    def moving(self, h: Array) -> Array:
+        """Contacts (m,) whose slip is more than rounding, of their velocity and of its change in a step h; without derivatives."""
+        eps, accelerations = float(jnp.finfo(self.slip.dtype).eps), jnp.abs(self.cones.offset[:, 1])
+        return lax.stop_gradient(jnp.abs(self.slip) > self.noise + 1e3 * eps * h * accelerations)
+
+    def decide(self, closed: Array, towards: Array) -> FrictionInfo:
+        """What the closed contacts (m,) do: those with a direction ``towards`` (m,) slip that way, of others Coulomb's law decides; without derivatives."""
+        place = lax.stop_gradient(self)
+        velocity = jnp.stack([place.view.gap_velocity, place.slip], axis=1)
+        balance = Balance(place.metric, place.view.free, place.cones, velocity)
+        return balance.solve(closed, towards[:, None])[2]
+
+    def forces(self, did: FrictionInfo) -> Array:
+        """Forces (m, 2) of contacts in known modes, with two derivatives."""
+        start = jnp.zeros_like(self.cones.offset)
+        once = self.cones.in_modes(start, did.mode, did.direction)
+        return self.cones.in_modes(once, did.mode, did.direction)
+
+
+def slip_noise(slip: Slip, v: Array) -> Array:
+    """Round-off (m,) of slips at v (d,)."""
+    terms = jnp.abs(slip.jacobian) @ jnp.abs(v) + jnp.abs(slip.drift)
+    return lax.stop_gradient(1e3 * jnp.finfo(v.dtype).eps * terms[:, 0])
+
+
+class Progress(NamedTuple):
+    """Progress within a step: time since its start, state, and totals to report.
+
+    ``rests`` (m,): contacts whose slip is zero but for rounding; ``breaks`` (m,): the direction in which one of them has just broken away, else 0;
+    ``impulse`` (m, 2); ``met`` (m,): contacts with an impact.
+    """
+
+    elapsed: Array
+    q: Array
+    low: Array | None
+    v: Array
+    closed: Array
+    rests: Array
+    breaks: Array
+    impulse: Array
+    residual: Array
+    events: Array
+    met: Array
+    status: Array
+    did: FrictionInfo
+    joints: JointInfo | None = None
+
+
+class Segment(NamedTuple):
+    """A path and its two ends, what the contacts do on it (``did``), and their forces there (m, 2)."""
+
+    path: Path
+    here: Place
+    there: Place
+    did: FrictionInfo
+    force: Array
+    force_end: Array
+
+    def impulse(self, s: Array) -> Array:
+        """Impulses (m, 2) of forces that are linear in time, up to time s."""
+        return s * (self.force + (0.5 * (s / nonzero(self.path.r))) * (self.force_end - self.force))
+
+    def rounding(self) -> Array:
+        """Round-off (m,) of accelerations of gaps and slips."""
+        view = self.there.view
+        return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + jnp.abs(self.there.cones.offset[:, 1]))
+
+
+class Ends(NamedTuple):
+    """Times (m,) at which contacts let go, break away and stop, twice a step and more where they do not on the path; and masks (m,) of what they would do, and of those
+    that ``hardly`` break away; ``way`` (m,) in which they would slip."""
+
+    release: Array
+    escape: Array
+    stop: Array
+    loose: Array
+    slides: Array
+    stops: Array
+    way: Array
+    hardly: Array
+
+    @property
+    def first(self) -> Array:
+        return jnp.min(jnp.concatenate([self.release, self.escape, self.stop]), initial=jnp.inf)
+
+
+def follow(
+    problem: Problem, t: Array, r: Array, h: Array, progress: Progress, args: Any
+) -> tuple[Segment, Array, Array]:
+    """The path to the end of a step, over a time r; which contacts (m,) stay closed on it; status bits."""
+    q, v, closed = progress.q, progress.v, progress.closed
+    here = Place.at(problem, t, q, v, args)
+    moves = here.moving(h) & ~progress.rests
+    did = here.decide(closed, lax.stop_gradient(jnp.where(moves, jnp.sign(here.slip), progress.breaks)))
+    force = here.forces(did)
+    a = here.view.free + here.cones.response @ force.ravel()
+    there = Place.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
+    force_end = there.forces(did)
+    a_end = there.view.free + there.cones.response @ force_end.ravel()
+    segment = Segment(Path(t, r, q, v, a, a_end - a, args), here, there, did, force, force_end)
+    acts = did.mode != OPEN
+    accelerations = lax.stop_gradient(here.cones.velocity(force))
+    tolerated = 1e3 * noise(here.view.contacts, here.view.free, here.view.gap_acceleration)
+    # beyond Painleve's bound there may be no accelerations that obey the law
+    wrong = closed & ((accelerations[:, 0] < -tolerated) | (force[:, 0] < 0))
+    matrix = lax.stop_gradient(here.cones.delassus())
+    mu = lax.stop_gradient(here.cones.friction)
+    status = as_status(jnp.any(wrong), Status.PROJECTION_NOT_CONVERGED)
+    status |= as_status(jnp.any((acts | wrong) & jams(matrix, mu)), Status.FRICTION_JAMMED)
+    status |= as_status(dependent(matrix, did.mode, mu), Status.IMPULSES_NOT_UNIQUE)
+    return segment, closed & (acts | (accelerations[:, 0] <= tolerated)), status
+
+
+def ends(problem: Problem, segment: Segment, h: Array, iterations: int) -> Ends:
+    """Where the contacts' modes end on a path."""
+    (_, here, there, did, force, force_end), r = segment, segment.path.r
+    never, rounding = 2 * h, segment.rounding()
+    scale = lax.stop_gradient(there.cones.scales())
+    loose = (did.mode != OPEN) & (scale * force_end[:, 0] < -rounding)
+    fall = force[:, 0] - force_end[:, 0]
+    release = jnp.where(loose, r * force[:, 0] / jnp.where(loose, fall, 1), never)
+    # static friction, against the force at the end
+    limit = [p.cones.friction if p.cones.static is None else p.cones.static for p in (here, there)]
+    sign = lax.stop_gradient(jnp.sign(force_end[:, 1]))
+    room, room_end = (mu * x[:, 0] - sign * x[:, 1] for mu, x in zip(limit, (force, force_end), strict=True))
+    slides = (did.mode == STICK) & (scale * room_end < -rounding)
+    spent = jnp.where(slides, room - room_end, 1)
+    escape = jnp.where(slides, r * jnp.maximum(room, 0) / spent, never)
+    hardly = jnp.zeros_like(slides)
+    if there.cones.static is not None:
+        # the force jumps then
+        escape, rate = _escapes(problem, segment, slides, escape, sign)
+        # one that turns away within a step only just breaks away
+        hardly = slides & ~(jnp.abs(spent / r + rate) <= 0.5 * jnp.abs(rate))
+    stops, stop = _stops(problem, segment, never, iterations)
+    return Ends(release, escape, stop, loose, slides, stops, -sign, lax.stop_gradient(hardly))
+
+
+def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, sign: Array) -> tuple[Array, Array]:
+    """When contacts (m,) break away: of the first one where its force does, with the derivatives of the implicit function; and the rate () of its room then."""
+    path, did, r = segment.path, segment.did, segment.path.r
+    guess = lax.stop_gradient(guess)
+    first = jnp.arange(len(slides)) == jnp.argmin(guess)
+
+    def at(path: Path, s: Array) -> tuple[Array, Array]:
+        def room(s: Array) -> Array:
+            shift, v = path.along(s)
+            place = Place.at(problem, path.t + s, path.q + shift, v, path.args)
+            x = place.forces(did)
+            return jnp.sum(jnp.where(first, cast(Array, place.cones.static) * x[:, 0] - sign * x[:, 1], 0))
+
+        return jax.jvp(room, (s,), (jnp.ones_like(s),))
+
+    time = located(at, path, jnp.min(guess), r, jnp.any(slides), SECANTS)
+    with_first = slides & (guess <= jnp.min(guess) + TOGETHER * r)
+    found = jnp.where(with_first, time, jnp.where(slides, jnp.maximum(guess, time), guess))
+    return found, lax.stop_gradient(at(lax.stop_gradient(path), lax.stop_gradient(time))[1])
+
+
+def located(at: Callable, path: Path, guess: Array, r: Array, some: Array, iterations: int) -> Array:
+    """The time () in [0, r] near a ``guess`` at which a function falls through zero on a path, ``at(path, s)`` its value and rate, with two derivatives."""
+    frozen = lax.stop_gradient(path)
+
+    def improve(_: Any, s: Array) -> Array:
+        value, rate = at(frozen, s)
+        return jnp.clip(s - jnp.where(rate < 0, value / jnp.where(rate < 0, rate, -1), 0), 0, r)
+
+    time = lax.stop_gradient(lax.fori_loop(0, iterations, improve, jnp.minimum(guess, r)))
+    _, rate = at(frozen, time)
+    transversal = lax.stop_gradient(some & (rate < 0))
+
+    def implicit(s: Array) -> Array:
+        value, rate = at(path, s)
+        change = (value - lax.stop_gradient(value)) / jnp.where(transversal, rate, 1)
+        return jnp.where(transversal, s - change, time)
+
+    return graft(time, implicit(implicit(time)))
+
+
+def _stops(problem: Problem, segment: Segment, never: Array, iterations: int) -> tuple[Array, Array]:
+    """Which slips (m,) vanish on the path, and when: of the first one with the derivatives of the implicit function."""
+    (path, here, there, did, force, _), r = segment, segment.path.r
+    way = did.direction[:, 0]
+    s, b, end = lax.stop_gradient((way * here.slip, way * here.cones.velocity(force)[:, 1], way * there.slip))
+    s = jnp.maximum(s, 0)
+    frozen = lax.stop_gradient(path)
+    end = way * lax.stop_gradient(frozen.slip(problem, r))
+    c = (end - s - b * r) / r**2
+    slips = did.mode == SLIP
+    small = jnp.maximum(here.noise, there.noise)
+    dips = double_crossing((s, b, c), r, ~slips, small)
+    stops = slips & ((end < -small) | dips)
+    root = jnp.sqrt(jnp.maximum(b * b - 4 * c * s, 0))
+    falls = (b >= 0) & (c < 0)
+    guess = jnp.where(b < 0, 2 * s / jnp.where(b < 0, root - b, 1), (b + root) / jnp.where(falls, -2 * c, 1))
+    guess = jnp.where(stops, jnp.clip(guess, 0, r), never)
+    first = jnp.arange(len(way)) == jnp.argmin(guess)
+    of_first = lambda x: jnp.sum(jnp.where(first, way * x, 0))
+
+    def at(path: Path, s: Array) -> tuple[Array, Array]:
+        value, rate = jax.jvp(lambda s: path.slip(problem, s), (s,), (jnp.ones_like(s),))
+        return of_first(value), of_first(rate)
+
+    # others that vanish then, as those of the feet of one body, do it with the first
+    found = located(at, path, jnp.min(guess), r, jnp.any(stops), iterations)
+    with_first = stops & (guess <= jnp.min(guess) + TOGETHER * r)
+    return stops, jnp.where(with_first, found, jnp.where(stops, jnp.maximum(guess, found), never))
+
+
+class Struck(NamedTuple):
+    """Velocity (d,) behind the impact law, impulses (m, 2), contacts (m,) that ``lands`` to last, that ``opened``, and whose slip ``rests``; gap velocities up to which
+    an impact is too ``slow`` to be resolved; the largest acceleration of a gap without forces, ``pull`` (); ``error`` (); status ()."""
+
+    v: Array
+    impulse: Array
+    lands: Array
+    opened: Array
+    rests: Array
+    slow: Array
+    pull: Array
+    error: Array
+    status: Array
+
+
+def strike(
+    problem: Problem, motion: Motion, event: Event, slip: Slip, impact: Array, among: Array, stuck: Array, way: Array
+) -> Struck:
+    """Newton's law and Coulomb's for the contacts of an ``impact`` (m,) with those ``among`` (m,), of which ``stuck`` (m,) stuck and others slip ``way`` (m,)."""
+    (t, q, v, metric, contacts, speed), h, args = event, motion.h, motion.args
+    frozen = lax.stop_gradient((t, q, v, args))
+    free, _ = joint_acceleration(problem, lax.stop_gradient(metric), *frozen)
+    _, turning = gap_derivatives(problem, *frozen)
+    normal = contacts.velocity(free)
+    slow = lax.stop_gradient(2 * h * (jnp.abs(normal) + jnp.abs(turning)))
+    e = jnp.broadcast_to(motion.e, speed.shape)
+    lands = lax.stop_gradient(impact & (e * jnp.abs(speed) <= slow) & ((e <= 0) | (normal + turning < 0)))
+    offset = jnp.where(impact & ~lands, (1 + e) * speed, speed)
+    cones = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), offset)
+    unit = lax.stop_gradient(jnp.max(jnp.where(among[:, None], jnp.abs(cones.offset), 0), initial=0.0))
+    matrix, none = cones.delassus(), jnp.zeros_like(cones.offset)
+    resolution = 1e3 * SHARP * unit + slip_noise(slip, v)
+
+    def solve(cones: ConeProblem) -> tuple[Array, Array, Array]:
+        return frictional_impulses(matrix, cones.offset, cones.friction, none, among, SHARP * unit)
+
+    if cones.static is not None:
+        mode = jnp.where(among & ~impact, jnp.where(stuck, STICK, SLIP), OPEN).astype(jnp.int32)
+        before = FrictionInfo(none[:, 1:], mode, jnp.where(mode == SLIP, way, 0)[:, None])
+        cones, _ = cones_in_act(cones, before, lambda of: of.modes(solve(of)[0], resolution))
+    x, _, error = solve(cones)
+    change = (matrix @ x.ravel()).reshape(x.shape)
+    after = speed + change[:, 0]
+    terms = jnp.abs(v) + jnp.abs(cones.response) @ jnp.abs(x).ravel()
+    opened = among & (after > noise(contacts, terms, speed))
+    work = lax.stop_gradient(jnp.sum(x * (jnp.stack([speed, slip.of(v)[:, 0]], axis=1) + 0.5 * change)))
+    scale = lax.stop_gradient(jnp.sum(jnp.abs(x * change)))
+    acts = lax.stop_gradient(x[:, 0]) > 0
+    mu = lax.stop_gradient(cones.friction)
+    allowed = 1e-9 * unit + jnp.finfo(v.dtype).eps ** 0.75 * unit
+    status = (
+        as_status(~(error <= allowed), Status.PROJECTION_NOT_CONVERGED)
+        | as_status(jnp.any(acts & jams(lax.stop_gradient(matrix), mu)), Status.FRICTION_JAMMED)
+        | as_status((work > jnp.finfo(v.dtype).eps ** 0.5 * scale) & jnp.any(e > 0), Status.ENERGY_GAINED)
+    )
+    # an impulse near the edge of its cone, or a slip that all but vanishes, may be of the other kind beside this motion
+    w = lax.stop_gradient(cones.velocity(x))
+    own = lax.stop_gradient(cones.scales())
+    room = own * (mu * x[:, 0] - jnp.abs(x[:, 1]))
+    slack = 2 * h * jnp.abs(slip.jacobian[:, 0] @ lax.stop_gradient(free)) * 1e-3 + resolution
+    moves = jnp.abs(w[:, 1]) > resolution
+    near = acts & (mu > 0) & jnp.where(moves, jnp.abs(w[:, 1]) <= slack, room <= slack)
+    status |= as_status(jnp.any(near & impact), Status.DERIVATIVE_FRICTION)
+    return Struck(
+        v + cones.response @ x.ravel(), x, lands, opened, acts & ~moves, slow, jnp.max(slow) / (2 * h), error, status
+    )
+
+
+def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Array:
+    """Impulses (m, 2) that take the gap velocities of contacts ``kept`` (m,) to zero, and slips too of those that are ``still`` (m,)."""
+    cones = rows._replace(offset=velocity, friction=jnp.zeros_like(rows.friction))
+    mode = jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN)
+    return cones.in_modes(jnp.zeros_like(velocity), mode, jnp.ones_like(velocity[:, 1:]))
+
+
+def fall_back(
+    problem: Problem, motion: Motion, event: Event, slip: Slip, rows: ConeProblem, found: Struck, closed: Array
+) -> Struck:
+    """What an impact comes to, with contacts kept that it opens so slowly that they close again before the flight is resolved.
+
+    A body rocks between two contacts like this, with less at each impact, and comes to rest on both.
+    """
+    if len(closed) < 2:
+        return found
+    (t, q, _, _, contacts, _), h, args = event, motion.h, motion.args
+    after = jnp.stack([contacts.gap_velocity(found.v), slip.of(found.v)[:, 0]], axis=1)
+
+    def falling() -> Array:
+        balance = Balance.at(problem, t, q, found.v, args)
+        towards = jnp.where(found.rests, 0, jnp.sign(after[:, 1]))[:, None]
+        _, force, _ = balance.solve((closed | found.lands) & ~found.opened, lax.stop_gradient(towards))
+        normal = balance.cones.velocity(force)[:, 0]
+        sinks = normal < -noise(contacts, balance.free, balance.cones.offset[:, 0])
+        return found.opened & sinks & (lax.stop_gradient(after[:, 0]) <= 2 * h * jnp.abs(normal))
+
+    slowly = found.opened & (after[:, 0] <= BRIEF * h * found.pull)
+    back = lax.cond(jnp.any(slowly), falling, lambda: jnp.zeros_like(closed))
+    kept = (closed | found.lands | back) & (back | ~found.opened)
+    rest = jnp.where(jnp.any(back), braking(rows, after, kept, found.rests), 0)
+    status = found.status | as_status(jnp.any(back), Status.DERIVATIVE_ZENO)
+    v, impulse = found.v + rows.response @ rest.ravel(), found.impulse + rest
+    return found._replace(v=v, impulse=impulse, lands=found.lands | back, opened=found.opened & ~back, status=status)
+
+
+def arrive(
+    problem: Problem,
+    law: ContactLaw,
+    motion: Motion,
+    t: Array,
+    progress: Progress,
+    candidates: Array,
+    allowed: Array,
+    left: Array,
+    stopped: Array,
+    kinks: Kinks | None,
+    idle: Array,
+) -> Progress:
+    """Treats the end of a path: lasting contacts back onto their surfaces, those at rest to rest, and the impact law for the candidates (m,)."""
+    h, args, last = motion.h, motion.args, left == 0
+    q, v, closed, did = progress.q, progress.v, progress.closed, progress.did
+    event = Event.at(problem, t, q, v, args)
+    contacts, speed = event.contacts, event.speed
+    slip = Slip.at(problem, event.metric, t, q, args)
+    near = contacts.gap <= allowed + 1e-6 * h * jnp.abs(speed)
+    closed, struck = lasting_at_end(kinks, idle & (contacts.gap > allowed), event, closed, args)
+    candidates, near = candidates | struck, near | struck
+    candidates = candidates & (near | last)
+    pulled = closed | candidates
+    status = progress.status
+    if len(closed) > 1:
+        frozen = lax.stop_gradient((contacts, speed, problem.restitution_at(motion.e, speed, args)))
+        pulled, past = lax.cond(last, lambda: behind(law, h, *frozen, closed), lambda: (pulled, jnp.array(False)))
+        candidates = candidates | (pulled & ~closed)
+        status |= as_status(past, Status.PENETRATION_DEEP)
+    impact, beside, together, oblique = met_together(contacts, v, speed, closed, candidates, near, left)
+    others = impact & ~candidates
+    delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
+    gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
+    q = q + contacts.jump(impulses_of(contacts, -gap, pulled | (impact & ~last)))
+    # what a path leaves of the velocities of gaps that last and of slips at rest
+    still = closed & (did.mode == STICK) & (progress.breaks == 0)
+    rows = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
+    left_over = braking(rows, rows.offset, closed, still)
+    v = v + rows.response @ left_over.ravel()
+    event = event._replace(q=q, v=v, speed=contacts.gap_velocity(v))
+    e = problem.restitution_at(motion.e, event.speed, args)
+    involved = (closed | impact | beside) & jnp.any(impact)
+    motion = motion._replace(e=e)
+    found = strike(problem, motion, event, slip, impact, involved, still | stopped, did.direction[:, 0])
+    strikes = jnp.any(impact)
+    found = fall_back(problem, motion, event, slip, rows, found, closed)
+    choose = lambda x, y: jnp.where(strikes, x, y)
+    q = q - choose(rows.response @ (found.impulse * delay[:, None]).ravel(), 0)
+    v = choose(found.v, v)
+    zeno = impact & found.lands & (e > 0)
+    grazing = impact & ~zeno & (event.speed >= -found.slow)
+    pairs = oblique & impact[:, None] & (impact | progress.met)[None, :]
+    through = shared(
+        oblique, impact & ~found.lands, closed | impact | beside, jnp.zeros_like(closed), found.impulse[:, 0], e
+    )
+    status |= (
+        jnp.where(strikes, found.status, 0)
+        | mass_status(event.metric)
+        | as_status(last & jnp.any(impact & ~zeno & (event.speed < -found.slow)), Status.EVENTS_UNRESOLVED)
+        | as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
+        | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
+        | as_status(through, Status.IMPULSES_COUPLED)
+        | as_status(jnp.any(pairs) | through | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
+    )
+    if callable(problem.restitution):
+        status |= restitution_status(e, impact)
+    impulse = progress.impulse + left_over + jnp.where(strikes, found.impulse, 0)
+    joints = progress.joints
+    if joints is not None:
+        told = rows.rows.T @ (left_over + jnp.where(strikes, found.impulse, 0)).ravel()
+        joints = joints._replace(impulse=joints.impulse + event.metric.joints.reaction(told))  # type: ignore[union-attr]
+    closed = (closed | (found.lands & strikes)) & ~(found.opened & strikes)
+    residual = jnp.maximum(progress.residual, jnp.where(strikes, found.error, 0))
+    return progress._replace(
+        q=q, v=v, closed=closed, impulse=impulse, residual=residual, met=progress.met | impact, status=status,
+        breaks=jnp.where(strikes, 0, progress.breaks), rests=jnp.where(strikes, found.rests, still | stopped | (progress.breaks != 0)), joints=joints,
+    )  # fmt: skip
+
+
+def advance(
+    scheme: Any,
+    problem: Problem,
+    law: ContactLaw,
+    motion: Motion,
+    start: Array,
+    length: Array,
+    progress: Progress,
+    left: Array,
+) -> Progress:
+    """Follows the path to the next event, of which ``left`` may still be located, or to the end of the step, and treats it."""
+    h, args, last = motion.h, motion.args, left == 0
+    t, r = start + progress.elapsed, length - progress.elapsed
+    segment, closed, failure = follow(problem, t, r, h, progress, args)
+    path, here, there, did = segment[:4]
+    allowed, taylor = here.view.roundoff(path.q, path.v, path.a, h), here.view.taylor(path.a)
+    penetrating = ~closed & (lax.stop_gradient(path).gaps(problem, lax.stop_gradient(r))[0] < -allowed)
+    impact, which, impact_time = scheme.find_impact(
+        problem, path, taylor, closed, penetrating, allowed, span(h, path.q.dtype)
+    )
+    mode_ends = ends(problem, segment, h, scheme.newton)
+    first = mode_ends.first
+    passes = (first <= r) & ~last & ~(impact & (impact_time <= first))
+    impact = impact & ~last & ~passes
+    s = jnp.where(impact, impact_time, jnp.where(passes, first, r))
+    shift, v = path.along(s)
+    arrived, low = add_compensated(path.q, shift, progress.low)
+    joints = progress.joints
+    if joints is not None:
+        landed = put_on_joints(problem, t + s, arrived, low, shift, here.view.joints, args, STEEP)
+        arrived, low, v, failure = landed.q, landed.low, landed.velocity(v), failure | landed.status
+        force, force_end = (_joint_forces(p, x) for p, x in ((here, segment.force), (there, segment.force_end)))
+        held = s * (force + (0.5 * (s / nonzero(r))) * (force_end - force))
+        joints = JointInfo(joints.impulse + held, jnp.maximum(joints.residual, landed.residual))
+
+    at_once = passes & (jnp.stack([mode_ends.release, mode_ends.escape, mode_ends.stop]) <= first + TOGETHER * h)
+    released, escaped, stopped = at_once
+    missed = last & (mode_ends.stops | (mode_ends.slides & (problem.static_friction is not None)))
+    status = progress.status | failure | as_status(jnp.any(missed), Status.EVENTS_UNRESOLVED)
+    event = impact | passes
+    progress = progress._replace(
+        elapsed=jnp.where(event, progress.elapsed + s, length), q=arrived, low=low, v=v, closed=closed & ~released,
+        breaks=lax.stop_gradient(jnp.where(escaped, mode_ends.way, 0)), impulse=progress.impulse + segment.impulse(s),
+        events=progress.events + event.astype(jnp.int32), status=status, did=did, joints=joints,
+    )  # fmt: skip
+    candidates = jnp.where(last, penetrating, which & impact)
+    moved = lax.stop_gradient(arrived - path.q)
+    # a contact without a force may open on the way, where its surface curves away or a force changes
+    opening = lax.stop_gradient(there.cones.velocity(segment.force_end)[:, 0])
+    idle = (
+        closed
+        & (did.mode == OPEN)
+        & (opening > noise(there.view.contacts, there.view.free, there.view.gap_acceleration))
+    )
+    kinks = Kinks.at(problem, t, path.q, args)
+    progress = arrive(problem, law, motion, t + s, progress, candidates, allowed, left, stopped, kinks, idle)
+    met = progress.met
+    status = gradient_status(law, problem, here.metric, here.view.contacts, t, path.q, moved, met, args)
+    status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)), Status.DERIVATIVE_GRAZING)
+    if problem.static_friction is not None:
+        status |= as_status(jnp.any(_only_just(segment, mode_ends, h)), Status.DERIVATIVE_FRICTION)
+    return progress._replace(status=progress.status | status)
+
+
+def _only_just(segment: Segment, mode_ends: Ends, h: Array) -> Array:
+    """Contacts (m,) that only just stop, or break away, or do not: with static friction above that of slip the motion is another then."""
+    path, here, there, did, force, force_end = lax.stop_gradient(segment)
+    way, r = did.direction[:, 0], path.r
+    s, b, end = way * here.slip, way * here.cones.velocity(force)[:, 1], way * there.slip
+    bend = (end - s - b * r) / r**2
+    stops = near_grazing((s, b, bend), r, h, did.mode != SLIP, here.noise)
+    static, scale = cast(Array, here.cones.static), here.cones.scales()
+    spare = scale * (static * force[:, 0] - jnp.abs(force[:, 1]))
+    spare_end = scale * (static * force_end[:, 0] - jnp.abs(force_end[:, 1]))
+    change = jnp.abs(spare_end - spare)
+    # at rest from now on, or still, with a room that a step's change uses up, but does not
+    sticks = (did.mode == STICK) & ~mode_ends.slides & (spare <= 2 * h / nonzero(r) * change) & (spare_end >= spare)
+    return stops | sticks | mode_ends.hardly
+
+
+def _joint_forces(place: Place, force: Array) -> Array:
+    """Forces (j,) of the joints, with forces (m, 2) of the contacts."""
+    joints: Any = place.view.joints
+    return place.view.joint_force + joints.reaction(place.cones.rows.T @ force.ravel())
+
+
+def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+    """The velocity v (d,) of a start, with the derivative of one with which contacts that stick do: the value is but for rounding."""
+    here = Place.at(problem, t, q, v, args)
+    did = here.decide(closed, lax.stop_gradient(jnp.where(here.moving(h), jnp.sign(here.slip), 0)))
+    sticks = here.cones._replace(offset=jnp.stack([here.view.gap_velocity, here.slip], axis=1))
+    mode = jnp.where(did.mode == STICK, STICK, OPEN)
+    return v + here.cones.response @ sticks.in_modes(jnp.zeros_like(sticks.offset), mode, did.direction).ravel()
+
+
+def rubbing_step(scheme: Any, problem: Problem, law: ContactLaw, motion: Motion, state: Any, r: Array) -> Progress:
+    """What comes of a step over a time r, from event to event."""
+    m = state.closed.shape[0]
+    zero, none, q = jnp.zeros((), state.q.dtype), jnp.zeros((), jnp.int32), state.q
+    begin = FrictionInfo.none(m, 1, q.dtype, problem.static_friction is not None)._replace(breaks=None)
+    progress = Progress(
+        zero, q, state.low, state.v, state.closed, state.rests, state.breaks, jnp.zeros((m, 2), q.dtype), zero, none,
+        jnp.zeros(m, bool), none, begin, JointInfo.none(problem, q, motion.args),
+    )  # fmt: skip
+    start = motion.time(state.n)
+
+    def move(carry: tuple[Progress, Array], _: None) -> tuple[tuple[Progress, Array], None]:
+        progress, left = carry
+        moved = lambda p: advance(scheme, problem, law, motion, start, r, p, left)
+        return (lax.cond(progress.elapsed < r, moved, lambda p: p, progress), left - 1), None
+
+    count = scheme.impacts if m else 0
+    return lax.scan(move, (progress, none + count), None, length=count + 1)[0][0]

@@ -1,0 +1,204 @@
+"""`EventCorrected` with friction in the plane: stops, reversals, breaks and frictional impacts are located, to second order in states and Jacobians.
+
+Where forces make the path piecewise a polynomial of degree three, it is exact up to round-off.
+"""
+
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
+
+from cases.friction import DISK, MOTIONS, PULLED, VARIED
+from test_friction import FEET, ROD, in_space, ladder, ladder_angle, leaning
+from test_static_friction import BLOCK, NUMBERS, located
+from test_static_friction import MOTIONS as STATIC
+
+SCHEME, G = ji.EventCorrected(), 9.81
+STEPS = 37
+
+
+def state(p, n, t1, **options):
+    """State (6,) at t1 of a motion with parameters p."""
+    args = {name: p[name] for name in ("gx", "gy", "mu", "R", "I", "static") if name in p}
+    problem = PULLED if "static" in p else DISK
+    call = {"t1": t1, "steps": n, "args": args, "e": p["e"], "scheme": SCHEME, "save": "final"}
+    found = ji.solve(problem, p["q0"], p["v0"], **call | options)
+    return jnp.concatenate([found.q[-1], found.v[-1]])
+
+
+@pytest.mark.parametrize("name", MOTIONS)
+def test_parabolas_and_cubics_are_exact(name):
+    """State and Jacobian to the rounding of 37 steps, times what the derivatives amplify."""
+    p, exact, t1 = MOTIONS[name]
+    by = [key for key in VARIED[exact] if name != "is pulled until it breaks away" or key != "gy"]
+    pick = lambda f: jax.jacfwd(lambda x: (f(p | dict(zip(by, x, strict=True))),) * 2, has_aux=True)(
+        jnp.stack([p[key] for key in by])
+    )
+    (slopes, found), (expected_slopes, expected) = pick(lambda p: state(p, STEPS, t1)), pick(lambda p: exact(p, t1))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(slopes, expected_slopes, rtol=0, atol=1e-12 * (1 + np.max(np.abs(expected_slopes))))
+
+
+def test_lanes_executions_and_rows():
+    """An ensemble has the bits of single motions, XLA its values to rounding; rows between steps are of the same motion."""
+    p, exact, t1 = MOTIONS["bounces, slips, sticks"]
+    mu = np.array([0.0, 0.05, 0.1, 0.4, 2.0])
+    args = {key: p[key] for key in ("gx", "gy", "R", "I")} | {"mu": mu}
+    axes = dict.fromkeys(args) | {"mu": 0}
+    call = {"t1": t1, "steps": STEPS, "args": args, "args_axes": axes, "e": 0.7, "scheme": SCHEME}
+    native, xla = (ji.ensemble(DISK, p["q0"], p["v0"], execution=x, **call) for x in ("native", "xla"))
+    expected = np.stack([exact(p | {"mu": x}, t1) for x in mu])
+    assert np.all(native.status == 0)
+    for found in (native, xla):
+        np.testing.assert_allclose(np.concatenate([found.q, found.v], 2)[:, -1], expected, rtol=0, atol=1e-12)
+    single = jax.tree.map(lambda x: np.asarray(x, np.float32), (p["q0"], p["v0"], args))
+    low = ji.ensemble(DISK, *single[:2], **call | {"args": single[2]})
+    assert low.q.dtype == np.float32 and np.allclose(low.q, native.q, atol=2e-5)
+    times = np.array([0.1, 0.4, 0.41, 0.9, 1.0])  # between steps, and around impacts at .404 and .969
+    one = {"args": args | {"mu": 0.1}, "args_axes": None}
+    rows = ji.solve(DISK, p["q0"], p["v0"], save=times, **{k: x for k, x in (call | one).items() if k != "args_axes"})
+    for t, q, v, along in zip(times, rows.q, rows.v, rows.friction_impulse, strict=False):
+        impacts = int(t > 0.404) + int(t > 0.969)
+        right = np.asarray(_bounced(p, exact, t, impacts))
+        np.testing.assert_allclose(np.concatenate([q, v]), right, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(along[0, 0], right[3] - p["v0"][0], rtol=0, atol=1e-12)  # of mass 1
+
+
+def test_a_motion_goes_on_from_any_of_its_rows():
+    """A block held by static friction, from rows at rest: it stays where it is, and breaks away at its time."""
+    args = NUMBERS | {"F": 0.4 * G, "B": 0.1 * G, "w": 1.0}
+    call = {"args": args, "scheme": SCHEME}
+    motion = ji.solve(BLOCK, [0.0, 0.0], [0.0, 0.0], t1=1.0, steps=10, **call)
+    times = np.array([0.15, 0.33, 0.66, 0.97])
+    expected = [located(args, 0.0, 0.0, t)[0] for t in times]
+    found = motion.at(times, BLOCK, args=args)
+    np.testing.assert_allclose(found.q[:, 0], np.array(expected)[:, 0], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(
+        found.v[:, 0], np.array(expected)[:, 1], rtol=0, atol=1e-3
+    )  # h^2 times what changes in a second
+    assert not np.any(found.v[:2, 0])  # .4 g + .1 g sin t reaches .45 g at pi/6
+
+
+def _bounced(p, exact, t, impacts):
+    """State of the bouncing disk after so many impacts."""
+    if impacts:
+        return exact(p, t, impacts)
+    (x, y, phi), (u, w, s) = p["q0"], p["v0"]
+    return jnp.stack([x + u * t, y + w * t - p["gy"] * t**2 / 2, phi + s * t, u, w - p["gy"] * t, s])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STATIC)
+def test_several_events_in_a_row_are_of_second_order(name):
+    changes, (x, v), t1, events = STATIC[name]
+    args = NUMBERS | changes
+    expected, found = located(args, x, v, t1)
+    assert found == events
+    varied, slopes = [key for key in args if args[key]], []
+    for key in varied:
+        step = 1e-5 * args[key]
+        sides = [located(args | {key: args[key] + s}, x, v, t1)[0] for s in (step, -step)]
+        slopes.append((sides[0] - sides[1]) / (2 * step))
+    slopes, apart = np.stack(slopes, axis=1), []
+    for n in (101, 909):
+        errors = []
+        for steps in range(n, n + 8, 2):
+            call = {"t1": t1, "steps": steps, "args": args, "scheme": SCHEME}
+            one = ji.sensitivities(BLOCK, [x, 0.0], [v, 0.0], wrt="args", **call)
+            own = np.stack([[one.jacobian[part]["args"][key][0] for part in "qv"] for key in varied], axis=1)
+            value = np.array([one.value["q"][0], one.value["v"][0]])
+            errors.append([np.max(np.abs(value - expected)), np.max(np.abs(own - slopes))])
+            assert one.trusted
+        apart.append(np.mean(errors, axis=0))
+    # of a table at rest in between values are exact, and differences to 1e-8
+    assert np.all(apart[1] < apart[0] / 9**1.8 + np.array([1e-12, 1e-7 * (1 + np.max(np.abs(slopes)))])), apart
+
+
+def test_two_contacts_that_slide():
+    angle, w, t1 = 1.0, -0.3, 0.3
+    expected = ladder_angle((angle, w), t1)[0]
+    found = [ji.solve(ladder(), *leaning(angle, w), t1=t1, steps=n, scheme=SCHEME, save="final") for n in (20, 60)]
+    apart = [abs(float(one.q[-1, 2]) - expected) for one in found]
+    assert all(int(one.status) == 0 for one in found)
+    assert apart[0] < 1e-4 and apart[1] < 0.15 * apart[0]  # second order: a ninth
+
+
+def test_feet_of_a_sled_turn_round_and_stay_together():
+    """Up an incline: v = -(F - mu g)(T - v0/(F + mu g)), exact; shares of feet that stick are one choice among many."""
+    call = {"t1": 1.0, "steps": STEPS, "scheme": SCHEME}
+    pull = np.array([0.2, 0.6]) * G
+    found = ji.ensemble(FEET, [0.0] * 3, [3.0, 0.0, 0.0], args={"F": -pull}, args_axes=0, **call)
+    back = np.where(pull > 0.3 * G, -(pull - 0.3 * G) * (1 - 3 / (pull + 0.3 * G)), 0)
+    np.testing.assert_allclose(found.v[:, -1, 0], back, rtol=0, atol=1e-12)
+    assert found.status.tolist() == [ji.Status.IMPULSES_NOT_UNIQUE, 0]
+
+
+def test_what_has_no_motion_is_told_and_space_is_refused():
+    """Beyond Painleve's bound no acceleration obeys the law; slip has two tangents in space."""
+    start, args = ([0.0, np.sin(1.0), 1.0], [-3.0, np.cos(1.0) * 0.5, 0.5]), {"mu": np.array([1.8, 1.2])}
+    found = ji.ensemble(ROD, *start, t1=0.1, steps=20, args=args, args_axes=0, e=np.zeros((2, 1)), scheme=SCHEME)
+    jammed = ji.Status.FRICTION_JAMMED | ji.Status.PROJECTION_NOT_CONVERGED
+    assert found.status[0] & jammed == jammed and found.status[1] == 0
+    with pytest.raises(ValueError, match="EventCorrected takes friction in the plane, and slip has two tangents"):
+        ji.solve(in_space(), np.zeros(3), np.zeros(3), t1=1.0, h=0.1, scheme=SCHEME)
+
+
+def test_a_block_that_slides_over_an_edge_flies_on():
+    """The ground falls away from x = 1 on: nothing pulls the block; its speed there is known, and where it flies to, to O(h)."""
+    table = ji.Problem(
+        lambda t, q, v, args: jnp.stack([0 * t, 0 * t - G]),
+        lambda t, q, args: (q[1] + 20 * jnp.maximum(q[0] - 1, 0))[None],
+        slip=lambda t, q, v, args: v[:1],
+        friction=0.3,
+    )
+    found = ji.solve(table, [0.0, 0.0], [3.0, 0.0], t1=0.6, steps=600, scheme=SCHEME)
+    speed = np.sqrt(9 - 2 * 0.3 * G)
+    flight = 0.6 - (3 - speed) / (0.3 * G)
+    np.testing.assert_allclose(found.q[-1], [1 + speed * flight, -G * flight**2 / 2], rtol=0, atol=5e-3)  # v h
+    assert int(found.status) == 0 and np.all(np.diff(found.impulse[:, 0]) >= 0)
+
+
+@pytest.mark.slow
+def test_a_block_that_rocks_comes_to_rest():
+    """On both its corners, behind impacts without number; it has not slid."""
+
+    def corners(q):
+        c, s = jnp.cos(q[2]), jnp.sin(q[2])
+        return jnp.stack([q[0] + s * 0.8 - c * 0.2, q[0] + s * 0.8 + c * 0.2]), jnp.stack([
+            q[1] - c * 0.8 - s * 0.2, q[1] - c * 0.8 + s * 0.2
+        ])  # fmt: skip
+
+    block = ji.Problem(
+        lambda t, q, v, args: jnp.stack([0 * t, 0 * t - G, 0 * t]),
+        lambda t, q, args: corners(q)[1],
+        np.array([1.0, 1.0, 0.68 / 3]),
+        slip=lambda t, q, v, args: jax.jvp(lambda q: corners(q)[0], (q,), (v,))[1],
+        friction=0.7,
+    )
+    start = np.array([0.0, 0.0, 0.05])
+    start[:2] = -np.array([x[0] for x in corners(start)])
+    for steps in (200, 1000):
+        found = ji.solve(block, start, np.zeros(3), t1=12.0, steps=steps, scheme=SCHEME, save="final")
+        np.testing.assert_allclose(found.q[-1], [0.2, 0.8, 0.0], rtol=0, atol=2e-5)
+        assert np.max(np.abs(found.v[-1])) < 1e-15 and not bool(found.failed)
+
+
+@pytest.mark.slow
+def test_reverse_mode_and_second_derivatives():
+    """Through an impact that slips and one that sticks, against the closed form."""
+    p, exact, t1 = MOTIONS["bounces, slips, sticks"]
+    keys = ("mu", "gy", "e", "I")
+    at = lambda x: p | dict(zip(keys, x, strict=True))
+    x = jnp.stack([p[key] for key in keys])
+    f, right = (lambda x: state(at(x), STEPS, t1)), lambda x: exact(at(x), t1)
+    np.testing.assert_allclose(jax.jacrev(f)(x), jax.jacfwd(right)(x), rtol=0, atol=1e-9)
+    second = jax.jacfwd(jax.jacfwd(f))(x)
+    expected = jax.jacfwd(jax.jacfwd(right))(x)
+    np.testing.assert_allclose(second, expected, rtol=0, atol=1e-9 * np.max(np.abs(expected)))
