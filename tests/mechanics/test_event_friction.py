@@ -140,6 +140,50 @@ def test_feet_of_a_sled_turn_round_and_stay_together():
     assert found.status.tolist() == [ji.Status.IMPULSES_NOT_UNIQUE, 0]
 
 
+def normals(args):
+    """Of two walls at right angles, in a frame that is turned."""
+    c, s = jnp.cos(args["turn"]), jnp.sin(args["turn"])
+    return jnp.stack([jnp.stack([c, s]), jnp.stack([-s, c])])
+
+
+CORNER = ji.Problem(
+    lambda t, q, v, args: jnp.append(-args["g"] * normals(args)[1], 0),
+    lambda t, q, args: normals(args) @ q[:2] - args["R"] - jnp.array([1.0, 0.0]) * args["far"],
+    np.array([1.0, 1.0, 0.02]),  # a disk of radius .2
+    slip=lambda t, q, v, args: normals(args)[::-1] @ v[:2] + args["R"] * v[2] * jnp.array([-1.0, 1.0]),
+    friction=0.3,
+)
+
+
+def test_a_corner():
+    """Rests, however the force of the wall without load is rounded; impacts at once, which load each other by friction, are told."""
+    turn = np.linspace(0, 3, 64)
+    args, call = {"turn": turn, "g": G + 0 * turn, "R": 0 * turn, "far": 0 * turn}, {"args_axes": 0, "scheme": SCHEME}
+    rest = ji.ensemble(CORNER, np.zeros(3), np.zeros(3), t1=0.3, steps=10, args=args, e=np.zeros((64, 2)), **call)
+    assert not np.any(rest.failed) and np.max(np.abs(rest.q)) < 1e-15
+    args, far = dict.fromkeys(("turn", "g"), np.zeros(3)) | {"R": np.full(3, 0.2)}, np.array([-1e-3, 0, 1e-3])
+    start = [1.2, 1.2, 0.0], [-1.0, -1.0, 4.0]
+    found = ji.ensemble(CORNER, *start, t1=2.0, steps=101, args=args | {"far": far}, e=np.full((3, 2), 0.5), **call)
+    assert found.status.tolist() == [0, ji.Status.IMPULSES_COUPLED, 0]
+
+
+def test_slip_that_only_just_stops_is_told():
+    """A belt takes the slip to d at its least: the last velocity falls by -d where the block sticks for a while, and not otherwise."""
+    belt = lambda t, args: 2 - 0.3 * G * t - 5 * (t - 0.5) ** 2 - args["d"]
+    block = ji.Problem(
+        lambda t, q, v, args: jnp.stack([0 * t, 0 * t - G]),
+        lambda t, q, args: q[1:],
+        slip=lambda t, q, v, args: v[:1] - belt(t, args),
+        friction=0.3,
+    )
+    args = {"d": np.array([-1e-2, -1e-5, 1e-5, 2e-2])}
+    call = {"args": args, "args_axes": 0, "t1": 1.0, "steps": STEPS, "scheme": SCHEME, "wrt": "args"}
+    found = ji.sensitivities(block, [0.0, 0.0], [2.0, 0.0], **call)
+    np.testing.assert_allclose(found.value["v"][:, 0], 2 - 0.3 * G - np.minimum(args["d"], 0), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found.jacobian["v"]["args"]["d"][:, 0], [-1, -1, 0, 0], rtol=0, atol=1e-11)
+    assert found.trusted.tolist() == [True, False, False, True]
+
+
 def test_what_has_no_motion_is_told_and_space_is_refused():
     """Beyond Painleve's bound no acceleration obeys the law; slip has two tangents in space."""
     start, args = ([0.0, np.sin(1.0), 1.0], [-3.0, np.cos(1.0) * 0.5, 0.5]), {"mu": np.array([1.8, 1.2])}
@@ -191,10 +235,11 @@ def test_a_block_that_rocks_comes_to_rest():
 
 
 @pytest.mark.slow
-def test_reverse_mode_and_second_derivatives():
-    """Through an impact that slips and one that sticks, against the closed form."""
-    p, exact, t1 = MOTIONS["bounces, slips, sticks"]
-    keys = ("mu", "gy", "e", "I")
+@pytest.mark.parametrize("name", ["bounces, slips, sticks", "slides to rest", "up an incline and down"])
+def test_reverse_mode_and_second_derivatives(name):
+    """Through an impact that slips and one that sticks, a stop and a reversal, against the closed form."""
+    p, exact, t1 = MOTIONS[name]
+    keys = VARIED[exact]
     at = lambda x: p | dict(zip(keys, x, strict=True))
     x = jnp.stack([p[key] for key in keys])
     f, right = (lambda x: state(at(x), STEPS, t1)), lambda x: exact(at(x), t1)

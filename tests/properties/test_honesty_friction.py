@@ -103,6 +103,12 @@ def test_clean_is_right_to_second_order(d, walls):
     assert check_values(d, walls, range(100), "event-corrected")["clean"] > 50
 
 
+@pytest.mark.slow
+def test_of_several_motions_the_present_one_goes_on():
+    """A contact sticks, with others beside it, where the law would let it open as well."""
+    assert check_values(3, 4, [1071], "event-corrected")["clean"]
+
+
 @cache
 def exact_derivative(seed: int, d: int, walls: int):
     """A random direction, the exact derivative (2d,) along it, and its spread over data O(h) away; or why there is none."""

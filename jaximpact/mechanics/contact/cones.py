@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 
 from ...jaxtools import linalg
 from ...jaxtools.semidefinite import invert_semidefinite
-from ..linearisation import Contacts
+from ..linearisation import ORTHOGONAL, Contacts
 
 OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
 
@@ -154,8 +154,11 @@ class ConeProblem(NamedTuple):
         mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, self.friction, resolution), OPEN)
         return mode.astype(jnp.int32), jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
 
-    def in_modes(self, x: Array, modes: Array, towards: Array | None) -> Array:
-        """Impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known, by one Newton step from impulses x: exact with directions ``towards`` (m, k)."""
+    def in_modes(self, x: Array, modes: Array, towards: Array | None, times: int = 1) -> Array:
+        """Impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known, by Newton steps from impulses x: one is exact with directions ``towards`` (m, k).
+
+        Each step more makes derivatives of one more order exact.
+        """
         # impulses times the largest diagonal entry of their contact's block are velocities, as all equations are then
         scale = lax.stop_gradient(self.scales())[:, None]
         y = scale * x
@@ -166,7 +169,24 @@ class ConeProblem(NamedTuple):
         matrix = lax.stop_gradient(jax.jacfwd(lambda x: equations(x.reshape(y.shape)).ravel())(y.ravel()))
         # of contacts whose impulses are not unique: one of them
         inverse = linalg.inverse(matrix + 64 * jnp.finfo(y.dtype).eps * jnp.eye(y.size, dtype=y.dtype))
-        return (y - (inverse @ equations(y).ravel()).reshape(y.shape)) / scale
+        for _ in range(times):
+            y = y - (inverse @ equations(y).ravel()).reshape(y.shape)
+        return y / scale
+
+    @property
+    def at_rest(self) -> Array:
+        """Coefficients (m,) up to which contacts at rest stick."""
+        return self.friction if self.static is None else self.static
+
+    def oblique(self) -> Array:
+        """Mask (m, m) of pairs of contacts that load each other: of their rows not all are orthogonal in the metric M^-1; tangents count where there is friction."""
+        m, size = self.offset.shape
+        counts = ((jnp.arange(size) == 0)[None, :] | (self.at_rest > 0)[:, None]).ravel()
+        matrix = self.delassus()
+        diagonal = jnp.diagonal(matrix)
+        large = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
+        large = (large & counts[:, None] & counts[None, :]).reshape(m, size, m, size)
+        return jnp.any(large, axis=(1, 3)) & ~jnp.eye(m, dtype=bool)
 
     def scales(self) -> Array:
         """Largest diagonal entries of the contacts' blocks (m,), by which impulses become velocities; 1 for rows of zeros."""

@@ -47,9 +47,10 @@ class EventState(NamedTuple):
     closed: Array
     latest: Array
     low: Array | None = None  # as in `State`
-    # with friction, contacts (m,) whose slip is zero, and directions (m,) in which they have just broken away, else 0
+    # with friction, contacts (m,) whose slip is zero, directions (m,) in which they have just broken away, else 0, and their forces (m, 2)
     rests: Array | None = None
     breaks: Array | None = None
+    force: Array | None = None
 
 
 class _Progress(NamedTuple):
@@ -107,7 +108,8 @@ class EventCorrected(Scheme):
             return state, Info.none(q0, v0, len(at.closed))
         rubs = FrictionInfo.none(len(at.closed), 1, q0.dtype)
         v0 = held_velocity(problem, t0, motion.h, q0, v0, state.closed, args)
-        state = state._replace(v=v0, rests=jnp.zeros_like(at.closed), breaks=jnp.zeros_like(contacts.gap))
+        rests, breaks = jnp.zeros_like(at.closed), jnp.zeros_like(contacts.gap)
+        state = state._replace(v=v0, rests=rests, breaks=breaks, force=jnp.stack([breaks, breaks], axis=1))
         return state, Info.none(q0, v0, len(at.closed), rubs)
 
     def step(
@@ -161,7 +163,7 @@ class EventCorrected(Scheme):
         info = info if joints is None else info._replace(status=info.status | bits)
         if problem.slip is not None:
             info = info._replace(friction=FrictionInfo.none(closed.shape[0], 1, q.dtype))
-        return EventState(n + 1, q_new, v_new, closed, latest, low, state.rests, state.breaks), info
+        return EventState(n + 1, q_new, v_new, closed, latest, low, *state[6:]), info
 
     def _rubbing_step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, r: Array
@@ -174,7 +176,7 @@ class EventCorrected(Scheme):
         told = found.residual, found.events, found.status, found.joints, rubbed
         info = Info(found.q, chord, impulse, jnp.any(impulse > 0), *told)
         return EventState(
-            state.n + 1, found.q, found.v, found.closed, latest, found.low, found.rests, found.breaks
+            state.n + 1, found.q, found.v, found.closed, latest, found.low, found.rests, found.breaks, found.force
         ), info
 
     def _segment(

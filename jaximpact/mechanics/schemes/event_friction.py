@@ -8,7 +8,7 @@ implicit function theorem, and what contacts do behind it follows from Coulomb's
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,6 @@ SECANTS = 2  # iterations for the time at which a contact breaks away, from that
 BRIEF = (
     8  # steps of flight under the largest acceleration of a gap, within which it is asked whether a contact falls back
 )
-TOGETHER = 1e-9  # of a step, within which events are one
 SHARP = 1e-12  # relative accuracy of percussions
 
 
@@ -67,18 +66,28 @@ class Place(NamedTuple):
         eps, accelerations = float(jnp.finfo(self.slip.dtype).eps), jnp.abs(self.cones.offset[:, 1])
         return lax.stop_gradient(jnp.abs(self.slip) > self.noise + 1e3 * eps * h * accelerations)
 
-    def decide(self, closed: Array, towards: Array) -> FrictionInfo:
-        """What the closed contacts (m,) do: those with a direction ``towards`` (m,) slip that way, of others Coulomb's law decides; without derivatives."""
+    def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
+        """Forces (m, 2), and what the closed contacts (m,) do: those with a direction ``towards`` (m,) slip that way, of others Coulomb's law decides; without derivatives.
+
+        One whose force is rounding is open: it neither sticks nor slips. Of several forces that obey the law it is those ``near`` (m, 2).
+        """
         place = lax.stop_gradient(self)
         velocity = jnp.stack([place.view.gap_velocity, place.slip], axis=1)
         balance = Balance(place.metric, place.view.free, place.cones, velocity)
-        return balance.solve(closed, towards[:, None])[2]
+        _, force, did = balance.solve(closed, towards[:, None], lax.stop_gradient(near))
+        acts = place.cones.scales() * force[:, 0] > place.rounding()
+        mode, direction = jnp.where(acts, did.mode, OPEN), jnp.where(acts[:, None], did.direction, 0)
+        return jnp.where(acts[:, None], force, 0), did._replace(mode=mode, direction=direction)
 
-    def forces(self, did: FrictionInfo) -> Array:
-        """Forces (m, 2) of contacts in known modes, with two derivatives."""
-        start = jnp.zeros_like(self.cones.offset)
-        once = self.cones.in_modes(start, did.mode, did.direction)
-        return self.cones.in_modes(once, did.mode, did.direction)
+    def rounding(self) -> Array:
+        """Round-off (m,) of accelerations of gaps and slips."""
+        view = self.view
+        return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + jnp.abs(self.cones.offset[:, 1]))
+
+    def forces(self, did: FrictionInfo, near: Array) -> Array:
+        """Forces (m, 2) of contacts in known modes, found from others ``near`` them, with two derivatives."""
+        start = lax.stop_gradient(self).cones.in_modes(lax.stop_gradient(near), did.mode, did.direction)
+        return self.cones.in_modes(start, did.mode, did.direction, times=2)
 
 
 def slip_noise(slip: Slip, v: Array) -> Array:
@@ -87,11 +96,16 @@ def slip_noise(slip: Slip, v: Array) -> Array:
     return lax.stop_gradient(1e3 * jnp.finfo(v.dtype).eps * terms[:, 0])
 
 
+def at_once(r: Array) -> Array:
+    """Time within which events on a path over a time r are one."""
+    return max(1e-9, 64 * float(jnp.finfo(r.dtype).eps)) * r
+
+
 class Progress(NamedTuple):
     """Progress within a step: time since its start, state, and totals to report.
 
     ``rests`` (m,): contacts whose slip is zero but for rounding; ``breaks`` (m,): the direction in which one of them has just broken away, else 0;
-    ``impulse`` (m, 2); ``met`` (m,): contacts with an impact.
+    ``force`` (m, 2) at the end of the last path, without derivatives; ``impulse`` (m, 2); ``met`` (m,): contacts with an impact.
     """
 
     elapsed: Array
@@ -101,6 +115,7 @@ class Progress(NamedTuple):
     closed: Array
     rests: Array
     breaks: Array
+    force: Array
     impulse: Array
     residual: Array
     events: Array
@@ -123,11 +138,6 @@ class Segment(NamedTuple):
     def impulse(self, s: Array) -> Array:
         """Impulses (m, 2) of forces that are linear in time, up to time s."""
         return s * (self.force + (0.5 * (s / nonzero(self.path.r))) * (self.force_end - self.force))
-
-    def rounding(self) -> Array:
-        """Round-off (m,) of accelerations of gaps and slips."""
-        view = self.there.view
-        return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + jnp.abs(self.there.cones.offset[:, 1]))
 
 
 class Ends(NamedTuple):
@@ -155,18 +165,20 @@ def follow(
     q, v, closed = progress.q, progress.v, progress.closed
     here = Place.at(problem, t, q, v, args)
     moves = here.moving(h) & ~progress.rests
-    did = here.decide(closed, lax.stop_gradient(jnp.where(moves, jnp.sign(here.slip), progress.breaks)))
-    force = here.forces(did)
+    towards = lax.stop_gradient(jnp.where(moves, jnp.sign(here.slip), progress.breaks))
+    near, did = here.decide(closed, towards, progress.force)
+    force = here.forces(did, near)
     a = here.view.free + here.cones.response @ force.ravel()
     there = Place.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
-    force_end = there.forces(did)
+    force_end = there.forces(did, force)
     a_end = there.view.free + there.cones.response @ force_end.ravel()
     segment = Segment(Path(t, r, q, v, a, a_end - a, args), here, there, did, force, force_end)
     acts = did.mode != OPEN
     accelerations = lax.stop_gradient(here.cones.velocity(force))
     tolerated = 1e3 * noise(here.view.contacts, here.view.free, here.view.gap_acceleration)
     # beyond Painleve's bound there may be no accelerations that obey the law
-    wrong = closed & ((accelerations[:, 0] < -tolerated) | (force[:, 0] < 0))
+    pulls = here.cones.scales() * force[:, 0] < -here.rounding()
+    wrong = closed & lax.stop_gradient((accelerations[:, 0] < -tolerated) | pulls)
     matrix = lax.stop_gradient(here.cones.delassus())
     mu = lax.stop_gradient(here.cones.friction)
     status = as_status(jnp.any(wrong), Status.PROJECTION_NOT_CONVERGED)
@@ -178,15 +190,14 @@ def follow(
 def ends(problem: Problem, segment: Segment, h: Array, iterations: int) -> Ends:
     """Where the contacts' modes end on a path."""
     (_, here, there, did, force, force_end), r = segment, segment.path.r
-    never, rounding = 2 * h, segment.rounding()
+    never, rounding = 2 * h, there.rounding()
     scale = lax.stop_gradient(there.cones.scales())
     loose = (did.mode != OPEN) & (scale * force_end[:, 0] < -rounding)
     fall = force[:, 0] - force_end[:, 0]
     release = jnp.where(loose, r * force[:, 0] / jnp.where(loose, fall, 1), never)
     # static friction, against the force at the end
-    limit = [p.cones.friction if p.cones.static is None else p.cones.static for p in (here, there)]
     sign = lax.stop_gradient(jnp.sign(force_end[:, 1]))
-    room, room_end = (mu * x[:, 0] - sign * x[:, 1] for mu, x in zip(limit, (force, force_end), strict=True))
+    room, room_end = (p.cones.at_rest * x[:, 0] - sign * x[:, 1] for p, x in ((here, force), (there, force_end)))
     slides = (did.mode == STICK) & (scale * room_end < -rounding)
     spent = jnp.where(slides, room - room_end, 1)
     escape = jnp.where(slides, r * jnp.maximum(room, 0) / spent, never)
@@ -210,13 +221,13 @@ def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, si
         def room(s: Array) -> Array:
             shift, v = path.along(s)
             place = Place.at(problem, path.t + s, path.q + shift, v, path.args)
-            x = place.forces(did)
-            return jnp.sum(jnp.where(first, cast(Array, place.cones.static) * x[:, 0] - sign * x[:, 1], 0))
+            x = place.forces(did, segment.force)
+            return jnp.sum(jnp.where(first, place.cones.at_rest * x[:, 0] - sign * x[:, 1], 0))
 
         return jax.jvp(room, (s,), (jnp.ones_like(s),))
 
     time = located(at, path, jnp.min(guess), r, jnp.any(slides), SECANTS)
-    with_first = slides & (guess <= jnp.min(guess) + TOGETHER * r)
+    with_first = slides & (guess <= jnp.min(guess) + at_once(r))
     found = jnp.where(with_first, time, jnp.where(slides, jnp.maximum(guess, time), guess))
     return found, lax.stop_gradient(at(lax.stop_gradient(path), lax.stop_gradient(time))[1])
 
@@ -267,7 +278,7 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int) ->
 
     # others that vanish then, as those of the feet of one body, do it with the first
     found = located(at, path, jnp.min(guess), r, jnp.any(stops), iterations)
-    with_first = stops & (guess <= jnp.min(guess) + TOGETHER * r)
+    with_first = stops & (guess <= jnp.min(guess) + at_once(r))
     return stops, jnp.where(with_first, found, jnp.where(stops, jnp.maximum(guess, found), never))
 
 
@@ -335,7 +346,15 @@ def strike(
     near = acts & (mu > 0) & jnp.where(moves, jnp.abs(w[:, 1]) <= slack, room <= slack)
     status |= as_status(jnp.any(near & impact), Status.DERIVATIVE_FRICTION)
     return Struck(
-        v + cones.response @ x.ravel(), x, lands, opened, acts & ~moves, slow, jnp.max(slow) / (2 * h), error, status
+        v + cones.response @ x.ravel(),
+        x,
+        lands,
+        opened,
+        (acts | stuck) & ~moves,
+        slow,
+        jnp.max(slow) / (2 * h),
+        error,
+        status,
     )
 
 
@@ -405,7 +424,8 @@ def arrive(
         pulled, past = lax.cond(last, lambda: behind(law, h, *frozen, closed), lambda: (pulled, jnp.array(False)))
         candidates = candidates | (pulled & ~closed)
         status |= as_status(past, Status.PENETRATION_DEEP)
-    impact, beside, together, oblique = met_together(contacts, v, speed, closed, candidates, near, left)
+    oblique = ConeProblem.of(contacts._replace(slip=slip), speed).oblique()
+    impact, beside, together = met_together(contacts, oblique, v, speed, closed, candidates, near, left)
     others = impact & ~candidates
     delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
     gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
@@ -490,14 +510,15 @@ def advance(
         held = s * (force + (0.5 * (s / nonzero(r))) * (force_end - force))
         joints = JointInfo(joints.impulse + held, jnp.maximum(joints.residual, landed.residual))
 
-    at_once = passes & (jnp.stack([mode_ends.release, mode_ends.escape, mode_ends.stop]) <= first + TOGETHER * h)
-    released, escaped, stopped = at_once
+    now = jnp.stack([mode_ends.release, mode_ends.escape, mode_ends.stop]) <= first + at_once(h)
+    released, escaped, stopped = passes & now
     missed = last & (mode_ends.stops | (mode_ends.slides & (problem.static_friction is not None)))
     status = progress.status | failure | as_status(jnp.any(missed), Status.EVENTS_UNRESOLVED)
     event = impact | passes
     progress = progress._replace(
         elapsed=jnp.where(event, progress.elapsed + s, length), q=arrived, low=low, v=v, closed=closed & ~released,
-        breaks=lax.stop_gradient(jnp.where(escaped, mode_ends.way, 0)), impulse=progress.impulse + segment.impulse(s),
+        breaks=lax.stop_gradient(jnp.where(escaped, mode_ends.way, 0)),
+        force=lax.stop_gradient(segment.force + (s / nonzero(r)) * (segment.force_end - segment.force)), impulse=progress.impulse + segment.impulse(s),
         events=progress.events + event.astype(jnp.int32), status=status, did=did, joints=joints,
     )  # fmt: skip
     candidates = jnp.where(last, penetrating, which & impact)
@@ -514,19 +535,20 @@ def advance(
     met = progress.met
     status = gradient_status(law, problem, here.metric, here.view.contacts, t, path.q, moved, met, args)
     status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)), Status.DERIVATIVE_GRAZING)
-    if problem.static_friction is not None:
-        status |= as_status(jnp.any(_only_just(segment, mode_ends, h)), Status.DERIVATIVE_FRICTION)
+    status |= as_status(jnp.any(_only_just(segment, mode_ends, h)), Status.DERIVATIVE_FRICTION)
     return progress._replace(status=progress.status | status)
 
 
 def _only_just(segment: Segment, mode_ends: Ends, h: Array) -> Array:
-    """Contacts (m,) that only just stop, or break away, or do not: with static friction above that of slip the motion is another then."""
+    """Contacts (m,) that only just stop, or do not, as the derivative is another then; with static friction above that of slip those, too, that only just break away."""
     path, here, there, did, force, force_end = lax.stop_gradient(segment)
     way, r = did.direction[:, 0], path.r
     s, b, end = way * here.slip, way * here.cones.velocity(force)[:, 1], way * there.slip
     bend = (end - s - b * r) / r**2
     stops = near_grazing((s, b, bend), r, h, did.mode != SLIP, here.noise)
-    static, scale = cast(Array, here.cones.static), here.cones.scales()
+    static, scale = here.cones.static, here.cones.scales()
+    if static is None:
+        return stops
     spare = scale * (static * force[:, 0] - jnp.abs(force[:, 1]))
     spare_end = scale * (static * force_end[:, 0] - jnp.abs(force_end[:, 1]))
     change = jnp.abs(spare_end - spare)
@@ -544,7 +566,8 @@ def _joint_forces(place: Place, force: Array) -> Array:
 def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
     """The velocity v (d,) of a start, with the derivative of one with which contacts that stick do: the value is but for rounding."""
     here = Place.at(problem, t, q, v, args)
-    did = here.decide(closed, lax.stop_gradient(jnp.where(here.moving(h), jnp.sign(here.slip), 0)))
+    towards = lax.stop_gradient(jnp.where(here.moving(h), jnp.sign(here.slip), 0))
+    _, did = here.decide(closed, towards, jnp.zeros_like(here.cones.offset))
     sticks = here.cones._replace(offset=jnp.stack([here.view.gap_velocity, here.slip], axis=1))
     mode = jnp.where(did.mode == STICK, STICK, OPEN)
     return v + here.cones.response @ sticks.in_modes(jnp.zeros_like(sticks.offset), mode, did.direction).ravel()
@@ -556,7 +579,7 @@ def rubbing_step(scheme: Any, problem: Problem, law: ContactLaw, motion: Motion,
     zero, none, q = jnp.zeros((), state.q.dtype), jnp.zeros((), jnp.int32), state.q
     begin = FrictionInfo.none(m, 1, q.dtype, problem.static_friction is not None)._replace(breaks=None)
     progress = Progress(
-        zero, q, state.low, state.v, state.closed, state.rests, state.breaks, jnp.zeros((m, 2), q.dtype), zero, none,
+        zero, q, state.low, state.v, state.closed, state.rests, state.breaks, state.force, jnp.zeros((m, 2), q.dtype), zero, none,
         jnp.zeros(m, bool), none, begin, JointInfo.none(problem, q, motion.args),
     )  # fmt: skip
     start = motion.time(state.n)

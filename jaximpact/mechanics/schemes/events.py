@@ -96,19 +96,25 @@ class Event(NamedTuple):
 
 
 def met_together(
-    contacts: Contacts, v: Array, speed: Array, closed: Array, candidates: Array, near: Array, left: Array
-) -> tuple[Array, Array, Array, Array]:
+    contacts: Contacts,
+    oblique: Array,
+    v: Array,
+    speed: Array,
+    closed: Array,
+    candidates: Array,
+    near: Array,
+    left: Array,
+) -> tuple[Array, Array, Array]:
     """Contacts (m,) that meet one impact law together with the candidates, and closed ones beside them that do not approach.
 
-    Contacts met at the same instant meet one law, unless treating them one after the other gives the same result. Also returns whether
-    there are several, and which pairs (m, m) have gradients that are not orthogonal.
+    Contacts met at the same instant meet one law, unless treating them one after the other gives the same result: no two of them are ``oblique`` (m, m).
+    Also returns whether there are several.
     """
     reached = near & ~closed & jnp.any(candidates)
     group = candidates | (reached & (speed < -noise(contacts, v, speed)))
-    oblique = contacts.oblique()
     coupled = (jnp.sum(group) > 1) & jnp.any(oblique & group[:, None] & (group | closed)[None, :])
     together = coupled | (jnp.sum(group, dtype=left.dtype) > left)
-    return jnp.where(together, group, candidates), reached & ~group, together, oblique
+    return jnp.where(together, group, candidates), reached & ~group, together
 
 
 def shared(oblique: Array, elastic: Array, touching: Array, sides: Array, percussion: Array, e: Array) -> Array:
@@ -315,7 +321,8 @@ def collide(
     Those ``near`` that meet at once take part; ``left`` events may still be located, this one included, before the motion goes on.
     """
     (_, q, v, metric, contacts, speed), last = event, left == 0
-    impact, beside, together, oblique = met_together(contacts, v, speed, closed, candidates, near, left)
+    oblique = contacts.oblique()
+    impact, beside, together = met_together(contacts, oblique, v, speed, closed, candidates, near, left)
     others = impact & ~candidates
     delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
     gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)

@@ -69,18 +69,19 @@ class Balance(NamedTuple):
         velocity = jnp.concatenate([closing[:, None], slip.of(v)], axis=1)
         return cls(metric, a, cones, velocity)
 
-    def solve(self, closed: Array, towards: Array) -> tuple[Array, Array, FrictionInfo]:
+    def solve(self, closed: Array, towards: Array, near: Array | None = None) -> tuple[Array, Array, FrictionInfo]:
         """Acceleration (d,), forces (m, 1 + k), and what the ``closed`` contacts (m,) do.
 
-        Those with a direction ``towards`` (m, k) slip that way; others find by Coulomb's law whether they stick or begin to slip.
+        Those with a direction ``towards`` (m, k) slip that way; others find by Coulomb's law whether they stick or begin to slip. Of several motions that obey
+        the law it is the one with forces ``near`` (m, 1 + k).
         """
-        static = self.cones.static
+        static, near = self.cones.static, jnp.zeros_like(self.cones.offset) if near is None else near
         if static is None:
-            return self._solved(closed, towards, self.cones.friction)
+            return self._solved(closed, towards, self.cones.friction, near)
 
         def body(carry: tuple) -> tuple:
             towards, *_ = carry
-            found = self._solved(closed, towards, static)
+            found = self._solved(closed, towards, static, near)
             slipping = jnp.any(towards != 0, axis=1, keepdims=True)
             begun = jnp.where(slipping, towards, found[2].direction)
             return begun, jnp.any(begun != towards), found
@@ -90,7 +91,7 @@ class Balance(NamedTuple):
         start = self.free, jnp.zeros_like(self.cones.offset), none
         return lax.while_loop(lambda carry: carry[1], body, (towards, jnp.ones((), bool), start))[-1]
 
-    def _solved(self, closed: Array, towards: Array, at_rest: Array) -> tuple[Array, Array, FrictionInfo]:
+    def _solved(self, closed: Array, towards: Array, at_rest: Array, near: Array) -> tuple[Array, Array, FrictionInfo]:
         """`solve`, with coefficients ``at_rest`` (m,) of contacts that do not slip."""
         cones = self.cones
         m, size = cones.offset.shape
@@ -104,7 +105,8 @@ class Balance(NamedTuple):
         matrix = jnp.where(kept[:, :, None, None], matrix, 0).reshape(m * size, m * size)
         offset, mu = jnp.where(kept, cones.offset, 0), jnp.where(slipping, 0, lax.stop_gradient(at_rest))
         unit = jnp.max(jnp.abs(offset), initial=0.0)
-        x, *_ = frictional_impulses(matrix, offset, mu, jnp.zeros_like(offset), closed, SHARP * unit)
+        guess = jnp.where(kept & closed[:, None], near, 0)
+        x, *_ = frictional_impulses(matrix, offset, mu, guess, closed, SHARP * unit)
         x = lax.stop_gradient(jnp.where(slipping[:, None], jnp.concatenate([x[:, :1], pull * x[:, :1]], axis=1), x))
         moves = lax.stop_gradient(cones.velocity(x)[:, 1:])
         sharp = max(1e3 * SHARP, 256 * float(jnp.finfo(moves.dtype).eps))
