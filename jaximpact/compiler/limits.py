@@ -10,7 +10,11 @@ MAX_SELECTED_ENTRIES = (
 MIN_LOOP_COST = 1000  # operations that a loop counts for, besides those of its body
 ARRAY_PRIMITIVE_COST = 50  # operations of a primitive on an array in memory
 
-# LLVM: programs of one lane, whose arrays lie side by side in registers
+# LLVM: programs of one lane, whose arrays lie side by side in registers where a share of all entries belongs to arrays of so many. On 8 entries a register
+# the time of scalars, with that share: double pendulum 1.09, its gradient 1.34 (0); three links 1.07 (0), their gradient .90 (.14); four links 1.18 (0),
+# their gradient .66 (.43); six links .90, its derivatives .73 and .94 (.44 and more), in .7 of the time to compile.
+MIN_ENTRIES_SIDE_BY_SIDE = 24
+MIN_SHARE_SIDE_BY_SIDE = 0.1
 MAX_OPS_OF_A_LANE = 1_000_000  # in place of MAX_OPS_LLVM: one of 240,000 takes 5 s
 MIN_DEAR_SIDE_BY_SIDE = 2  # entries, of a root, division or function, that make an instruction on a register; of others more than half of one
 MAX_SELECTED_ENTRIES_OF_A_LANE = (

@@ -7,8 +7,9 @@ import pytest
 from jax import lax
 from jax.scipy.linalg import cho_solve
 
+from jaximpact.compiler import limits
+from jaximpact.compiler.llvm import call, over_lanes
 from jaximpact.compiler.llvm import jit as native_compile
-from jaximpact.compiler.llvm import over_lanes
 from jaximpact.jaxtools.linalg import triangular_factor
 
 TRIANGLES = [
@@ -81,6 +82,11 @@ SIZES = (21, 27)  # in registers, and in memory: neither fills its last pack
 MORE = (1, 2, 3, 5, 6, 8, 9, 12, 16, 24, 30, 48, 53)
 
 
+@pytest.fixture(autouse=True)
+def _small_arrays_too(monkeypatch):
+    monkeypatch.setattr(call, "MIN_SHARE_SIDE_BY_SIDE", -1)
+
+
 def compare(kind, n, dtype):
     """Holds native code to jax."""
     rng = np.random.default_rng(n)
@@ -139,3 +145,14 @@ def test_nothing_is_traded_for_what_lies_beside_it():
     )
     for found, expected in zip(over_lanes(every, (None,))(x), every(x), strict=True):
         np.testing.assert_allclose(found[0], expected, rtol=1e-14)
+
+
+def test_programs_of_small_arrays_stay_scalar(monkeypatch):
+    """Shuffles would cost them more than they gain."""
+    monkeypatch.setattr(call, "MIN_SHARE_SIDE_BY_SIDE", limits.MIN_SHARE_SIDE_BY_SIDE)
+    key, packs = call.program_key, []
+    monkeypatch.setattr(call, "program_key", lambda *given: packs.append(given[-1]) or key(*given))
+    for n in (4, 5):  # a matrix of 25 entries is a large part of a program
+        given = np.random.default_rng(n).normal(size=(n, n))
+        np.testing.assert_allclose(over_lanes(jax.jit(jnp.sin), (None,))(given)[0], np.sin(given), rtol=1e-14)
+    assert packs[0] == 1 < packs[1]

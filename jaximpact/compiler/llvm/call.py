@@ -25,11 +25,13 @@ from ..limits import (
     MAX_OPS_OF_A_LANE,
     MAX_SCALARS,
     MAX_SCALARS_IN_LONG_PROGRAMS,
+    MIN_ENTRIES_SIDE_BY_SIDE,
+    MIN_SHARE_SIDE_BY_SIDE,
     OPS_WITH_WIDE_VECTORS,
     REGISTERS_PER_VECTOR,
 )
 from ..scalar import Unsupported, carried_axes
-from ..scalar.cost import cost
+from ..scalar.cost import cost, count_entries
 from ..scalar.interpreter import program_inputs
 from .emitter import ProgramText, emit
 from .jit import MachineCode, host, load_or_emit
@@ -262,7 +264,8 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
     real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
     # of a single lane an instruction computes several entries, but matrices of joints are mostly zeros, which scalars leave out
     sparse = contains_primitive(closed, "semidefinite_inverse")
-    pack = 1 if many or sparse else host().vector_bytes // max(real, default=8)
+    wide = count_entries(closed, MIN_ENTRIES_SIDE_BY_SIDE) > MIN_SHARE_SIDE_BY_SIDE * count_entries(closed)
+    pack = 1 if many or sparse or not wide else host().vector_bytes // max(real, default=8)
     most = MAX_OPS_OF_A_LANE if pack > 1 else MAX_OPS_LLVM
     max_scalars = MAX_SCALARS
     if (count := cost(closed)) > (most if sparse or pack > 1 else LONG_PROGRAM_OPS):

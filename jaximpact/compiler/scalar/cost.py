@@ -48,3 +48,15 @@ def _equation_cost(eqn: Any, max_scalars: int) -> int:
     if name in ("cholesky", "lu", "triangular_solve", "eigh", "semidefinite_inverse", "sort", "scatter", "scatter-add"):
         return entries * max(eqn.outvars[0].aval.shape, default=1)
     return entries
+
+
+@remember_by_jaxpr
+def count_entries(jaxpr: Any, least: int = 0) -> int:
+    """Number of entries of the results of a jaxpr that have at least so many, with each loop body counted once."""
+    found = 0
+    for eqn in jaxpr.eqns:
+        parts = nested_jaxprs(eqn)
+        found += sum(count_entries(part, least) for part in parts)
+        size = 0 if parts else max((math.prod(v.aval.shape) for v in eqn.outvars), default=0)
+        found += size if size >= least else 0
+    return found
