@@ -113,7 +113,7 @@ class Problem:
         slip: ``slip(t, q, v, args) -> (m,)`` in the plane, ``(m, 2)`` in space: the tangential velocity of the bodies against each other at every
             contact, affine in v [m/s]. It gives the direction of friction too, by virtual power.
         friction: Coulomb's coefficient mu >= 0 where ``slip`` is given: a number, one per contact ``(m,)``, or a function of args that returns
-            either. `MoreauJean` takes it, and in the plane `EventCorrected`.
+            either. `MoreauJean` and `EventCorrected` take it.
         static_friction: the coefficient >= ``friction`` up to which a contact at rest sticks, where it is another one: likewise a number, one per
             contact, or a function of args. A contact that breaks away slips with ``friction``.
 

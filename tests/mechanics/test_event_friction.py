@@ -1,4 +1,4 @@
-"""`EventCorrected` with friction in the plane: stops, reversals, breaks and frictional impacts are located, to second order in states and Jacobians.
+"""`EventCorrected` with friction: stops, reversals, breaks and frictional impacts are located, to second order in states and Jacobians.
 
 Where forces make the path piecewise a polynomial of degree three, it is exact up to round-off.
 """
@@ -16,7 +16,7 @@ import jaximpact as ji
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
 
 from cases.friction import DISK, MOTIONS, PULLED, VARIED
-from test_friction import FEET, ROD, in_space, ladder, ladder_angle, leaning
+from test_friction import FEET, ROD, ladder, ladder_angle, leaning
 from test_static_friction import BLOCK, NUMBERS, located
 from test_static_friction import MOTIONS as STATIC
 
@@ -184,14 +184,86 @@ def test_slip_that_only_just_stops_is_told():
     assert found.trusted.tolist() == [True, False, False, True]
 
 
-def test_what_has_no_motion_is_told_and_space_is_refused():
-    """Beyond Painleve's bound no acceleration obeys the law; slip has two tangents in space."""
+def stopped(x):
+    """Where a block of mass 1, pressed by 1 onto a plane, comes to rest that is thrown with (vx, vy) and pulled by -g along y, g < mu: closed form.
+
+    With the angle p between slip and pull, d(s)/dt = g cos p - mu and s dp/dt = -g sin p: s is a power of z = tan(p/2), times 1 + z^2 over z.
+    """
+    g, mu, vx, vy = x
+    z, power = jnp.tan(jnp.arctan2(vx, -vy) / 2), mu / g
+    far = (vx**2 + vy**2) / (g * (1 + z**2) ** 2)
+    return jnp.stack(
+        [
+            2 * far * z * (1 / (2 * power - 1) + z**2 / (2 * power + 1)),
+            -far * (1 / (2 * power - 2) - z**4 / (2 * power + 2)),
+        ]
+    )
+
+
+def test_slip_in_space_turns_and_stops():
+    """States of second order; Jacobians of order 1 + p, p = g / (mu - g), by which slip turns before it stops, two at most."""
+    plane = ji.Problem(
+        lambda t, q, v, args: jnp.stack([0 * t, -args["g"], 0 * t - 1]),
+        lambda t, q, args: q[2:],
+        slip=lambda t, q, v, args: v[None, :2],
+        friction=lambda args: args["mu"],
+    )
+    pull, mu, start = np.array([0.8, 0.5, 0.05]), np.ones(3), (np.zeros(3), np.array([1.0, 0.4, 0.0]))
+    exact = [jax.jit(f)(jnp.array([g, 1.0, 1.0, 0.4])) for f in (stopped, jax.jacfwd(stopped)) for g in pull]
+    call = {"args": {"g": pull, "mu": mu}, "args_axes": 0, "t1": 3.2, "scheme": SCHEME, "wrt": ("args", "v0")}
+    apart = []
+    for steps in (80, 240):
+        found = ji.sensitivities(plane, *start, steps=steps, **call)
+        by = found.jacobian["q"]
+        own = np.concatenate([by["args"]["g"][:, :2, None], by["args"]["mu"][:, :2, None], by["v0"][:, :2, :2]], axis=2)
+        apart.append(
+            [
+                [np.max(np.abs(x - y)) for x, y in zip(some, right, strict=True)]
+                for some, right in ((found.value["q"][:, :2], exact[:3]), (own, exact[3:]))
+            ]
+        )
+        assert not np.any(found.status) and np.max(np.abs(found.value["v"])) < 1e-14
+    states, jacobians = np.array(apart).transpose(1, 0, 2)
+    assert np.all(states[:, 0] < [1e-3, 1e-4]) and np.all(jacobians[:, 0] < [1e-2, 1e-3])
+    assert states[1, 0] < 0.13 * states[0, 0] and jacobians[1, 0] < 0.13 * jacobians[0, 0]  # a ninth
+    assert np.max(states[1, 1:]) < 1e-5 and np.max(jacobians[1, 1:]) < 1e-3
+
+
+def test_a_sphere_bounces_with_spin_in_space():
+    """As the disk does in the plane of its slip, which has any direction."""
+    p, exact, t1 = MOTIONS["bounces, slips, sticks"]
+    turn, args = 0.7, {key: p[key] for key in ("gy", "mu", "R", "I")}
+    ball = ji.Problem(
+        lambda t, q, v, args: jnp.stack([0 * t, 0 * t, -args["gy"], 0 * t, 0 * t]),
+        lambda t, q, args: q[2:3] - args["R"],
+        lambda q, args: jnp.stack([jnp.ones_like(args["I"])] * 3 + [args["I"]] * 2),
+        slip=lambda t, q, v, args: (v[:2] + args["R"] * v[3:])[None],
+        friction=lambda args: args["mu"],
+    )
+    ahead = jnp.array([jnp.cos(turn), jnp.sin(turn)])
+
+    lift = lambda x: jnp.concatenate([x[0] * ahead, x[1:2], x[2] * ahead])
+
+    def end(mu):
+        call = {"t1": t1, "steps": STEPS, "args": args | {"mu": mu}, "e": p["e"], "scheme": SCHEME, "save": "final"}
+        found = ji.solve(ball, lift(jnp.asarray(p["q0"])), lift(jnp.asarray(p["v0"])), **call)
+        return jnp.concatenate([found.q[-1], found.v[-1]])
+
+    def right(mu):
+        x = exact(p | {"mu": mu}, t1)
+        return jnp.concatenate([lift(x[:3]), lift(x[3:])])
+
+    (value, slope), (expected, rate) = (jax.jvp(f, (jnp.asarray(p["mu"]),), (jnp.ones(()),)) for f in (end, right))
+    np.testing.assert_allclose(value, expected, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(slope, rate, rtol=0, atol=1e-10)
+
+
+def test_what_has_no_motion_is_told():
+    """Beyond Painleve's bound no acceleration obeys the law."""
     start, args = ([0.0, np.sin(1.0), 1.0], [-3.0, np.cos(1.0) * 0.5, 0.5]), {"mu": np.array([1.8, 1.2])}
     found = ji.ensemble(ROD, *start, t1=0.1, steps=20, args=args, args_axes=0, e=np.zeros((2, 1)), scheme=SCHEME)
     jammed = ji.Status.FRICTION_JAMMED | ji.Status.PROJECTION_NOT_CONVERGED
     assert found.status[0] & jammed == jammed and found.status[1] == 0
-    with pytest.raises(ValueError, match="EventCorrected takes friction in the plane, and slip has two tangents"):
-        ji.solve(in_space(), np.zeros(3), np.zeros(3), t1=1.0, h=0.1, scheme=SCHEME)
 
 
 def test_a_block_that_slides_over_an_edge_flies_on():

@@ -185,13 +185,13 @@ FINER = 6  # times the steps of what stands for a motion in space
 WAYS = 4  # pairs of data O(h) away
 
 
-def check_in_space(d: int, walls: int, seeds) -> collections.Counter:
-    """Of steps in space against finer ones of the same data, and of data O(h) away: what is told to be right is what they tend to."""
+def check_in_space(d: int, walls: int, seeds, name: str = "moreau-jean") -> collections.Counter:
+    """Of steps in space against finer ones of `MoreauJean` of the same data, and of data O(h) away: what is told to be right is what they tend to."""
     systems = [draw_in_space(seed, d, walls) for seed in seeds]
-    run = lambda some, steps, save="final": ji.ensemble(
-        IN_SPACE, **(data := batch(some)) | {"e": data["e"][:, None]}, h=T1 / steps, scheme=SCHEME, save=save
+    run = lambda some, steps, save="final", scheme=SCHEME: ji.ensemble(
+        IN_SPACE, **(data := batch(some)) | {"e": data["e"][:, None]}, h=T1 / steps, scheme=scheme, save=save
     )
-    coarse, some = (run(systems, steps) for steps in STEPS)
+    coarse, some = (run(systems, steps, scheme=SCHEMES[name]) for steps in STEPS)
     fine = run(systems, FINER * STEPS[1], save=FINER * STEPS[1] // 100)
     rates = np.linalg.norm(np.diff(fine.v, axis=1), axis=2) * 100 / T1
     usual = np.quantile(rates, 0.9, axis=1)  # without impacts
@@ -229,6 +229,7 @@ def check_in_space(d: int, walls: int, seeds) -> collections.Counter:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize(("d", "walls", "count"), [(3, 1, 200), (3, 2, 150), (4, 4, 50)])
-def test_clean_is_right_in_space(d, walls, count):
-    assert check_in_space(d, walls, range(count))["clean"] > count / 2
+def test_clean_is_right_in_space(name, d, walls, count):
+    assert check_in_space(d, walls, range(count), name)["clean"] > count / 2

@@ -154,17 +154,20 @@ class ConeProblem(NamedTuple):
         mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, self.friction, resolution), OPEN)
         return mode.astype(jnp.int32), jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
 
-    def in_modes(self, x: Array, modes: Array, towards: Array | None, times: int = 1) -> Array:
+    def in_modes(self, x: Array, modes: Array, towards: Array | None, times: int = 1, turning: bool = False) -> Array:
         """Impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known, by Newton steps from impulses x: one is exact with directions ``towards`` (m, k).
 
-        Each step more makes derivatives of one more order exact.
+        Each step more makes derivatives of one more order exact. Contacts whose direction is zero, if some may be ``turning``, slip as their velocity does.
         """
         # impulses times the largest diagonal entry of their contact's block are velocities, as all equations are then
         scale = lax.stop_gradient(self.scales())[:, None]
         y = scale * x
 
         def equations(y: Array) -> Array:
-            return frozen(self.velocity(y / scale), y, self.friction, modes, towards)
+            w, u = self.velocity(y / scale), towards
+            if turning and u is not None:
+                u = jnp.where(jnp.any(u != 0, axis=1, keepdims=True), u, direction(w[:, 1:]))
+            return frozen(w, y, self.friction, modes, u)
 
         matrix = lax.stop_gradient(jax.jacfwd(lambda x: equations(x.reshape(y.shape)).ravel())(y.ravel()))
         # of contacts whose impulses are not unique: one of them

@@ -47,7 +47,7 @@ class EventState(NamedTuple):
     closed: Array
     latest: Array
     low: Array | None = None  # as in `State`
-    # with friction, contacts (m,) whose slip is zero, directions (m,) in which they have just broken away, else 0, and their forces (m, 2)
+    # with friction, contacts (m,) whose slip is zero, directions (m, k) in which they have just broken away, else 0, and their forces (m, 1 + k)
     rests: Array | None = None
     breaks: Array | None = None
     force: Array | None = None
@@ -93,7 +93,7 @@ class EventCorrected(Scheme):
 
     @property
     def traits(self) -> Traits:
-        return Traits(locates=True, order=2, joints=True, approach=True, friction=1)
+        return Traits(locates=True, order=2, joints=True, approach=True, friction=2)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
@@ -106,10 +106,10 @@ class EventCorrected(Scheme):
         state = EventState(zero, q0, v0, at.closed & ~at.outward, before(motion), zero_remainder(q0))
         if problem.slip is None:
             return state, Info.none(q0, v0, len(at.closed))
-        rubs = FrictionInfo.none(len(at.closed), 1, q0.dtype)
+        rubs = FrictionInfo.none(len(at.closed), problem.slip_velocity(t0, q0, v0, args).shape[1], q0.dtype)
         v0 = held_velocity(problem, t0, motion.h, q0, v0, state.closed, args)
-        rests, breaks = jnp.zeros_like(at.closed), jnp.zeros_like(contacts.gap)
-        state = state._replace(v=v0, rests=rests, breaks=breaks, force=jnp.stack([breaks, breaks], axis=1))
+        force = jnp.concatenate([contacts.gap[:, None], rubs.impulse], axis=1)
+        state = state._replace(v=v0, rests=jnp.zeros_like(at.closed), breaks=rubs.impulse, force=jnp.zeros_like(force))
         return state, Info.none(q0, v0, len(at.closed), rubs)
 
     def step(
@@ -162,7 +162,7 @@ class EventCorrected(Scheme):
         info = info._replace(acts=jnp.any(event), status=mass_status(Metric.at(problem, q_new, args)), joints=joints)
         info = info if joints is None else info._replace(status=info.status | bits)
         if problem.slip is not None:
-            info = info._replace(friction=FrictionInfo.none(closed.shape[0], 1, q.dtype))
+            info = info._replace(friction=FrictionInfo.none(closed.shape[0], state.breaks.shape[1], q.dtype))
         return EventState(n + 1, q_new, v_new, closed, latest, low, *state[6:]), info
 
     def _rubbing_step(

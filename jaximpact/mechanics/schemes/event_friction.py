@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
 from ..contact.cone_solver import frictional_impulses
-from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, dependent, jams
+from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, dependent, direction, jams, length
 from ..contact.laws import ContactLaw
 from ..contact.static_friction import cones_in_act
 from ..friction import FrictionInfo, Slip
@@ -30,16 +30,19 @@ from .events import Event, View, behind, impulses_of, lasting_at_end, met_togeth
 from .frictional import Balance
 from .joints import put_on_joints
 from .paths import STEEP, Path, double_crossing, near_grazing
+from .slip_in_space import turning_forces
 
 SECANTS = 2  # iterations for the time at which a contact breaks away, from that of forces linear in time
 BRIEF = (
     8  # steps of flight under the largest acceleration of a gap, within which it is asked whether a contact falls back
 )
 SHARP = 1e-12  # relative accuracy of percussions
+NEARLY = 0.1  # of its slip at the start of a path in space, up to which a contact keeps its direction to the end
+TURNED = 0.88  # cosine of the angle by which slip in space turns in a step, below which it is not resolved
 
 
 class Place(NamedTuple):
-    """Contacts (m,) at one instant: `View`; ``cones``, whose offset are the accelerations of gaps and slips without contact forces; slips (m,), their ``noise``,
+    """Contacts (m,) at one instant: `View`; ``cones``, whose offset are the accelerations of gaps and slips without contact forces; slips (m, k), their ``noise`` (m,),
     and the metric."""
 
     view: View
@@ -59,41 +62,76 @@ class Place(NamedTuple):
         rubbing = contacts._replace(slip=slip._replace(velocity=slip.jacobian @ free + swerve))
         cones = ConeProblem.of(rubbing, contacts.velocity(free) + rates[1])
         view = View(contacts, free, *rates, metric.joints, joint_force)
-        return cls(view, cones, slip.of(v)[:, 0], slip_noise(slip, v), metric)
+        return cls(view, cones, slip.of(v), slip_noise(slip, v), metric)
 
     def moving(self, h: Array) -> Array:
         """Contacts (m,) whose slip is more than rounding, of their velocity and of its change in a step h; without derivatives."""
-        eps, accelerations = float(jnp.finfo(self.slip.dtype).eps), jnp.abs(self.cones.offset[:, 1])
-        return lax.stop_gradient(jnp.abs(self.slip) > self.noise + 1e3 * eps * h * accelerations)
+        eps, accelerations = float(jnp.finfo(self.slip.dtype).eps), length(self.cones.offset[:, 1:])[:, 0]
+        return lax.stop_gradient(length(self.slip)[:, 0] > self.noise + 1e3 * eps * h * accelerations)
 
     def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
-        """Forces (m, 2), and what the closed contacts (m,) do: those with a direction ``towards`` (m,) slip that way, of others Coulomb's law decides; without derivatives.
+        """Forces (m, 1 + k), and what the closed contacts (m,) do: those with a direction ``towards`` (m, k) slip that way, of others Coulomb's law decides; without derivatives.
 
-        One whose force is rounding is open: it neither sticks nor slips. Of several forces that obey the law it is those ``near`` (m, 2).
+        One whose force is rounding is open: it neither sticks nor slips. Of several forces that obey the law it is those ``near`` (m, 1 + k).
         """
         place = lax.stop_gradient(self)
-        velocity = jnp.stack([place.view.gap_velocity, place.slip], axis=1)
-        balance = Balance(place.metric, place.view.free, place.cones, velocity)
-        _, force, did = balance.solve(closed, towards[:, None], lax.stop_gradient(near))
+        balance = Balance(place.metric, place.view.free, place.cones, place.velocity())
+        _, force, did = balance.solve(closed, *lax.stop_gradient((towards, near)))
         acts = place.cones.scales() * force[:, 0] > place.rounding()
-        mode, direction = jnp.where(acts, did.mode, OPEN), jnp.where(acts[:, None], did.direction, 0)
-        return jnp.where(acts[:, None], force, 0), did._replace(mode=mode, direction=direction)
+        mode, way = jnp.where(acts, did.mode, OPEN), jnp.where(acts[:, None], did.direction, 0)
+        return jnp.where(acts[:, None], force, 0), did._replace(mode=mode, direction=way)
+
+    def velocity(self) -> Array:
+        """Velocities (m, 1 + k) of gaps and slips."""
+        return jnp.concatenate([self.view.gap_velocity[:, None], self.slip], axis=1)
 
     def rounding(self) -> Array:
         """Round-off (m,) of accelerations of gaps and slips."""
         view = self.view
-        return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + jnp.abs(self.cones.offset[:, 1]))
+        return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + length(self.cones.offset[:, 1:])[:, 0])
 
-    def forces(self, did: FrictionInfo, near: Array) -> Array:
-        """Forces (m, 2) of contacts in known modes, found from others ``near`` them, with two derivatives."""
-        start = lax.stop_gradient(self).cones.in_modes(lax.stop_gradient(near), did.mode, did.direction)
-        return self.cones.in_modes(start, did.mode, did.direction, times=2)
+    def forces(self, did: FrictionInfo, near: Array, towards: Array) -> Array:
+        """Forces (m, 1 + k) of contacts in known modes, found from others ``near`` them, with two derivatives; contacts slip ``towards`` (m, k), or begin to
+        where that is zero."""
+        turning = towards.shape[1] > 1
+        start = lax.stop_gradient(self).cones.in_modes(*lax.stop_gradient((near, did.mode, towards)), turning=turning)
+        return self.cones.in_modes(start, did.mode, towards, times=2, turning=turning)
+
+    def forces_after(self, here: Place, r: Array, did: FrictionInfo, near: Array, towards: Array, a: Array) -> Array:
+        """`forces` at the end of a path over a time r that begins ``here`` with the acceleration a (d,): in space each contact slips as it does then.
+
+        The direction is that of the slip under the mean of both accelerations: however slow the slip, it does not turn too far. One that stops on
+        the path, or nearly so, keeps its direction.
+        """
+        if towards.shape[1] == 1:
+            return self.forces(did, near, towards)
+        m, k = self.slip.shape
+        slips, kept = (did.mode == SLIP)[:, None], jnp.where(towards != 0, towards, did.direction)
+        turn = (self.cones.rows @ (self.view.free - a)).reshape(m, 1 + k)[:, 1:]
+        tangent = jnp.where(slips, 2 / nonzero(r) * self.slip + turn, self.cones.offset[:, 1:])
+        ahead = self._replace(cones=self.cones._replace(offset=self.cones.offset.at[:, 1:].set(tangent)))
+        frozen, kept_now = lax.stop_gradient((ahead.cones, kept))
+        # the impulse that would stop a contact tells where it slips to without it
+        stuck = frozen.in_modes(lax.stop_gradient(near), jnp.minimum(did.mode, STICK), kept_now)
+        onwards = -direction(stuck[:, 1:])
+        start = frozen.in_modes(stuck, did.mode, jnp.where(slips, onwards, kept_now))
+        along = lambda way, x: jnp.sum(way * x, axis=1, keepdims=True)
+        speed, before = along(onwards, frozen.velocity(start)[:, 1:]), along(did.direction, here.slip)
+        goes_on = slips & (0.5 * r * speed > lax.stop_gradient(NEARLY * jnp.maximum(before, 0)))
+        kept = jnp.where(goes_on, onwards, kept)
+        start = frozen.in_modes(start, did.mode, lax.stop_gradient(kept))
+        return turning_forces(ahead.cones, start, did.mode, goes_on, kept)
 
 
 def slip_noise(slip: Slip, v: Array) -> Array:
     """Round-off (m,) of slips at v (d,)."""
     terms = jnp.abs(slip.jacobian) @ jnp.abs(v) + jnp.abs(slip.drift)
-    return lax.stop_gradient(1e3 * jnp.finfo(v.dtype).eps * terms[:, 0])
+    return lax.stop_gradient(1e3 * jnp.finfo(v.dtype).eps * jnp.max(terms, axis=1))
+
+
+def heading(slip: Array) -> Array:
+    """Directions (m, k) of slips (m, k); a sign, in the plane."""
+    return lax.stop_gradient(jnp.sign(slip)) if slip.shape[1] == 1 else direction(slip)
 
 
 def at_once(r: Array) -> Array:
@@ -104,8 +142,8 @@ def at_once(r: Array) -> Array:
 class Progress(NamedTuple):
     """Progress within a step: time since its start, state, and totals to report.
 
-    ``rests`` (m,): contacts whose slip is zero but for rounding; ``breaks`` (m,): the direction in which one of them has just broken away, else 0;
-    ``force`` (m, 2) at the end of the last path, without derivatives; ``impulse`` (m, 2); ``met`` (m,): contacts with an impact.
+    ``rests`` (m,): contacts whose slip is zero but for rounding; ``breaks`` (m, k): the direction in which one of them has just broken away, else 0;
+    ``force`` (m, 1 + k) at the end of the last path, without derivatives; ``impulse`` (m, 1 + k); ``met`` (m,): contacts with an impact.
     """
 
     elapsed: Array
@@ -126,7 +164,7 @@ class Progress(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A path and its two ends, what the contacts do on it (``did``), and their forces there (m, 2)."""
+    """A path and its two ends, what the contacts do on it (``did``), their forces there (m, 1 + k), and impulses (m, 1 + k) that take to rest what sticks from its start."""
 
     path: Path
     here: Place
@@ -134,15 +172,16 @@ class Segment(NamedTuple):
     did: FrictionInfo
     force: Array
     force_end: Array
+    kick: Array
 
     def impulse(self, s: Array) -> Array:
-        """Impulses (m, 2) of forces that are linear in time, up to time s."""
-        return s * (self.force + (0.5 * (s / nonzero(self.path.r))) * (self.force_end - self.force))
+        """Impulses (m, 1 + k) of forces that are linear in time, up to time s."""
+        return self.kick + s * (self.force + (0.5 * (s / nonzero(self.path.r))) * (self.force_end - self.force))
 
 
 class Ends(NamedTuple):
     """Times (m,) at which contacts let go, break away and stop, twice a step and more where they do not on the path; and masks (m,) of what they would do, and of those
-    that ``hardly`` break away; ``way`` (m,) in which they would slip."""
+    that ``hardly`` break away; ``way`` (m, k) in which they would slip."""
 
     release: Array
     escape: Array
@@ -158,6 +197,18 @@ class Ends(NamedTuple):
         return jnp.min(jnp.concatenate([self.release, self.escape, self.stop]), initial=jnp.inf)
 
 
+def turn_on(
+    here: Place, h: Array, progress: Progress, did: FrictionInfo, towards: Array
+) -> tuple[FrictionInfo, Array, Array]:
+    """What contacts in space do that turned too fast to be followed, so that they seemed to stop, and whether there are any: they slip as they are."""
+    speed, little = length(here.slip)[:, 0], h * length(here.cones.offset[:, 1:])[:, 0]
+    begins = (did.mode == SLIP) & progress.rests & ~jnp.any(progress.breaks != 0, axis=1)
+    turned = lax.stop_gradient(begins & (speed > here.noise + 1e-6 * little))
+    towards = jnp.where(turned[:, None], heading(here.slip), towards)
+    way = jnp.where(turned[:, None], lax.stop_gradient(towards), did.direction)
+    return did._replace(direction=way), towards, jnp.any(turned)
+
+
 def follow(
     problem: Problem, t: Array, r: Array, h: Array, progress: Progress, args: Any
 ) -> tuple[Segment, Array, Array]:
@@ -165,14 +216,21 @@ def follow(
     q, v, closed = progress.q, progress.v, progress.closed
     here = Place.at(problem, t, q, v, args)
     moves = here.moving(h) & ~progress.rests
-    towards = lax.stop_gradient(jnp.where(moves, jnp.sign(here.slip), progress.breaks))
+    towards = jnp.where(moves[:, None], heading(here.slip), progress.breaks)
     near, did = here.decide(closed, towards, progress.force)
-    force = here.forces(did, near)
+    kick, turned = jnp.zeros_like(near), jnp.array(False)
+    if towards.shape[1] == 1:
+        towards = did.direction
+    else:
+        did, towards, turned = turn_on(here, h, progress, did, towards)
+        kick = braking(here.cones, here.velocity(), sticks := did.mode == STICK, sticks)
+        v = v + here.cones.response @ kick.ravel()
+    force = here.forces(did, near, towards)
     a = here.view.free + here.cones.response @ force.ravel()
     there = Place.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
-    force_end = there.forces(did, force)
+    force_end = there.forces_after(here, r, did, force, towards, a)
     a_end = there.view.free + there.cones.response @ force_end.ravel()
-    segment = Segment(Path(t, r, q, v, a, a_end - a, args), here, there, did, force, force_end)
+    segment = Segment(Path(t, r, q, v, a, a_end - a, args), here, there, did, force, force_end, kick)
     acts = did.mode != OPEN
     accelerations = lax.stop_gradient(here.cones.velocity(force))
     tolerated = 1e3 * noise(here.view.contacts, here.view.free, here.view.gap_acceleration)
@@ -184,20 +242,24 @@ def follow(
     status = as_status(jnp.any(wrong), Status.PROJECTION_NOT_CONVERGED)
     status |= as_status(jnp.any((acts | wrong) & jams(matrix, mu)), Status.FRICTION_JAMMED)
     status |= as_status(dependent(matrix, did.mode, mu), Status.IMPULSES_NOT_UNIQUE)
+    if towards.shape[1] > 1:
+        ahead = -jnp.sum(did.direction * direction(lax.stop_gradient(force_end[:, 1:])), axis=1)
+        steep = (did.mode == SLIP) & (mu > 0) & (ahead < TURNED)
+        status |= as_status(turned | jnp.any(steep), Status.EVENTS_UNRESOLVED)
     return segment, closed & (acts | (accelerations[:, 0] <= tolerated)), status
 
 
 def ends(problem: Problem, segment: Segment, h: Array, iterations: int) -> Ends:
     """Where the contacts' modes end on a path."""
-    (_, here, there, did, force, force_end), r = segment, segment.path.r
+    (_, here, there, did, force, force_end, _), r = segment, segment.path.r
     never, rounding = 2 * h, there.rounding()
     scale = lax.stop_gradient(there.cones.scales())
     loose = (did.mode != OPEN) & (scale * force_end[:, 0] < -rounding)
     fall = force[:, 0] - force_end[:, 0]
     release = jnp.where(loose, r * force[:, 0] / jnp.where(loose, fall, 1), never)
     # static friction, against the force at the end
-    sign = lax.stop_gradient(jnp.sign(force_end[:, 1]))
-    room, room_end = (p.cones.at_rest * x[:, 0] - sign * x[:, 1] for p, x in ((here, force), (there, force_end)))
+    sign = lax.stop_gradient(direction(force_end[:, 1:]))
+    room, room_end = (spare(p, x, sign) for p, x in ((here, force), (there, force_end)))
     slides = (did.mode == STICK) & (scale * room_end < -rounding)
     spent = jnp.where(slides, room - room_end, 1)
     escape = jnp.where(slides, r * jnp.maximum(room, 0) / spent, never)
@@ -208,7 +270,15 @@ def ends(problem: Problem, segment: Segment, h: Array, iterations: int) -> Ends:
         # one that turns away within a step only just breaks away
         hardly = slides & ~(jnp.abs(spent / r + rate) <= 0.5 * jnp.abs(rate))
     stops, stop = _stops(problem, segment, never, iterations)
-    return Ends(release, escape, stop, loose, slides, stops, -sign, lax.stop_gradient(hardly))
+    then = jnp.where(slides, escape / nonzero(r), 0)[:, None]
+    way = -heading((force + then * (force_end - force))[:, 1:])
+    return Ends(release, escape, stop, loose, slides, stops, way, lax.stop_gradient(hardly))
+
+
+def spare(place: Place, force: Array, sign: Array) -> Array:
+    """What is left (m,) of static friction under forces (m, 1 + k), whose tangential part has the ``sign`` (m, k) in the plane."""
+    tangent = sign * force[:, 1:] if sign.shape[1] == 1 else length(force[:, 1:])
+    return place.cones.at_rest * force[:, 0] - tangent[:, 0]
 
 
 def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, sign: Array) -> tuple[Array, Array]:
@@ -221,8 +291,8 @@ def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, si
         def room(s: Array) -> Array:
             shift, v = path.along(s)
             place = Place.at(problem, path.t + s, path.q + shift, v, path.args)
-            x = place.forces(did, segment.force)
-            return jnp.sum(jnp.where(first, place.cones.at_rest * x[:, 0] - sign * x[:, 1], 0))
+            x = place.forces(did, segment.force, did.direction)
+            return jnp.sum(jnp.where(first, spare(place, x, sign), 0))
 
         return jax.jvp(room, (s,), (jnp.ones_like(s),))
 
@@ -254,12 +324,11 @@ def located(at: Callable, path: Path, guess: Array, r: Array, some: Array, itera
 
 def _stops(problem: Problem, segment: Segment, never: Array, iterations: int) -> tuple[Array, Array]:
     """Which slips (m,) vanish on the path, and when: of the first one with the derivatives of the implicit function."""
-    (path, here, there, did, force, _), r = segment, segment.path.r
-    way = did.direction[:, 0]
-    s, b, end = lax.stop_gradient((way * here.slip, way * here.cones.velocity(force)[:, 1], way * there.slip))
-    s = jnp.maximum(s, 0)
+    (path, here, there, did, force, *_), r = segment, segment.path.r
+    along = lambda x: jnp.sum(did.direction * x, axis=1)
     frozen = lax.stop_gradient(path)
-    end = way * lax.stop_gradient(frozen.slip(problem, r))
+    s, b = (lax.stop_gradient(along(x)) for x in (here.slip, here.cones.velocity(force)[:, 1:]))
+    s, end = jnp.maximum(s, 0), along(lax.stop_gradient(frozen.slip(problem, r)))
     c = (end - s - b * r) / r**2
     slips = did.mode == SLIP
     small = jnp.maximum(here.noise, there.noise)
@@ -269,8 +338,8 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int) ->
     falls = (b >= 0) & (c < 0)
     guess = jnp.where(b < 0, 2 * s / jnp.where(b < 0, root - b, 1), (b + root) / jnp.where(falls, -2 * c, 1))
     guess = jnp.where(stops, jnp.clip(guess, 0, r), never)
-    first = jnp.arange(len(way)) == jnp.argmin(guess)
-    of_first = lambda x: jnp.sum(jnp.where(first, way * x, 0))
+    first = jnp.arange(len(slips)) == jnp.argmin(guess)
+    of_first = lambda x: jnp.sum(jnp.where(first, along(x), 0))
 
     def at(path: Path, s: Array) -> tuple[Array, Array]:
         value, rate = jax.jvp(lambda s: path.slip(problem, s), (s,), (jnp.ones_like(s),))
@@ -283,7 +352,7 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int) ->
 
 
 class Struck(NamedTuple):
-    """Velocity (d,) behind the impact law, impulses (m, 2), contacts (m,) that ``lands`` to last, that ``opened``, and whose slip ``rests``; gap velocities up to which
+    """Velocity (d,) behind the impact law, impulses (m, 1 + k), contacts (m,) that ``lands`` to last, that ``opened``, and whose slip ``rests``; gap velocities up to which
     an impact is too ``slow`` to be resolved; the largest acceleration of a gap without forces, ``pull`` (); ``error`` (); status ()."""
 
     v: Array
@@ -300,7 +369,7 @@ class Struck(NamedTuple):
 def strike(
     problem: Problem, motion: Motion, event: Event, slip: Slip, impact: Array, among: Array, stuck: Array, way: Array
 ) -> Struck:
-    """Newton's law and Coulomb's for the contacts of an ``impact`` (m,) with those ``among`` (m,), of which ``stuck`` (m,) stuck and others slip ``way`` (m,)."""
+    """Newton's law and Coulomb's for the contacts of an ``impact`` (m,) with those ``among`` (m,), of which ``stuck`` (m,) stuck and others slip ``way`` (m, k)."""
     (t, q, v, metric, contacts, speed), h, args = event, motion.h, motion.args
     frozen = lax.stop_gradient((t, q, v, args))
     free, _ = joint_acceleration(problem, lax.stop_gradient(metric), *frozen)
@@ -320,14 +389,14 @@ def strike(
 
     if cones.static is not None:
         mode = jnp.where(among & ~impact, jnp.where(stuck, STICK, SLIP), OPEN).astype(jnp.int32)
-        before = FrictionInfo(none[:, 1:], mode, jnp.where(mode == SLIP, way, 0)[:, None])
+        before = FrictionInfo(none[:, 1:], mode, jnp.where((mode == SLIP)[:, None], way, 0))
         cones, _ = cones_in_act(cones, before, lambda of: of.modes(solve(of)[0], resolution))
     x, _, error = solve(cones)
     change = (matrix @ x.ravel()).reshape(x.shape)
     after = speed + change[:, 0]
     terms = jnp.abs(v) + jnp.abs(cones.response) @ jnp.abs(x).ravel()
     opened = among & (after > noise(contacts, terms, speed))
-    work = lax.stop_gradient(jnp.sum(x * (jnp.stack([speed, slip.of(v)[:, 0]], axis=1) + 0.5 * change)))
+    work = lax.stop_gradient(jnp.sum(x * (jnp.concatenate([speed[:, None], slip.of(v)], axis=1) + 0.5 * change)))
     scale = lax.stop_gradient(jnp.sum(jnp.abs(x * change)))
     acts = lax.stop_gradient(x[:, 0]) > 0
     mu = lax.stop_gradient(cones.friction)
@@ -340,10 +409,11 @@ def strike(
     # an impulse near the edge of its cone, or a slip that all but vanishes, may be of the other kind beside this motion
     w = lax.stop_gradient(cones.velocity(x))
     own = lax.stop_gradient(cones.scales())
-    room = own * (mu * x[:, 0] - jnp.abs(x[:, 1]))
-    slack = 2 * h * jnp.abs(slip.jacobian[:, 0] @ lax.stop_gradient(free)) * 1e-3 + resolution
-    moves = jnp.abs(w[:, 1]) > resolution
-    near = acts & (mu > 0) & jnp.where(moves, jnp.abs(w[:, 1]) <= slack, room <= slack)
+    room = own * (mu * x[:, 0] - length(x[:, 1:])[:, 0])
+    slack = 2e-3 * h * length(slip.jacobian @ lax.stop_gradient(free))[:, 0] + resolution
+    speeds = length(w[:, 1:])[:, 0]
+    moves = speeds > resolution
+    near = acts & (mu > 0) & jnp.where(moves, speeds <= slack, room <= slack)
     status |= as_status(jnp.any(near & impact), Status.DERIVATIVE_FRICTION)
     return Struck(
         v + cones.response @ x.ravel(),
@@ -359,7 +429,7 @@ def strike(
 
 
 def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Array:
-    """Impulses (m, 2) that take the gap velocities of contacts ``kept`` (m,) to zero, and slips too of those that are ``still`` (m,)."""
+    """Impulses (m, 1 + k) that take the gap velocities of contacts ``kept`` (m,) to zero, and slips too of those that are ``still`` (m,)."""
     cones = rows._replace(offset=velocity, friction=jnp.zeros_like(rows.friction))
     mode = jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN)
     return cones.in_modes(jnp.zeros_like(velocity), mode, jnp.ones_like(velocity[:, 1:]))
@@ -375,11 +445,11 @@ def fall_back(
     if len(closed) < 2:
         return found
     (t, q, _, _, contacts, _), h, args = event, motion.h, motion.args
-    after = jnp.stack([contacts.gap_velocity(found.v), slip.of(found.v)[:, 0]], axis=1)
+    after = jnp.concatenate([contacts.gap_velocity(found.v)[:, None], slip.of(found.v)], axis=1)
 
     def falling() -> Array:
         balance = Balance.at(problem, t, q, found.v, args)
-        towards = jnp.where(found.rests, 0, jnp.sign(after[:, 1]))[:, None]
+        towards = jnp.where(found.rests[:, None], 0, direction(after[:, 1:]))
         _, force, _ = balance.solve((closed | found.lands) & ~found.opened, lax.stop_gradient(towards))
         normal = balance.cones.velocity(force)[:, 0]
         sinks = normal < -noise(contacts, balance.free, balance.cones.offset[:, 0])
@@ -431,7 +501,7 @@ def arrive(
     gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
     q = q + contacts.jump(impulses_of(contacts, -gap, pulled | (impact & ~last)))
     # what a path leaves of the velocities of gaps that last and of slips at rest
-    still = closed & (did.mode == STICK) & (progress.breaks == 0)
+    still = closed & (did.mode == STICK) & ~jnp.any(progress.breaks != 0, axis=1)
     rows = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
     left_over = braking(rows, rows.offset, closed, still)
     v = v + rows.response @ left_over.ravel()
@@ -439,7 +509,7 @@ def arrive(
     e = problem.restitution_at(motion.e, event.speed, args)
     involved = (closed | impact | beside) & jnp.any(impact)
     motion = motion._replace(e=e)
-    found = strike(problem, motion, event, slip, impact, involved, still | stopped, did.direction[:, 0])
+    found = strike(problem, motion, event, slip, impact, involved, still | stopped, did.direction)
     strikes = jnp.any(impact)
     found = fall_back(problem, motion, event, slip, rows, found, closed)
     choose = lambda x, y: jnp.where(strikes, x, y)
@@ -471,7 +541,7 @@ def arrive(
     residual = jnp.maximum(progress.residual, jnp.where(strikes, found.error, 0))
     return progress._replace(
         q=q, v=v, closed=closed, impulse=impulse, residual=residual, met=progress.met | impact, status=status,
-        breaks=jnp.where(strikes, 0, progress.breaks), rests=jnp.where(strikes, found.rests, still | stopped | (progress.breaks != 0)), joints=joints,
+        breaks=jnp.where(strikes, 0, progress.breaks), rests=jnp.where(strikes, found.rests, still | stopped | jnp.any(progress.breaks != 0, axis=1)), joints=joints,
     )  # fmt: skip
 
 
@@ -517,7 +587,7 @@ def advance(
     event = impact | passes
     progress = progress._replace(
         elapsed=jnp.where(event, progress.elapsed + s, length), q=arrived, low=low, v=v, closed=closed & ~released,
-        breaks=lax.stop_gradient(jnp.where(escaped, mode_ends.way, 0)),
+        breaks=jnp.where(escaped[:, None], mode_ends.way, 0),
         force=lax.stop_gradient(segment.force + (s / nonzero(r)) * (segment.force_end - segment.force)), impulse=progress.impulse + segment.impulse(s),
         events=progress.events + event.astype(jnp.int32), status=status, did=did, joints=joints,
     )  # fmt: skip
@@ -541,24 +611,24 @@ def advance(
 
 def _only_just(segment: Segment, mode_ends: Ends, h: Array) -> Array:
     """Contacts (m,) that only just stop, or do not, as the derivative is another then; with static friction above that of slip those, too, that only just break away."""
-    path, here, there, did, force, force_end = lax.stop_gradient(segment)
-    way, r = did.direction[:, 0], path.r
-    s, b, end = way * here.slip, way * here.cones.velocity(force)[:, 1], way * there.slip
+    path, here, there, did, force, force_end, _ = lax.stop_gradient(segment)
+    r = path.r
+    slips = here.slip, here.cones.velocity(force)[:, 1:], there.slip
+    s, b, end = (jnp.sum(did.direction * x, axis=1) for x in slips)
     bend = (end - s - b * r) / r**2
     stops = near_grazing((s, b, bend), r, h, did.mode != SLIP, here.noise)
     static, scale = here.cones.static, here.cones.scales()
     if static is None:
         return stops
-    spare = scale * (static * force[:, 0] - jnp.abs(force[:, 1]))
-    spare_end = scale * (static * force_end[:, 0] - jnp.abs(force_end[:, 1]))
-    change = jnp.abs(spare_end - spare)
+    room, room_end = (scale * spare(p, x, jnp.sign(x[:, 1:])) for p, x in ((here, force), (there, force_end)))
+    change = jnp.abs(room_end - room)
     # at rest from now on, or still, with a room that a step's change uses up, but does not
-    sticks = (did.mode == STICK) & ~mode_ends.slides & (spare <= 2 * h / nonzero(r) * change) & (spare_end >= spare)
+    sticks = (did.mode == STICK) & ~mode_ends.slides & (room <= 2 * h / nonzero(r) * change) & (room_end >= room)
     return stops | sticks | mode_ends.hardly
 
 
 def _joint_forces(place: Place, force: Array) -> Array:
-    """Forces (j,) of the joints, with forces (m, 2) of the contacts."""
+    """Forces (j,) of the joints, with forces (m, 1 + k) of the contacts."""
     joints: Any = place.view.joints
     return place.view.joint_force + joints.reaction(place.cones.rows.T @ force.ravel())
 
@@ -566,9 +636,9 @@ def _joint_forces(place: Place, force: Array) -> Array:
 def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
     """The velocity v (d,) of a start, with the derivative of one with which contacts that stick do: the value is but for rounding."""
     here = Place.at(problem, t, q, v, args)
-    towards = lax.stop_gradient(jnp.where(here.moving(h), jnp.sign(here.slip), 0))
+    towards = jnp.where(here.moving(h)[:, None], heading(here.slip), 0)
     _, did = here.decide(closed, towards, jnp.zeros_like(here.cones.offset))
-    sticks = here.cones._replace(offset=jnp.stack([here.view.gap_velocity, here.slip], axis=1))
+    sticks = here.cones._replace(offset=here.velocity())
     mode = jnp.where(did.mode == STICK, STICK, OPEN)
     return v + here.cones.response @ sticks.in_modes(jnp.zeros_like(sticks.offset), mode, did.direction).ravel()
 
@@ -577,9 +647,9 @@ def rubbing_step(scheme: Any, problem: Problem, law: ContactLaw, motion: Motion,
     """What comes of a step over a time r, from event to event."""
     m = state.closed.shape[0]
     zero, none, q = jnp.zeros((), state.q.dtype), jnp.zeros((), jnp.int32), state.q
-    begin = FrictionInfo.none(m, 1, q.dtype, problem.static_friction is not None)._replace(breaks=None)
+    begin = FrictionInfo.none(m, state.breaks.shape[1], q.dtype)
     progress = Progress(
-        zero, q, state.low, state.v, state.closed, state.rests, state.breaks, state.force, jnp.zeros((m, 2), q.dtype), zero, none,
+        zero, q, state.low, state.v, state.closed, state.rests, state.breaks, state.force, jnp.zeros_like(state.force), zero, none,
         jnp.zeros(m, bool), none, begin, JointInfo.none(problem, q, motion.args),
     )  # fmt: skip
     start = motion.time(state.n)

@@ -40,9 +40,9 @@ class Path(NamedTuple):
         return jax.jvp(gaps, (s,), (jnp.ones_like(s),))
 
     def slip(self, problem: Problem, s: Array) -> Array:
-        """Planar slips (m,) at time s of the path."""
+        """Slips (m, k) at time s of the path."""
         shift, v = self.along(s)
-        return problem.slip_velocity(self.t + s, self.q + shift, v, self.args)[:, 0]
+        return problem.slip_velocity(self.t + s, self.q + shift, v, self.args)
 
 
 def double_crossing(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
