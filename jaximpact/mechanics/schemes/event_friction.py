@@ -1,6 +1,6 @@
-"""Steps of `EventCorrected` with Coulomb's friction in the plane: where slip stops or turns round, and contacts break away, is located as impacts are.
+"""Steps of `EventCorrected` with Coulomb's friction: where slip stops or turns round, and contacts break away, is located as impacts are.
 
-Between events every contact is open, sticks or slips one way, and the path is a cubic, as without friction. An event ends it where a gap closes, where the
+Between events every contact is open, sticks or slips (one way in the plane; in space see `slip_in_space`), and the path is a cubic, as without friction. An event ends it where a gap closes, where the
 force of a contact, linear in time, becomes one of pulling or leaves the cone of static friction, or where a slip vanishes: its time is differentiated by the
 implicit function theorem, and what contacts do behind it follows from Coulomb's law for accelerations, or, at an impact, for velocities.
 """
