@@ -135,7 +135,9 @@ def check_solution(problem: Problem, solution: Solution, args: Any) -> None:
     args = cast_numbers("args", args, dtype)
     t, q = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((), solution.q.shape[-1:]))
     try:
-        found = jax.eval_shape(lambda t, q: (problem.gaps(t, q, args), problem.generalised_force(t, q, q, args)), t, q)
+        # args are traced too: functions may look up their entries at a time or place
+        shapes = lambda t, q, args: (problem.gaps(t, q, args), problem.generalised_force(t, q, q, args))
+        found = jax.eval_shape(shapes, t, q, args)
     except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         raise ValueError(
             f"solution has q of {q.shape[0]} components, on which the problem's functions fail with these args: "

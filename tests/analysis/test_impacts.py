@@ -222,3 +222,14 @@ def test_a_rebound_that_no_step_shows():
         assert len(impacts(entry.problem, motion, args=case.args).accumulations) == 0
     with pytest.raises(ValueError, match="e must be a number, or have shape"):
         impacts(entry.problem, motion, args=case.args, e=[0.1, 0.2, 0.3])
+
+
+def test_functions_may_look_up_entries_of_args():
+    """A force from a table, at the place of the time in it: `solve` takes it, and so what reads its motion."""
+    table = np.array([-1.0, -2.0, -3.0])
+    ball = ji.Problem(
+        lambda t, q, v, args: args[jnp.floor(t).astype(int)] + 0 * q, lambda t, q, args: q, restitution=0.5
+    )
+    motion = ji.solve(ball, [0.3], [0.0], t1=0.9, h=0.01, args=table)
+    found = impacts(ball, motion, args=table)
+    assert found.t[0] == pytest.approx(np.sqrt(0.6), abs=0.02)  # a fall of 0.3 at -1, to O(h)
