@@ -70,6 +70,8 @@ gallery: setup
 # numbers that others published, beside ours
 outside: setup
 	$(BIN)/python experiments/outside/siconos_examples.py --out $(OUT)/outside
+	$(BIN)/python experiments/outside/control_problems.py --out $(OUT)/outside
+	$(BIN)/python experiments/outside/bounce_gradient.py --out $(OUT)/outside
 
 conformance: setup
 	$(BIN)/python -m pip install --quiet '.[peers]'

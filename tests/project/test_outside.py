@@ -3,11 +3,16 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
 
-from outside import siconos_examples
+from outside import bounce_gradient, control_problems, siconos_examples
+
+STARTS = bounce_gradient.STARTS
+# further than two steps of 0.1 from the kinks of the loss
+CLEAR = np.min(np.abs(STARTS[:, None] - np.arange(4)), axis=1) > 0.2
 
 
 def differences(name):
@@ -25,3 +30,23 @@ def test_examples_with_friction_are_those_of_siconos_to_the_order_of_the_scheme(
     """Of first order, both; velocities of a ball that bounces are off by g h, and by as much again for each impact."""
     for line in siconos_examples.compare(siconos_examples.EXAMPLES[name]()):
         assert float(line["ours - theirs"]) < 0.2 * max(1.0, float(line["size"])) and line["status"] == "OK"
+
+
+@pytest.mark.slow
+def test_the_first_control_problem_has_its_optimum():
+    """The least loss over time and angle of the impact, by descent over forces: two ways to the same number, and just below the grid's."""
+    control = control_problems.PROBLEMS["single"]
+    best, when = control_problems.optimum(control)
+    found = control_problems.affine(control)
+    assert found["last"] == pytest.approx(best, abs=1e-9) and found["impact"] == pytest.approx(when, abs=1e-4)
+    assert best < control.printed < best + 1e-3
+
+
+@pytest.mark.slow
+def test_a_bounce_has_the_right_slope_from_every_start():
+    assert (
+        np.abs(bounce_gradient.ours(20, bounce_gradient.ji.EventCorrected()) - bounce_gradient.exact(STARTS))[CLEAR]
+        < 1e-12
+    ).all()
+    turned = bounce_gradient.of_a_step_that_turns_round(20)[CLEAR]
+    assert np.mean(turned != bounce_gradient.exact(STARTS)[CLEAR]) == pytest.approx(2 / 3, abs=0.01)
