@@ -41,6 +41,7 @@ class Chosen(NamedTuple):
             ValueError: the solution is not one of the bodies.
         """
         bodies: Any = problem.constraints
+        refuse_friction(problem)
         check_pairs(problem, solution)
         pairs, impulse = np.asarray(solution.pairs), np.asarray(solution.impulse)
         n = bodies.number
@@ -79,6 +80,14 @@ def is_listed(problem: Problem) -> bool:
     """Whether a problem lists near pairs of bodies; TypeError if it is not a problem."""
     check_problem(problem)
     return problem.listed
+
+
+def refuse_friction(problem: Problem) -> None:
+    """Raises ValueError for listed bodies that rub, whose friction the analyses leave out."""
+    if problem.listed and problem.slip is not None:
+        raise ValueError(
+            "this analysis knows no friction of listed bodies: of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"
+        )
 
 
 def check_pairs(problem: Problem, solution: Solution) -> None:

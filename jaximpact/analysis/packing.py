@@ -15,7 +15,7 @@ from ..results import Arrays, Solution, with_names
 from ..results.result import Result
 from ..simulation.canonical_arrays import cast_numbers
 from .checks import check_result
-from .listed_pairs import check_pairs, is_listed
+from .listed_pairs import check_pairs, is_listed, refuse_friction
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,6 +104,7 @@ def packing(
         raise ValueError(
             "packing needs bodies whose near pairs are listed: state them by jaximpact.bodies, with lists=True if they are few"
         )
+    refuse_friction(problem)
     check_pairs(problem, solution)
     if np.ndim(solution.t) != 1:
         raise ValueError("packing is of one motion: give a lane, solution[3]")

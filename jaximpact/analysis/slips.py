@@ -20,6 +20,7 @@ from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Solution, with_names
 from ..simulation.canonical_arrays import cast_numbers, full_axes, split_friction
 from .checks import check_result, check_solution, one_lane, takes_study
+from .listed_pairs import refuse_friction
 
 STOP, BREAK, REVERSAL = "stop", "break", "reversal"
 
@@ -116,6 +117,7 @@ def slips(
     check_result("solution", solution, Solution, "solve or ensemble")
     if problem.slip is None or solution.friction_impulse is None:
         raise ValueError("slips: the problem has no friction; state it with slip= and friction=")
+    refuse_friction(problem)
     t, q, v, impulse, along = (
         np.asarray(getattr(solution, name)) for name in ("t", "q", "v", "impulse", "friction_impulse")
     )

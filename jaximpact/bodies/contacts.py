@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jax import Array, lax
 from ..compiler.scalar import Unsupported
 from ..jaxtools import linalg
 from ..jaxtools.linalg import solve_matrix_free
+from ..mechanics.friction import FrictionInfo
 from ..mechanics.linearisation import ORTHOGONAL, Metric
 from .mprgp_call import solve_mprgp
 
@@ -43,9 +44,9 @@ class PairContacts:
     pairs: int = field(metadata={"static": True})
     hi: Array | None = None
     hj: Array | None = None
+    slip: PairSlip | None = None
 
     dense: ClassVar[bool] = False
-    slip: ClassVar[None] = None  # these contacts know no friction
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -58,8 +59,26 @@ class PairContacts:
         return 2e-11
 
     def sliding(self, v: Array) -> PairContacts:
-        """Itself: see `Contacts.sliding`."""
-        return self
+        """See `Contacts.sliding`."""
+        return self if self.slip is None else replace(self, slip=self.slip._replace(velocity=self.slip.of(v)))
+
+    def rubbing(self, slip: PairSlip) -> PairContacts:
+        """Copy with tangential rows."""
+        return replace(self, slip=slip)
+
+    def friction_products(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array], Array]:
+        """Of normal and tangential rows together: functions from impulses (m, 1 + k) to the velocity jump (d,), and from it to velocities (m, 1 + k);
+        and the diagonal of the Delassus matrix (m, 1 + k).
+        """
+        slip: Any = self.slip
+        rows = (self, *slip.tangents)
+
+        def jump(x: Array) -> Array:
+            total = lambda name: sum(getattr(row, name) * x[:, a : a + 1] for a, row in enumerate(rows))
+            return self._sum_by_body(total("ri"), total("rj")).ravel()
+
+        velocity = lambda v: jnp.stack([row.velocity(v) for row in rows], axis=1)
+        return jump, velocity, jnp.stack([row.diagonal() for row in rows], axis=1)
 
     def velocity(self, v: Array) -> Array:
         """G v, (m,)."""
@@ -148,7 +167,8 @@ class PairContacts:
 
     def under(self, metric: Metric) -> PairContacts:
         """Copy whose responses use another metric."""
-        return replace(self, **responses(metric, self.i, self.j, self.gi, self.gj, self.bodies))
+        slip = None if self.slip is None else self.slip.under(metric)
+        return replace(self, slip=slip, **responses(metric, self.i, self.j, self.gi, self.gj, self.bodies))
 
     def masked(self, active: Array) -> PairContacts:
         """Copy with the gradients of inactive constraints set to zero."""
@@ -174,6 +194,32 @@ class PairContacts:
         parts = jnp.concatenate([of_i[:k], of_j[:k]])
         total = jnp.zeros(shape, of_i.dtype).at[ends].add(parts, mode="drop", wrap_negative_indices=False)
         return total + _sum_last_axis(jnp.swapaxes(walls, 1, 2))
+
+
+class PairSlip(NamedTuple):
+    """Tangential rows of contacts between bodies: `Slip` without any array of size contacts times coordinates.
+
+    ``tangents``, k of them, are contacts with the slip's gradients in place of the gaps'; ``drift``, ``friction`` and ``velocity`` as of `Slip`.
+    """
+
+    tangents: tuple[PairContacts, ...]
+    drift: Array
+    friction: Array
+    velocity: Array
+    before: Any = None
+
+    def of(self, v: Array) -> Array:
+        """Slip velocities (m, k) at v."""
+        return jnp.stack([row.velocity(v) for row in self.tangents], axis=1) + self.drift
+
+    def under(self, metric: Metric) -> PairSlip:
+        """With the responses of another metric."""
+        return self._replace(tangents=tuple(row.under(metric) for row in self.tangents))
+
+    def still(self) -> FrictionInfo:
+        """No friction at all."""
+        m, k = self.drift.shape
+        return FrictionInfo.none(m, k, self.drift.dtype)
 
 
 def _sum_last_axis(x: Array) -> Array:

@@ -48,10 +48,14 @@ def _move_carry(carry: tuple, old: int, new: int) -> tuple:
     neighbours = listed.neighbours._replace(
         i=widen(listed.neighbours.i, -1, old, new, empty), j=widen(listed.neighbours.j, -1, old, new, empty)
     )
-    state = listed._replace(state=listed.state.relisted(room), neighbours=neighbours, impulse=room(listed.impulse))
+    rubbed = lambda x: None if x is None else widen(x, -2, old, new)
+    impulse = (room if row.friction_impulse is None else rubbed)(listed.impulse)
+    state = listed._replace(state=listed.state.relisted(room), neighbours=neighbours, impulse=impulse)
 
     def of_row(row: Any) -> Any:
-        return row._replace(impulse=room(row.impulse), last=room(row.last), pairs=widen(row.pairs, -2, old, new, empty))
+        of_friction = {name: rubbed(getattr(row, name)) for name in ("friction_impulse", "friction_last")}
+        pairs = widen(row.pairs, -2, old, new, empty)
+        return row._replace(impulse=room(row.impulse), last=room(row.last), pairs=pairs, **of_friction)
 
     if hasattr(kept.buffer, "pairs"):
         kept = kept._replace(buffer=of_row(kept.buffer))
@@ -70,7 +74,9 @@ def widen(x: Any, axis: int, old: int, new: int, fill: Any = 0) -> Any:
 def with_slots(solution: Any, old: int, new: int, number: int) -> Any:
     """A solution of ``number`` bodies whose rows have slots for ``new`` pairs in place of ``old``."""
     impulse, pairs = widen(solution.impulse, -1, old, new), widen(solution.pairs, -2, old, new, number)
-    return replace(solution, impulse=impulse, pairs=pairs)
+    rubbed = solution.friction_impulse
+    rubbed = None if rubbed is None else widen(rubbed, -2, old, new)
+    return replace(solution, impulse=impulse, pairs=pairs, friction_impulse=rubbed)
 
 
 def trim_room(solution: Any, problem: Problem) -> Any:
@@ -100,4 +106,11 @@ def trim_room(solution: Any, problem: Problem) -> Any:
     chosen = np.sort(np.argsort(rank, axis=-1, kind="stable")[..., :new], axis=-1)
     axis = chosen.ndim - 1
     taken = lambda x, at: np.concatenate([np.take_along_axis(x, at, axis), np.split(x, [old], axis)[1]], axis)
-    return replace(solution, impulse=taken(impulse, chosen), pairs=taken(pairs, chosen[..., None]))
+    rubbed = solution.friction_impulse
+    if rubbed is not None:
+        rubbed = np.asarray(rubbed)
+        at = np.broadcast_to(chosen[..., None], (*chosen.shape, rubbed.shape[-1]))
+        rubbed = taken(rubbed, at)
+    return replace(
+        solution, impulse=taken(impulse, chosen), pairs=taken(pairs, chosen[..., None]), friction_impulse=rubbed
+    )

@@ -20,7 +20,7 @@ from .start import at_reach, too_short
 
 
 class Listed(NamedTuple):
-    """State of a scheme together with the ``neighbours`` and the impulse (m,) of its last step; attributes such as n, q and v are the scheme's."""
+    """State of a scheme together with the ``neighbours`` and the impulse of its last step, (m,) or with friction (m, 1 + k); attributes such as n, q and v are the scheme's."""
 
     state: Any
     neighbours: Neighbours
@@ -28,6 +28,13 @@ class Listed(NamedTuple):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)
+
+
+def impulses_of(info: Info) -> Array:
+    """Impulses (m,) of a step, or those along all rows (m, 1 + k) where contacts rub."""
+    if info.friction is None:
+        return info.impulse
+    return jnp.concatenate([info.impulse[:, None], info.friction.impulse], axis=1)
 
 
 @jax.tree_util.register_dataclass
@@ -46,7 +53,7 @@ class Listing(Wrapping):
             reach, _ = bodies.extent(t, motion.args, state.q.dtype)
             missed = jnp.any(too_short(at_reach(bodies, t, motion.q0, motion.args), reach))
             status = status | as_status(missed, Status.NEIGHBOURS_OUTRUN)
-        return Listed(state, neighbours, info.impulse), info._replace(status=status)
+        return Listed(state, neighbours, impulses_of(info)), info._replace(status=status)
 
     def step(self, problem: Problem, law: Any, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Step of the scheme on a renewed list; the solver starts from the impulses of the previous step."""
@@ -54,7 +61,7 @@ class Listing(Wrapping):
         neighbours, guess, before = self.renew_list(problem, motion, t, state)
         new, info = self.scheme.step(problem.near(neighbours), law.beginning(guess), motion, before)
         status = info.status | self.list_status(problem, motion, t, new.q, neighbours)
-        return Listed(new, neighbours, lax.stop_gradient(info.impulse)), info._replace(status=status)
+        return Listed(new, neighbours, lax.stop_gradient(impulses_of(info))), info._replace(status=status)
 
     @staticmethod
     def list_status(problem: Problem, motion: Motion, t: Array, q: Array, neighbours: Neighbours) -> Array:
@@ -83,8 +90,9 @@ class Listing(Wrapping):
             new = bodies.listed_near(points, jnp.where(pending, reach, -1 - skin), skin)
             slot = same_slots(old, new)
             slots = slot.shape[0]
+            known = lambda x: (slot < slots).reshape(-1, *[1] * (x.ndim - 1))
             moved = lambda x: jnp.concatenate(
-                [jnp.where(slot < slots, x[jnp.minimum(slot, slots - 1)], jnp.zeros((), x.dtype)), x[slots:]]
+                [jnp.where(known(x), x[jnp.minimum(slot, slots - 1)], jnp.zeros((), x.dtype)), x[slots:]]
             )
             return new, *map(moved, of_contacts)
 

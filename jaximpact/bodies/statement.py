@@ -16,7 +16,7 @@ from ..jaxtools.argument_checks import MAX_COUNT, check_memory, check_whole, is_
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.linearisation import Metric
 from ..mechanics.problem import OfBodies
-from .contacts import PairContacts, responses
+from .contacts import PairContacts, PairSlip, responses
 from .neighbours import Neighbours, search
 from .start import Facts
 
@@ -357,6 +357,13 @@ class SlipOfBodies:
     def __call__(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         return self.bodies.slip_at(t, q, v, args)
 
+    def sample(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+        """Slip velocities of the first two bodies, and of all bodies against their obstacles."""
+        bodies: Any = self.bodies
+        one, two = jnp.zeros(1, jnp.int32), jnp.full(1, min(1, bodies.number - 1), jnp.int32)
+        of_pairs, of_walls = bodies.slips_of(t, q, v, args, one, two)
+        return jnp.concatenate([of_pairs, of_walls.reshape(-1, of_pairs.shape[1])])
+
 
 def _of_one(every: Any) -> Any:
     """Shapes of one body's parameters, from those of all bodies."""
@@ -434,3 +441,33 @@ class NearBodies(OfBodies):
         drift = jax.jvp(lambda s: self(s, q, args), (t,), (jnp.ones_like(t),))[1]
         by_mass = responses(metric, first, second, gi, gj, n)
         return PairContacts(gap, drift, first, second, gi, gj, bodies=n, pairs=len(i), **by_mass)
+
+    def rubbed(self, metric: Metric, t: ArrayLike, q: Array, friction: Array, args: Any) -> PairSlip:
+        """The tangential rows of the contacts at (t, q), with coefficients ``friction`` (m,)."""
+        bodies, n = self.bodies, self.bodies.number
+        D, t = bodies.dimension(q), jnp.asarray(t, q.dtype)
+        own, each, still = bodies._own(t, args), q.reshape(n, D), jnp.zeros(D, q.dtype)
+        present, i, j = self._slots()
+        at_rest = jnp.broadcast_to(still, (len(i), D))
+        # affine in the velocities: its derivative anywhere
+        local = jax.vmap(jax.jacfwd(bodies.pair_slip, argnums=(2, 3)))
+        si, sj = local(each[i], each[j], at_rest, at_rest, *bodies._given(own, i, j))
+        drift = self.slip_at(t, q, jnp.zeros_like(q), args)
+        k = drift.shape[1]
+        slopes = jnp.zeros((n, 0, k, D), q.dtype)
+        if bodies.obstacle_slip is not None:
+            axes = (None, 0, None, None if bodies.each is None else 0)
+            slopes = jax.vmap(jax.jacfwd(bodies.wall_slip, argnums=2), in_axes=axes)(t, each, still, own)
+        walls = slopes.reshape(-1, k, D).astype(q.dtype)
+        ends = self.ends(len(drift))
+        first, second = ends[:, 0], jnp.where(ends[:, 1] < 0, n, ends[:, 1])
+        keep = lambda x: jnp.where(present[:, None, None], x.astype(q.dtype), 0)
+        si = jnp.concatenate([keep(si), walls])
+        sj = jnp.concatenate([keep(sj), jnp.zeros_like(walls)])
+
+        def tangent(a: int) -> PairContacts:
+            gi, gj = si[:, a], sj[:, a]
+            by_mass = responses(metric, first, second, gi, gj, n)
+            return PairContacts(drift[:, a], None, first, second, gi, gj, bodies=n, pairs=len(i), **by_mass)
+
+        return PairSlip(tuple(tangent(a) for a in range(k)), drift, friction, drift)

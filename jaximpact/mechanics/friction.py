@@ -55,6 +55,10 @@ class Slip(NamedTuple):
     @classmethod
     def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: Any) -> Slip:
         """At (t, q), with the responses of a metric."""
+        if problem.is_local:
+            bodies: Any = problem.constraints
+            friction = problem.friction_coefficients(problem.count(t, q, args), q.dtype, args)
+            return bodies.rubbed(metric, t, q, friction, args)
         slip = lambda v: problem.slip_velocity(t, q, v, args)
         none = jnp.zeros_like(q)
         drift = slip(none)

@@ -290,6 +290,10 @@ class Contacts(NamedTuple):
         """Copy whose contact law starts from the slip velocities at v (d,); unchanged without friction."""
         return self if self.slip is None else self._replace(slip=self.slip._replace(velocity=self.slip.of(v)))
 
+    def rubbing(self, slip: Slip) -> Contacts:
+        """Copy with tangential rows."""
+        return self._replace(slip=slip)
+
     def masked(self, active: Array) -> Contacts:
         """Copy with the gradients of inactive constraints set to zero."""
         rows, columns = jnp.where(active[:, None], self.jacobian, 0), jnp.where(active[None, :], self.response, 0)

@@ -93,6 +93,11 @@ class MotionLoop:
         wanted = program.sensitivity in ("corrected", "discrete")
         differentiated = wanted and self.problem.constraints is not None
         self.corrected = program.sensitivity == "corrected" and differentiated and not self.locates
+        if wanted and self.problem.listed and self.problem.slip is not None:
+            raise ValueError(
+                f"sensitivity={program.sensitivity!r}: derivatives of bodies in lists with friction are not known; give sensitivity='none', or of few "
+                "bodies Bodies(lists=False), all pairs"
+            )
         wrapper = Corrected if self.problem.slip is None else FrictionCorrected
         self.scheme: Any = wrapper(program.scheme) if self.corrected else program.scheme
         self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
@@ -229,7 +234,8 @@ class MotionLoop:
             held = jnp.where(finite(state), row.joint_impulse + info.joints.impulse, jnp.nan)
             others |= {"joint_impulse": held, "joint_last": info.joints.impulse}
         if info.friction is not None:
-            rubbed = jnp.where(finite(state), row.friction_impulse + info.friction.impulse, jnp.nan)
+            earlier = jnp.zeros_like(row.friction_impulse) if self.listed else row.friction_impulse
+            rubbed = jnp.where(finite(state), earlier + info.friction.impulse, jnp.nan)
             others |= {"friction_impulse": rubbed, "friction_last": info.friction.impulse}
         return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched, stop, **others)
 

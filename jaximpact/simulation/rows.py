@@ -53,7 +53,7 @@ class Row(NamedTuple):
         moved = self._replace(q=self.q - back * self.chord)
         if self.joint_impulse is not None:
             moved = moved._replace(joint_impulse=self.joint_impulse - (back / h) * self.joint_last)
-        if self.friction_impulse is not None:
+        if self.friction_impulse is not None and self.pairs is None:
             moved = moved._replace(friction_impulse=self.friction_impulse - (back / h) * self.friction_last)
         return moved if self.pairs is not None else moved._replace(impulse=self.impulse - (back / h) * self.last)
 

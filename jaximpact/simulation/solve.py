@@ -144,7 +144,9 @@ def solve(
         call = partial(bind, trajectory, structure(program, motion), program, execution=execution)
     else:
         clock = is_traced(motion.t0, motion.t1, motion.h)
-        known = program.replace(sensitivity=sensitivity or "corrected", length=number, clock=clock)
+        # of bodies in lists with friction no derivative is known, which is said where one is taken
+        taken = "none" if problem.listed and problem.slip is not None else "corrected"
+        known = program.replace(sensitivity=sensitivity or taken, length=number, clock=clock)
         call = partial(one_lane, known, task=trajectory)
     with differentiable(), progress_bar(number) if progress else nullcontext():
         found = call_interruptibly(lambda: call(motion), number)

@@ -15,6 +15,7 @@ from jax import Array
 
 from ..jaxtools.jaxpr_tools import depends_on
 from ..mechanics.contact.cones import direction
+from ..mechanics.friction import Slip
 from ..mechanics.joints import DEPENDENT, Joints
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Closure, Metric, closure, linearise
@@ -131,6 +132,21 @@ class FrictionReport(NamedTuple):
     def of(cls, problem: Problem, gradient: Array, t: Array, q: Array, v: Array, args: Any) -> FrictionReport:
         """With the gradients of the gaps (m, d): tangents are independent of them, and of each other."""
         tangents = jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(v)
+        return cls.along(problem, gradient, tangents, args)
+
+    @classmethod
+    def of_list(cls, problem: Problem, contacts: Any, t: Array, q: Array, args: Any) -> FrictionReport:
+        """Of bodies in a list: their `PairContacts`, with gradients by either body's coordinates; empty slots have none."""
+        rows = lambda x: jnp.concatenate([x.gi, x.gj], axis=1)
+        slip: Any = Slip.at(problem, Metric(None), t, q, args)
+        found = cls.along(problem, rows(contacts), jnp.stack([rows(x) for x in slip.tangents], axis=1), args)
+        occupied = (contacts.i < contacts.bodies) & (contacts.diagonal() > 0)
+        return found._replace(tangentless=found.tangentless & occupied)
+
+    @classmethod
+    def along(cls, problem: Problem, gradient: Array, tangents: Array, args: Any) -> FrictionReport:
+        """Of gradients (m, d) and tangents (m, k, d)."""
+        q = gradient
         friction = problem.friction_coefficients(len(gradient), q.dtype, args)
         found, left = [direction(gradient)], jnp.ones_like(friction, dtype=bool)
         for k in range(tangents.shape[1]):
@@ -246,7 +262,11 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     if problem.switches is not None:
         found = found._replace(switches=SwitchReport.of(problem, t0, q0, v0, args))
     if problem.slip is not None:
-        found = found._replace(friction=FrictionReport.of(problem, contacts.jacobian, t0, q0, v0, args))
+        if contacts.dense:
+            report = FrictionReport.of(problem, contacts.jacobian, t0, q0, v0, args)
+        else:
+            report = FrictionReport.of_list(near, contacts, t0, q0, args)
+        found = found._replace(friction=report)
     return found if joints is None else found._replace(joints=JointReport.of(joints, q0, given, h))
 
 

@@ -100,13 +100,15 @@ def check_friction(
 ) -> None:
     """Raises if slip or the coefficients of friction have a wrong shape or value, or the scheme has no friction."""
     t, stated = np.zeros((), q0.dtype), "slip(t, q, v, args)"
-    shape = shape_of(stated, problem.slip, t, q0, v0, args)
-    if shape not in ((m,), (m, 1), (m, 2)):
+    # all pairs of many bodies would be too many
+    slip: Any = problem.slip.sample if problem.listed else problem.slip  # type: ignore[union-attr]
+    shape = shape_of(stated, slip, t, q0, v0, args)
+    if not problem.listed and shape not in ((m,), (m, 1), (m, 2)):
         raise ValueError(
             f"{stated} must return one velocity for each of {m} contacts, ({m},), or ({m}, 2) in space, got {shape}"
         )
-    slopes = lambda v: jax.jacfwd(lambda v: problem.slip_velocity(t, q0, v, args))(v)
-    if depends_on(slopes, (v0,), on=(0,)):
+    slopes = lambda v, along: jax.jvp(lambda v: jnp.asarray(slip(t, q0, v, args), q0.dtype), (v,), (along,))[1]
+    if depends_on(slopes, (v0, v0), on=(0,)):
         raise ValueError(
             f"{stated} must be affine in v: a velocity of one body against the other, without squares, norms or branches of v"
         )
@@ -199,8 +201,12 @@ def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
         raise ValueError(
             f"restitution must be one number, got shape {jnp.shape(e)}: listed contacts come and go{dense}"
         )
-    if problem.slip is not None:
-        raise ValueError(f"friction is not known of listed bodies yet{dense}")
+    if problem.static_friction is not None:
+        raise ValueError(f"static_friction is not known of listed bodies{dense}")
+    if problem.slip is not None and not callable(problem.friction) and jnp.ndim(problem.friction) > 0:
+        raise ValueError(
+            f"friction must be one number, got shape {jnp.shape(problem.friction)}: listed contacts come and go{dense}"
+        )
     if problem.contacts is not None:
         raise ValueError(f"contacts=...: contacts of a list of near pairs come and go, and have no names{dense}")
 

@@ -72,7 +72,7 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
         "joints": (problem.joints, (t, q, args)),
         "switches": (problem.switches, everything),
         "reset": (None if problem.reset is None else problem.states_behind, everything),
-        "slip": (problem.slip, everything),
+        "slip": (getattr(problem.slip, "sample", problem.slip) if problem.listed else problem.slip, everything),
         **{name: (getattr(problem, name), (args,)) for name in OF_FRICTION},
         "restitution": (problem.restitution, (speeds_of(problem, t, q, args), args)),
     }

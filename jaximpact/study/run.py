@@ -251,9 +251,9 @@ class Run:
             if not full:
                 row = jax.tree.map(np.asarray, found)
                 if self._program.problem.listed:
-                    like = replace(_EMPTY, q=row["q"], impulse=row["impulse"], pairs=row["pairs"])
-                    like = trim_room(like, self._stated)
-                    row |= {"impulse": like.impulse, "pairs": like.pairs}
+                    names = [x for x in ("q", "impulse", "pairs", "friction_impulse") if x in row]
+                    like = trim_room(replace(_EMPTY, **{name: row[name] for name in names}), self._stated)
+                    row |= {name: getattr(like, name) for name in names}
                 told = {name: np.asarray(x) for name, x in account._asdict().items() if x is not None}
                 return row, told, new
             problem = self._program.problem

@@ -37,6 +37,13 @@ def random_problem(rng, m, k, dof=None):
     return rows @ rows.T, (rows @ velocity).reshape(m, 1 + k)
 
 
+def test_nothing_is_left_of_a_contact_that_opens_without_friction():
+    # straight away from the surface, and across it: the residual is min(w_n, x_n)
+    w, none = jnp.array([[1.0, 0.0], [1.0, 0.5]]), jnp.zeros((2, 2))
+    assert np.all(cones.residual(w, none, 0.0)[:, 0] == 0)
+    assert np.all(cones.project(-w[:1], 0.0) == 0)
+
+
 def law_violation(matrix, offset, mu, x):
     """By how much Coulomb's law fails [velocity], straight from its statement."""
     w = (matrix @ x.ravel()).reshape(x.shape) + offset

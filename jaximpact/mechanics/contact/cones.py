@@ -54,7 +54,8 @@ def project(x: Array, mu: ArrayLike) -> Array:
     mu = _beside(mu, x)
     normal, tangent = x[..., :1], x[..., 1:]
     size = length(tangent)
-    inside, polar = size <= mu * normal, mu * size <= -normal
+    # with mu = 0 what is behind the cone is not inside it
+    inside, polar = (size <= mu * normal) & (normal >= 0), mu * size <= -normal
     pushed = jnp.where(polar, 0, (normal + mu * size) / (1 + mu**2))
     slipping = jnp.concatenate([pushed, mu * pushed * direction(tangent)], axis=-1)
     return jnp.where(inside, x, slipping)

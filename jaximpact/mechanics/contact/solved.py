@@ -20,7 +20,8 @@ from ..friction import FrictionInfo
 from ..linearisation import Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
-from .cones import ConeProblem, dependent, jams
+from .cone_products import Scaled
+from .cones import OPEN, SLIP, STICK, ConeProblem, dependent, direction, jams, modes_of
 from .geodesic import project_geodesic
 from .implicit_derivative import reaction
 from .laws import ContactLaw, Reaction, Target, restrict_problem
@@ -42,7 +43,7 @@ class Solved(ContactLaw):
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
         """Solves on a working set, and again on a larger one while a contact outside it is violated."""
         if contacts.slip is not None:
-            return self._with_friction(contacts, offset, among)
+            return (self._with_friction if contacts.dense else self._with_friction_of_list)(contacts, offset, among)
         contacts, offset = restrict_problem(contacts, offset, among)
         m, d = contacts.shape
         if m == 0:
@@ -81,6 +82,31 @@ class Solved(ContactLaw):
         status |= as_status(redundant, Status.IMPULSES_NOT_UNIQUE)
         friction = FrictionInfo(x[:, 1:], mode, slipping, breaks)
         return Reaction(cones.response @ x.ravel(), x[:, 0], acts, residual, iterations, status, friction)
+
+    def _with_friction_of_list(self, contacts: Any, offset: Array, among: Array | None) -> Reaction:
+        """Solves the problem of cones by products with the rows of listed contacts, without derivative."""
+        slip = contacts.slip
+        among = jnp.ones(offset.shape, bool) if among is None else among
+        jump, velocity, diagonal = contacts.friction_products()
+        b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
+        sizes = jnp.where(among, jnp.max(jnp.abs(b), axis=1), 0)
+        largest = jnp.max(sizes, initial=0.0)
+        floor = 64 * jnp.finfo(offset.dtype).eps * (sizes + 2 * largest)
+        allowed = jnp.maximum(self.solver.allowed(largest), jnp.maximum(floor, jnp.finfo(offset.dtype).tiny))
+        # met with a margin: it is looked at again with other roundings
+        scaled = Scaled.of(diagonal, b, slip.friction, among, 0.5 * allowed)
+        guess = jnp.zeros_like(b) if self.guess is None else self.guess
+        x, iterations, residual = self.solver.frictional_impulses_of_list(lambda x: velocity(jump(x)), scaled, guess)
+        pushed = jump(x)
+        w, acts = velocity(pushed) + b, x[:, 0] > 0
+        mode = jnp.where(acts, modes_of(w, scaled.largest[:, None] * x, slip.friction, 1e4 * allowed), OPEN)
+        slipping = jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
+        status = as_status(~(residual <= jnp.max(allowed)), Status.PROJECTION_NOT_CONVERGED)
+        # more rows than coordinates depend on each other; whether fewer do is not looked at
+        rows = jnp.sum(jnp.where(acts, jnp.where(mode == STICK, b.shape[1], 1), 0))
+        status |= as_status(rows > contacts.shape[1], Status.IMPULSES_NOT_UNIQUE)
+        friction = FrictionInfo(x[:, 1:], mode.astype(jnp.int32), slipping)
+        return Reaction(pushed, x[:, 0], acts, residual, iterations, status, friction)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         time, base = target.time, target.base

@@ -8,12 +8,14 @@ position. The interface for steps is in `laws`; curved constraints and derivativ
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
 from ..linearisation import Contacts
+from .cone_products import Scaled, frictional_impulses_by_products
 from .cone_solver import frictional_impulses, solve_exactly
 
 
@@ -65,6 +67,13 @@ class ContactSolver(abc.ABC):
         Unless a solver has its own method, by Newton's and by pivots.
         """
         return frictional_impulses(delassus, offset, friction, guess, candidates, tolerance, method=solve_exactly)
+
+    def frictional_impulses_of_list(
+        self, product: Callable[[Array], Array], problem: Scaled, guess: Array
+    ) -> tuple[Array, Array, Array]:
+        """The same of contacts in a list, as `cone_products.frictional_impulses_by_products` says; of solvers that take lists."""
+        limit: int = self.max_iterations  # type: ignore[attr-defined]
+        return frictional_impulses_by_products(product, problem, guess, limit)
 
     def allowed(self, speed: Array) -> Any:
         """Tolerated KKT residual, (), for contacts that close at ``speed`` ()."""

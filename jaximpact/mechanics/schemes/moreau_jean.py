@@ -127,7 +127,7 @@ class MoreauJean(Scheme):
         if problem.slip is not None:
             # where the new velocity slips: a contact that sticks to a moving body then moves with it, to second order
             slip = Slip.at(problem, metric, t_new, q + h * v, args)._replace(before=state.friction)
-            contacts = contacts._replace(slip=slip)
+            contacts = contacts.rubbing(slip)
         before = contacts.gap_velocity(v)
         e = problem.restitution_at(motion.e, before, args)
         motion = motion._replace(e=e)

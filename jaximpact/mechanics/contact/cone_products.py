@@ -1,0 +1,135 @@
+"""Contacts with Coulomb friction by products with their rows alone, for lists of near pairs: accelerated projected gradients on the cones.
+
+Nesterov's method with restart, as `cone_splitting.projected_gradient`, on normal and tangential rows each scaled to a unit diagonal: the cone of
+a contact stays round, with another coefficient. De Saxce's shift mu |w_t| follows every iteration; where that makes no way any more it is
+held until the convex problem that it leaves is solved to a tenth of what it is wrong by (V. Acary et al., A formulation of the linear discrete Coulomb
+friction problem via convex optimization, ZAMM 91 (2011)). No theorem says that the first converges, and the second does for small mu.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .cones import length, project, residual
+
+STALLED = 400  # iterations without a better residual, after which the shift is held
+GIVEN_UP = 6000  # after which no better one is looked for
+HELD = 0.1  # share of the shift's error to which the convex problem is solved
+
+
+class Scaled(NamedTuple):
+    """Problem w = A x + b in scaled impulses x (m, 1 + k), A of unit diagonal: ``root`` (m, 1 + k) times w are velocities, ``scale`` times x impulses.
+
+    ``largest`` (m,) are the largest diagonal entries of the contacts, ``mu`` (m,) the coefficients and ``within`` those of the scaled cones; ``allowed``
+    (m,) the natural residuals to reach [velocity].
+    """
+
+    b: Array
+    root: Array
+    scale: Array
+    largest: Array
+    mu: Array
+    within: Array
+    allowed: Array
+
+    @classmethod
+    def of(cls, diagonal: Array, offset: Array, mu: Array, among: Array, allowed: Array) -> Scaled:
+        """Of diagonal entries (m, 1 + k) and velocities ``offset`` (m, 1 + k), of the contacts ``among`` (m,); others have no impulse."""
+        taken = among & (diagonal[:, 0] > 0)
+        across = jnp.max(diagonal[:, 1:], axis=1, keepdims=True)
+        root = jnp.sqrt(jnp.concatenate([diagonal[:, :1], jnp.broadcast_to(across, diagonal[:, 1:].shape)], axis=1))
+        present = taken[:, None] & (root > 0)
+        root = jnp.where(present, root, 1)
+        apart = jnp.zeros_like(offset).at[:, 0].set(1)
+        b = jnp.where(taken[:, None], offset / root, apart)
+        mu = jnp.where(taken, mu, 0)
+        largest = jnp.where(taken, jnp.max(diagonal, axis=1), 1)
+        return cls(b, root, jnp.where(present, 1 / root, 0), largest, mu, mu * root[:, 1] / root[:, 0], allowed)
+
+    def errors(self, x: Array, ax: Array) -> Array:
+        """Natural residuals (m,) [velocity]."""
+        found = residual(self.root * (ax + self.b), self.largest[:, None] * self.scale * x, self.mu)
+        return jnp.max(jnp.abs(found), axis=1)
+
+    def excess(self, x: Array, ax: Array) -> Array:
+        """The largest natural residual by what is allowed, ()."""
+        return jnp.max(self.errors(x, ax) / self.allowed, initial=0.0)
+
+    def shift(self, ax: Array) -> Array:
+        """De Saxce's shift mu |w_t| (m,)."""
+        return self.within * length((ax + self.b)[:, 1:])[:, 0]
+
+
+class Way(NamedTuple):
+    """State of the iteration: impulses x and the point y ahead of them, with their products; the shift (m,) in use, the step's inverse, the weight
+    of the momentum; and the best impulses, their excess and when they were found.
+    """
+
+    x: Array
+    ax: Array
+    y: Array
+    ay: Array
+    shift: Array
+    bound: Array
+    weight: Array
+    steps: Array
+    best: Array
+    least: Array
+    since: Array
+
+
+def frictional_impulses_by_products(
+    product: Callable[[Array], Array], problem: Scaled, guess: Array, limit: int
+) -> tuple[Array, Array, Array]:
+    """Impulses (m, 1 + k) in their cones, iterations () and the largest natural residual () [velocity].
+
+    ``product``: from impulses (m, 1 + k) to velocities (m, 1 + k); ``guess`` (m, 1 + k): impulses to begin with.
+    """
+    eps, tiny = float(jnp.finfo(guess.dtype).eps), float(jnp.finfo(guess.dtype).tiny)
+    scaled = lambda x: problem.scale * product(problem.scale * x)
+
+    def body(now: Way) -> Way:
+        w = (now.ay + problem.b).at[:, 0].add(now.shift)
+        new = project(now.y - w / now.bound, problem.within)
+        a_new = scaled(new)
+        step = new - now.y
+        curvature, size = jnp.sum(step * (a_new - now.ay)), jnp.sum(step**2)
+        accept = ~(curvature > now.bound * size * (1 + 1e3 * eps) + tiny)
+        restart = jnp.sum((now.y - new) * (new - now.x)) > 0
+        weight = jnp.where(restart, 1.0, 0.5 * (1 + jnp.sqrt(1 + 4 * now.weight**2)))
+        momentum = jnp.where(restart, 0.0, (now.weight - 1) / weight)
+        choose = lambda yes, no: jnp.where(accept, yes, no)
+        x, ax = choose(new, now.x), choose(a_new, now.ax)
+        y, ay = choose(new + momentum * (new - now.x), now.y), choose(a_new + momentum * (a_new - now.ax), now.ay)
+        bound = choose(now.bound, jnp.maximum(1.5 * now.bound, curvature / jnp.where(size > 0, size, 1)))
+        excess = problem.excess(x, ax)
+        better = excess < now.least
+        best, least = jnp.where(better, x, now.best), jnp.where(better, excess, now.least)
+        since = jnp.where(better, now.steps, now.since)
+        shift = next_shift(problem, now, x, ax, ay, now.steps - since > STALLED)
+        return Way(x, ax, y, ay, shift, bound, choose(weight, now.weight), now.steps + 1, best, least, since)
+
+    def continues(now: Way) -> Array:
+        return (now.least > 1) & (now.steps < limit) & (now.steps - now.since < GIVEN_UP)
+
+    x = project(jnp.where(problem.scale > 0, problem.root * guess, 0), problem.within)
+    ax = scaled(x)
+    one, none = jnp.ones((), x.dtype), jnp.zeros((), jnp.int32)
+    start = Way(x, ax, x, ax, problem.shift(ax), one, one, none, x, problem.excess(x, ax), none)
+    now = lax.while_loop(continues, body, start)
+    # the products of many steps were summed up
+    error = jnp.max(problem.errors(now.best, scaled(now.best)), initial=0.0)
+    return problem.scale * now.best, now.steps, error
+
+
+def next_shift(problem: Scaled, now: Way, x: Array, ax: Array, ay: Array, stalled: Array) -> Array:
+    """Shift (m,) of the next iteration: that of the point ahead, or, once ``stalled``, the one in use until its convex problem is solved."""
+    wanted = problem.shift(ax)
+    w = (ax + problem.b).at[:, 0].add(now.shift)
+    left = jnp.max(jnp.abs(x - project(x - w, problem.within)), initial=0.0)
+    kept = jnp.where(left < HELD * jnp.max(jnp.abs(wanted - now.shift), initial=0.0), wanted, now.shift)
+    return jnp.where(stalled, kept, problem.shift(ay))
