@@ -119,6 +119,8 @@ def check_friction(
         why = "its theory has no friction" if scheme.traits.restitution == "one" else "it does not know friction"
         raise ValueError(f"{name} takes no friction, as {why}: use MoreauJean()")
     check_coefficients_of("friction", problem.friction, shape_of, m, args)
+    if problem.listed and callable(problem.friction) and shape_of("friction(args)", problem.friction, args) != ():
+        raise ValueError("friction(args) must return one number: listed contacts come and go")
     if problem.static_friction is not None:
         check_coefficients_of("static_friction", problem.static_friction, shape_of, m, args)
 

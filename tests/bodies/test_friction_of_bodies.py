@@ -161,6 +161,8 @@ def test_what_lists_refuse():
         call(problem.replace(static_friction=0.5))
     with pytest.raises(ValueError, match="friction must be one number"):
         call(problem, friction=np.full(3, 0.3))
+    with pytest.raises(ValueError, match="must return one number: listed"):
+        call(problem.replace(friction=lambda args: jnp.full(problem.count(0.0, jnp.asarray(q0), None), 0.3)))
     with pytest.raises(ValueError, match="takes no friction"):
         call(problem, scheme=ji.Maury())
     found = call(problem)

@@ -357,3 +357,22 @@ def test_random_rods_are_those_of_small_steps():
     )
     trusted = np.asarray(found.trusted)
     assert trusted.sum() > 0.5 * lanes and np.quantile(off[trusted], 0.93) < 0.05
+
+
+CORNER = ji.Problem(
+    lambda t, q, v, args: jnp.zeros(3),
+    lambda t, q, args: q[:2],
+    np.array([1.0, 1.0, 0.02]),
+    slip=lambda t, q, v, args: jnp.stack([v[1] - 0.2 * v[2], v[0] + 0.2 * v[2]]),
+    friction=0.3,
+)
+
+
+@pytest.mark.parametrize(("apart", "coupled"), [(1e-4, True), (0.1, False)])
+def test_an_impact_whose_friction_strikes_another_wall_is_told(apart, coupled):
+    """A disk in a corner: percussions of both walls in one step have another end than one after the other, as friction at each is along the other's normal."""
+    found = ji.solve(CORNER, [0.1, 0.1 + apart, 0.0], [-1.0, -1.0, 0.0], t1=0.5, h=0.02, e=0.5)
+    assert found.status == (ji.Status.IMPULSES_COUPLED if coupled else 0)
+    # one by one: at each wall the slip ends, for which a third of it is needed of a solid disk
+    if not coupled:
+        np.testing.assert_allclose(found.v[-1], [5 / 9, 1 / 3, -25 / 9], atol=1e-12)

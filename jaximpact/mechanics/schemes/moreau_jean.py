@@ -28,7 +28,7 @@ from ..contact.cones import length
 from ..contact.laws import ContactLaw, Reaction
 from ..contact.static_friction import modes_at
 from ..friction import FrictionInfo, Slip
-from ..linearisation import Contacts, Metric, acceleration, closure, is_steady, linearise
+from ..linearisation import ORTHOGONAL, Contacts, Metric, acceleration, closure, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
@@ -165,6 +165,9 @@ class MoreauJean(Scheme):
         info = Info.of(found, metric, new.q, chord, e)
         if problem.slip is not None and law.solves:
             info = info._replace(status=info.status | energy_status(contacts, found, before, v, free, w, e))
+            if contacts.dense and found.acts.shape[0] > 1:
+                status_of_percussions = percussion_status(contacts, found, before, free - v, e)
+                info = info._replace(status=info.status | status_of_percussions)
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
         if callable(problem.restitution):
             status |= restitution_status(e, active & (before < 0))
@@ -316,6 +319,32 @@ def energy_status(
     forced = jnp.sum(jnp.abs(normal * (closing - before))) + jnp.sum(jnp.abs(along * (slip.of(free) - slip.of(v))))
     noise = jnp.finfo(v.dtype).eps ** 0.5 * jnp.sum(contacts.diagonal() * normal**2)
     return as_status((work > forced + noise) & jnp.any(e > 0), Status.ENERGY_GAINED)
+
+
+def percussion_status(contacts: Contacts, found: Reaction, before: Array, kick: Array, e: Array) -> Array:
+    """IMPULSES_COUPLED, if an impact with restitution sends a percussion through another contact that rubs: one by one they give other velocities.
+
+    Impulses within twice what the forces of the step do, which change velocities by ``kick`` (d,), are those of lasting contacts.
+    """
+    contacts, found, before, kick, e = lax.stop_gradient((contacts, found, before, kick, e))
+    slip: Any = contacts.slip
+    m, k, _ = slip.jacobian.shape
+    forced = 2 * contacts.velocity_terms(kick)
+    struck = found.acts & (contacts.diagonal() * found.impulse > forced)
+    strikes = struck & (before < -forced) & (e > 0)
+
+    def coupled() -> Array:
+        rows, responses = slip.rows(contacts.jacobian), slip.responses(contacts.response)
+        size = jnp.sqrt(jnp.abs(jnp.sum(rows * responses.T, axis=1)))
+        along = jnp.broadcast_to(slip.friction[:, None] > 0, (m, k))
+        rubs = jnp.concatenate([jnp.ones((m, 1), bool), along], axis=1).ravel()
+        large = jnp.abs(rows @ responses) > ORTHOGONAL * size[:, None] * size[None, :]
+        large = (large & rubs[:, None] & rubs[None, :]).reshape(m, 1 + k, m, 1 + k)
+        pairs = jnp.any(large, axis=(1, 3)) & ~jnp.eye(m, dtype=bool)
+        return jnp.any(pairs & strikes[:, None] & struck[None, :])
+
+    some = jnp.any(strikes) & (jnp.sum(struck) > 1)
+    return as_status(lax.cond(some, coupled, lambda: jnp.zeros((), bool)), Status.IMPULSES_COUPLED)
 
 
 def delay(e: Any) -> tuple[Array, Array]:
