@@ -26,7 +26,7 @@ try:
 except ImportError:
     numba_loops = None
 
-SMALL = 8  # coordinates up to which there is native code
+SMALL = 72  # coordinates up to which there is native code
 MANY = 10_000  # lanes from which all cores are worth a row
 # where plain JAX takes minutes: left to --full, and hours: left out
 SLOW = {("double-pendulum", 10_000), ("links-4", 1000), ("links-6", 1000), ("pile-16", 1)}
