@@ -93,7 +93,8 @@ def test_a_bullet_that_goes_through_a_disk_unseen_is_told(scheme, execution, sin
     # the outermost twentieth is met at a sine below STEEP, or with h = 0.1 left unseen by as little
     through = unmoved & (np.abs(aside) < 0.95)
     assert not np.any(through & ~told), q0[through & ~told]
-    assert not np.any(told & (np.abs(aside) > 1))
+    # a scheme that pushes where its gap is predicted to close moves what would pass by, and says so
+    assert not np.any(told & unmoved & (np.abs(aside) > 1))
     assert not np.any(told & (h < 1))
     if not isinstance(scheme, ji.Maury):  # whose prediction stops them far away
         assert np.sum(through) > 5
