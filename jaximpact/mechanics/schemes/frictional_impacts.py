@@ -1,0 +1,131 @@
+"""Impacts of `event_friction`: Newton's law and Coulomb's, and contacts that an impact opens so slowly that they stay."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..contact.cone_solver import frictional_impulses
+from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, direction, jams, length
+from ..contact.static_friction import cones_in_act
+from ..friction import FrictionInfo, Slip
+from ..linearisation import gap_derivatives, joint_acceleration
+from ..motion import Motion
+from ..problem import Problem
+from ..status import Status, as_status
+from .events import Event, noise
+from .frictional import Balance
+from .rubbing_paths import braking, slip_noise
+
+BRIEF = (
+    8  # steps of flight under the largest acceleration of a gap, within which it is asked whether a contact falls back
+)
+SHARP = 1e-12  # relative accuracy of percussions
+
+
+class Struck(NamedTuple):
+    """Velocity (d,) behind the impact law, impulses (m, 1 + k), contacts (m,) that ``lands`` to last, that ``opened``, and whose slip ``rests``; gap velocities up to which
+    an impact is too ``slow`` to be resolved; the largest acceleration of a gap without forces, ``pull`` (); ``error`` (); status ()."""
+
+    v: Array
+    impulse: Array
+    lands: Array
+    opened: Array
+    rests: Array
+    slow: Array
+    pull: Array
+    error: Array
+    status: Array
+
+
+def strike(
+    problem: Problem, motion: Motion, event: Event, slip: Slip, impact: Array, among: Array, stuck: Array, way: Array
+) -> Struck:
+    """Newton's law and Coulomb's for the contacts of an ``impact`` (m,) with those ``among`` (m,), of which ``stuck`` (m,) stuck and others slip ``way`` (m, k)."""
+    (t, q, v, metric, contacts, speed), h, args = event, motion.h, motion.args
+    frozen = lax.stop_gradient((t, q, v, args))
+    free, _ = joint_acceleration(problem, lax.stop_gradient(metric), *frozen)
+    _, turning = gap_derivatives(problem, *frozen)
+    normal = contacts.velocity(free)
+    slow = lax.stop_gradient(2 * h * (jnp.abs(normal) + jnp.abs(turning)))
+    e = jnp.broadcast_to(motion.e, speed.shape)
+    lands = lax.stop_gradient(impact & (e * jnp.abs(speed) <= slow) & ((e <= 0) | (normal + turning < 0)))
+    offset = jnp.where(impact & ~lands, (1 + e) * speed, speed)
+    cones = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), offset)
+    unit = lax.stop_gradient(jnp.max(jnp.where(among[:, None], jnp.abs(cones.offset), 0), initial=0.0))
+    matrix, none = cones.delassus(), jnp.zeros_like(cones.offset)
+    resolution = 1e3 * SHARP * unit + slip_noise(slip, v)
+
+    def solve(cones: ConeProblem) -> tuple[Array, Array, Array]:
+        return frictional_impulses(matrix, cones.offset, cones.friction, none, among, SHARP * unit)
+
+    if cones.static is not None:
+        mode = jnp.where(among & ~impact, jnp.where(stuck, STICK, SLIP), OPEN).astype(jnp.int32)
+        before = FrictionInfo(none[:, 1:], mode, jnp.where((mode == SLIP)[:, None], way, 0))
+        cones, _ = cones_in_act(cones, before, lambda of: of.modes(solve(of)[0], resolution))
+    x, _, error = solve(cones)
+    change = (matrix @ x.ravel()).reshape(x.shape)
+    after = speed + change[:, 0]
+    terms = jnp.abs(v) + jnp.abs(cones.response) @ jnp.abs(x).ravel()
+    opened = among & (after > noise(contacts, terms, speed))
+    work = lax.stop_gradient(jnp.sum(x * (jnp.concatenate([speed[:, None], slip.of(v)], axis=1) + 0.5 * change)))
+    scale = lax.stop_gradient(jnp.sum(jnp.abs(x * change)))
+    acts = lax.stop_gradient(x[:, 0]) > 0
+    mu = lax.stop_gradient(cones.friction)
+    allowed = 1e-9 * unit + jnp.finfo(v.dtype).eps ** 0.75 * unit
+    status = (
+        as_status(~(error <= allowed), Status.PROJECTION_NOT_CONVERGED)
+        | as_status(jnp.any(acts & jams(lax.stop_gradient(matrix), mu)), Status.FRICTION_JAMMED)
+        | as_status((work > jnp.finfo(v.dtype).eps ** 0.5 * scale) & jnp.any(e > 0), Status.ENERGY_GAINED)
+    )
+    # an impulse near the edge of its cone, or a slip that all but vanishes, may be of the other kind beside this motion
+    w = lax.stop_gradient(cones.velocity(x))
+    own = lax.stop_gradient(cones.scales())
+    room = own * (mu * x[:, 0] - length(x[:, 1:])[:, 0])
+    slack = 2e-3 * h * length(slip.jacobian @ lax.stop_gradient(free))[:, 0] + resolution
+    speeds = length(w[:, 1:])[:, 0]
+    moves = speeds > resolution
+    near = acts & (mu > 0) & jnp.where(moves, speeds <= slack, room <= slack)
+    status |= as_status(jnp.any(near & impact), Status.DERIVATIVE_FRICTION)
+    return Struck(
+        v + cones.response @ x.ravel(),
+        x,
+        lands,
+        opened,
+        (acts | stuck) & ~moves,
+        slow,
+        jnp.max(slow) / (2 * h),
+        error,
+        status,
+    )
+
+
+def fall_back(
+    problem: Problem, motion: Motion, event: Event, slip: Slip, rows: ConeProblem, found: Struck, closed: Array
+) -> Struck:
+    """What an impact comes to, with contacts kept that it opens so slowly that they close again before the flight is resolved.
+
+    A body rocks between two contacts like this, with less at each impact, and comes to rest on both.
+    """
+    if len(closed) < 2:
+        return found
+    (t, q, _, _, contacts, _), h, args = event, motion.h, motion.args
+    after = jnp.concatenate([contacts.gap_velocity(found.v)[:, None], slip.of(found.v)], axis=1)
+
+    def falling() -> Array:
+        balance = Balance.at(problem, t, q, found.v, args)
+        towards = jnp.where(found.rests[:, None], 0, direction(after[:, 1:]))
+        _, force, _ = balance.solve((closed | found.lands) & ~found.opened, lax.stop_gradient(towards))
+        normal = balance.cones.velocity(force)[:, 0]
+        sinks = normal < -noise(contacts, balance.free, balance.cones.offset[:, 0])
+        return found.opened & sinks & (lax.stop_gradient(after[:, 0]) <= 2 * h * jnp.abs(normal))
+
+    slowly = found.opened & (after[:, 0] <= BRIEF * h * found.pull)
+    back = lax.cond(jnp.any(slowly), falling, lambda: jnp.zeros_like(closed))
+    kept = (closed | found.lands | back) & (back | ~found.opened)
+    rest = jnp.where(jnp.any(back), braking(rows, after, kept, found.rests), 0)
+    status = found.status | as_status(jnp.any(back), Status.DERIVATIVE_ZENO)
+    v, impulse = found.v + rows.response @ rest.ravel(), found.impulse + rest
+    return found._replace(v=v, impulse=impulse, lands=found.lands | back, opened=found.opened & ~back, status=status)

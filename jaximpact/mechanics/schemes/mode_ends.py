@@ -1,0 +1,162 @@
+"""Where on a path (`rubbing_paths`) what contacts do ends: they let go, break away, or their slip vanishes; times by the implicit function theorem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...jaxtools.derivative_rules import graft
+from ..contact.cones import OPEN, SLIP, STICK, direction, length
+from ..problem import Problem
+from .events import nonzero
+from .paths import Path, double_crossing, near_grazing
+from .rubbing_paths import Place, Segment, heading
+
+SECANTS = 2  # iterations for the time at which a contact breaks away, from that of forces linear in time
+
+
+def at_once(r: Array) -> Array:
+    """Time within which events on a path over a time r are one."""
+    return max(1e-9, 64 * float(jnp.finfo(r.dtype).eps)) * r
+
+
+class Ends(NamedTuple):
+    """Times (m,) at which contacts let go, break away and stop, twice a step and more where they do not on the path; and masks (m,) of what they would do, and of those
+    that ``hardly`` break away; ``way`` (m, k) in which they would slip."""
+
+    release: Array
+    escape: Array
+    stop: Array
+    loose: Array
+    slides: Array
+    stops: Array
+    way: Array
+    hardly: Array
+
+    @property
+    def first(self) -> Array:
+        return jnp.min(jnp.concatenate([self.release, self.escape, self.stop]), initial=jnp.inf)
+
+
+def ends(problem: Problem, segment: Segment, h: Array, iterations: int) -> Ends:
+    """Where the contacts' modes end on a path."""
+    (_, here, there, did, force, force_end, _), r = segment, segment.path.r
+    never, rounding = 2 * h, there.rounding()
+    scale = lax.stop_gradient(there.cones.scales())
+    loose = (did.mode != OPEN) & (scale * force_end[:, 0] < -rounding)
+    fall = force[:, 0] - force_end[:, 0]
+    release = jnp.where(loose, r * force[:, 0] / jnp.where(loose, fall, 1), never)
+    # static friction, against the force at the end
+    sign = lax.stop_gradient(direction(force_end[:, 1:]))
+    room, room_end = (spare(p, x, sign) for p, x in ((here, force), (there, force_end)))
+    slides = (did.mode == STICK) & (scale * room_end < -rounding)
+    spent = jnp.where(slides, room - room_end, 1)
+    escape = jnp.where(slides, r * jnp.maximum(room, 0) / spent, never)
+    hardly = jnp.zeros_like(slides)
+    if there.cones.static is not None:
+        # the force jumps then
+        escape, rate = _escapes(problem, segment, slides, escape, sign)
+        # one that turns away within a step only just breaks away
+        hardly = slides & ~(jnp.abs(spent / r + rate) <= 0.5 * jnp.abs(rate))
+    stops, stop = _stops(problem, segment, never, iterations)
+    then = jnp.where(slides, escape / nonzero(r), 0)[:, None]
+    way = -heading((force + then * (force_end - force))[:, 1:])
+    return Ends(release, escape, stop, loose, slides, stops, way, lax.stop_gradient(hardly))
+
+
+def spare(place: Place, force: Array, sign: Array) -> Array:
+    """What is left (m,) of static friction under forces (m, 1 + k), whose tangential part has the ``sign`` (m, k) in the plane."""
+    tangent = sign * force[:, 1:] if sign.shape[1] == 1 else length(force[:, 1:])
+    return place.cones.at_rest * force[:, 0] - tangent[:, 0]
+
+
+def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, sign: Array) -> tuple[Array, Array]:
+    """When contacts (m,) break away: of the first one where its force does, with the derivatives of the implicit function; and the rate () of its room then."""
+    path, did, r = segment.path, segment.did, segment.path.r
+    guess = lax.stop_gradient(guess)
+    first = jnp.arange(len(slides)) == jnp.argmin(guess)
+
+    def at(path: Path, s: Array) -> tuple[Array, Array]:
+        def room(s: Array) -> Array:
+            shift, v = path.along(s)
+            place = Place.at(problem, path.t + s, path.q + shift, v, path.args)
+            x = place.forces(did, segment.force, did.direction)
+            return jnp.sum(jnp.where(first, spare(place, x, sign), 0))
+
+        return jax.jvp(room, (s,), (jnp.ones_like(s),))
+
+    time = located(at, path, jnp.min(guess), r, jnp.any(slides), SECANTS)
+    with_first = slides & (guess <= jnp.min(guess) + at_once(r))
+    found = jnp.where(with_first, time, jnp.where(slides, jnp.maximum(guess, time), guess))
+    return found, lax.stop_gradient(at(lax.stop_gradient(path), lax.stop_gradient(time))[1])
+
+
+def located(at: Callable, path: Path, guess: Array, r: Array, some: Array, iterations: int) -> Array:
+    """The time () in [0, r] near a ``guess`` at which a function falls through zero on a path, ``at(path, s)`` its value and rate, with two derivatives."""
+    frozen = lax.stop_gradient(path)
+
+    def improve(_: Any, s: Array) -> Array:
+        value, rate = at(frozen, s)
+        return jnp.clip(s - jnp.where(rate < 0, value / jnp.where(rate < 0, rate, -1), 0), 0, r)
+
+    time = lax.stop_gradient(lax.fori_loop(0, iterations, improve, jnp.minimum(guess, r)))
+    _, rate = at(frozen, time)
+    transversal = lax.stop_gradient(some & (rate < 0))
+
+    def implicit(s: Array) -> Array:
+        value, rate = at(path, s)
+        change = (value - lax.stop_gradient(value)) / jnp.where(transversal, rate, 1)
+        return jnp.where(transversal, s - change, time)
+
+    return graft(time, implicit(implicit(time)))
+
+
+def _stops(problem: Problem, segment: Segment, never: Array, iterations: int) -> tuple[Array, Array]:
+    """Which slips (m,) vanish on the path, and when: of the first one with the derivatives of the implicit function."""
+    (path, here, there, did, force, *_), r = segment, segment.path.r
+    along = lambda x: jnp.sum(did.direction * x, axis=1)
+    frozen = lax.stop_gradient(path)
+    s, b = (lax.stop_gradient(along(x)) for x in (here.slip, here.cones.velocity(force)[:, 1:]))
+    s, end = jnp.maximum(s, 0), along(lax.stop_gradient(frozen.slip(problem, r)))
+    c = (end - s - b * r) / r**2
+    slips = did.mode == SLIP
+    small = jnp.maximum(here.noise, there.noise)
+    dips = double_crossing((s, b, c), r, ~slips, small)
+    stops = slips & ((end < -small) | dips)
+    root = jnp.sqrt(jnp.maximum(b * b - 4 * c * s, 0))
+    falls = (b >= 0) & (c < 0)
+    guess = jnp.where(b < 0, 2 * s / jnp.where(b < 0, root - b, 1), (b + root) / jnp.where(falls, -2 * c, 1))
+    guess = jnp.where(stops, jnp.clip(guess, 0, r), never)
+    first = jnp.arange(len(slips)) == jnp.argmin(guess)
+    of_first = lambda x: jnp.sum(jnp.where(first, along(x), 0))
+
+    def at(path: Path, s: Array) -> tuple[Array, Array]:
+        value, rate = jax.jvp(lambda s: path.slip(problem, s), (s,), (jnp.ones_like(s),))
+        return of_first(value), of_first(rate)
+
+    # others that vanish then, as those of the feet of one body, do it with the first
+    found = located(at, path, jnp.min(guess), r, jnp.any(stops), iterations)
+    with_first = stops & (guess <= jnp.min(guess) + at_once(r))
+    return stops, jnp.where(with_first, found, jnp.where(stops, jnp.maximum(guess, found), never))
+
+
+def only_just(segment: Segment, mode_ends: Ends, h: Array) -> Array:
+    """Contacts (m,) that only just stop, or do not, as the derivative is another then; with static friction above that of slip those, too, that only just break away."""
+    path, here, there, did, force, force_end, _ = lax.stop_gradient(segment)
+    r = path.r
+    slips = here.slip, here.cones.velocity(force)[:, 1:], there.slip
+    s, b, end = (jnp.sum(did.direction * x, axis=1) for x in slips)
+    bend = (end - s - b * r) / r**2
+    stops = near_grazing((s, b, bend), r, h, did.mode != SLIP, here.noise)
+    static, scale = here.cones.static, here.cones.scales()
+    if static is None:
+        return stops
+    room, room_end = (scale * spare(p, x, jnp.sign(x[:, 1:])) for p, x in ((here, force), (there, force_end)))
+    change = jnp.abs(room_end - room)
+    # at rest from now on, or still, with a room that a step's change uses up, but does not
+    sticks = (did.mode == STICK) & ~mode_ends.slides & (room <= 2 * h / nonzero(r) * change) & (room_end >= room)
+    return stops | sticks | mode_ends.hardly

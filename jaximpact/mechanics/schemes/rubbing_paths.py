@@ -1,0 +1,215 @@
+"""Paths of `event_friction` between events: contacts are open, stick or slip one way, under forces that are linear in time."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, dependent, direction, jams, length
+from ..friction import FrictionInfo, Slip
+from ..linearisation import Metric, gap_derivatives, joint_acceleration, linearise
+from ..problem import Problem
+from ..status import Status, as_status
+from .base import JointInfo
+from .events import View, noise, nonzero
+from .frictional import Balance
+from .paths import Path
+from .slip_in_space import turning_forces
+
+NEARLY = 0.1  # of its slip at the start of a path in space, up to which a contact keeps its direction to the end
+TURNED = 0.88  # cosine of the angle by which slip in space turns in a step, below which it is not resolved
+
+
+class Place(NamedTuple):
+    """Contacts (m,) at one instant: `View`; ``cones``, whose offset are the accelerations of gaps and slips without contact forces; slips (m, k), their ``noise`` (m,),
+    and the metric."""
+
+    view: View
+    cones: ConeProblem
+    slip: Array
+    noise: Array
+    metric: Metric
+
+    @classmethod
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Place:
+        metric = Metric.at(problem, q, args, t)
+        free, joint_force = joint_acceleration(problem, metric, t, q, v, args)
+        contacts, slip = linearise(problem, metric, t, q, args), Slip.at(problem, metric, t, q, args)
+        rates = gap_derivatives(problem, t, q, v, args)
+        along = lambda t, q: problem.slip_velocity(t, q, v, args)
+        _, swerve = jax.jvp(along, (t, q), (jnp.ones_like(t), v))
+        rubbing = contacts._replace(slip=slip._replace(velocity=slip.jacobian @ free + swerve))
+        cones = ConeProblem.of(rubbing, contacts.velocity(free) + rates[1])
+        view = View(contacts, free, *rates, metric.joints, joint_force)
+        return cls(view, cones, slip.of(v), slip_noise(slip, v), metric)
+
+    def moving(self, h: Array) -> Array:
+        """Contacts (m,) whose slip is more than rounding, of their velocity and of its change in a step h; without derivatives."""
+        eps, accelerations = float(jnp.finfo(self.slip.dtype).eps), length(self.cones.offset[:, 1:])[:, 0]
+        return lax.stop_gradient(length(self.slip)[:, 0] > self.noise + 1e3 * eps * h * accelerations)
+
+    def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
+        """Forces (m, 1 + k), and what the closed contacts (m,) do: those with a direction ``towards`` (m, k) slip that way, of others Coulomb's law decides; without derivatives.
+
+        One whose force is rounding is open: it neither sticks nor slips. Of several forces that obey the law it is those ``near`` (m, 1 + k).
+        """
+        place = lax.stop_gradient(self)
+        balance = Balance(place.metric, place.view.free, place.cones, place.velocity())
+        _, force, did = balance.solve(closed, *lax.stop_gradient((towards, near)))
+        acts = place.cones.scales() * force[:, 0] > place.rounding()
+        mode, way = jnp.where(acts, did.mode, OPEN), jnp.where(acts[:, None], did.direction, 0)
+        return jnp.where(acts[:, None], force, 0), did._replace(mode=mode, direction=way)
+
+    def velocity(self) -> Array:
+        """Velocities (m, 1 + k) of gaps and slips."""
+        return jnp.concatenate([self.view.gap_velocity[:, None], self.slip], axis=1)
+
+    def rounding(self) -> Array:
+        """Round-off (m,) of accelerations of gaps and slips."""
+        view = self.view
+        return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + length(self.cones.offset[:, 1:])[:, 0])
+
+    def forces(self, did: FrictionInfo, near: Array, towards: Array) -> Array:
+        """Forces (m, 1 + k) of contacts in known modes, found from others ``near`` them, with two derivatives; contacts slip ``towards`` (m, k), or begin to
+        where that is zero."""
+        turning = towards.shape[1] > 1
+        start = lax.stop_gradient(self).cones.in_modes(*lax.stop_gradient((near, did.mode, towards)), turning=turning)
+        return self.cones.in_modes(start, did.mode, towards, times=2, turning=turning)
+
+    def forces_after(self, here: Place, r: Array, did: FrictionInfo, near: Array, towards: Array, a: Array) -> Array:
+        """`forces` at the end of a path over a time r that begins ``here`` with the acceleration a (d,): in space each contact slips as it does then.
+
+        The direction is that of the slip under the mean of both accelerations: however slow the slip, it does not turn too far. One that stops on
+        the path, or nearly so, keeps its direction.
+        """
+        if towards.shape[1] == 1:
+            return self.forces(did, near, towards)
+        m, k = self.slip.shape
+        slips, kept = (did.mode == SLIP)[:, None], jnp.where(towards != 0, towards, did.direction)
+        turn = (self.cones.rows @ (self.view.free - a)).reshape(m, 1 + k)[:, 1:]
+        tangent = jnp.where(slips, 2 / nonzero(r) * self.slip + turn, self.cones.offset[:, 1:])
+        ahead = self._replace(cones=self.cones._replace(offset=self.cones.offset.at[:, 1:].set(tangent)))
+        frozen, kept_now = lax.stop_gradient((ahead.cones, kept))
+        # the impulse that would stop a contact tells where it slips to without it
+        stuck = frozen.in_modes(lax.stop_gradient(near), jnp.minimum(did.mode, STICK), kept_now)
+        onwards = -direction(stuck[:, 1:])
+        start = frozen.in_modes(stuck, did.mode, jnp.where(slips, onwards, kept_now))
+        along = lambda way, x: jnp.sum(way * x, axis=1, keepdims=True)
+        speed, before = along(onwards, frozen.velocity(start)[:, 1:]), along(did.direction, here.slip)
+        goes_on = slips & (0.5 * r * speed > lax.stop_gradient(NEARLY * jnp.maximum(before, 0)))
+        kept = jnp.where(goes_on, onwards, kept)
+        start = frozen.in_modes(start, did.mode, lax.stop_gradient(kept))
+        return turning_forces(ahead.cones, start, did.mode, goes_on, kept)
+
+
+def slip_noise(slip: Slip, v: Array) -> Array:
+    """Round-off (m,) of slips at v (d,)."""
+    terms = jnp.abs(slip.jacobian) @ jnp.abs(v) + jnp.abs(slip.drift)
+    return lax.stop_gradient(1e3 * jnp.finfo(v.dtype).eps * jnp.max(terms, axis=1))
+
+
+def heading(slip: Array) -> Array:
+    """Directions (m, k) of slips (m, k); a sign, in the plane."""
+    return lax.stop_gradient(jnp.sign(slip)) if slip.shape[1] == 1 else direction(slip)
+
+
+class Progress(NamedTuple):
+    """Progress within a step: time since its start, state, and totals to report.
+
+    ``rests`` (m,): contacts whose slip is zero but for rounding; ``breaks`` (m, k): the direction in which one of them has just broken away, else 0;
+    ``force`` (m, 1 + k) at the end of the last path, without derivatives; ``impulse`` (m, 1 + k); ``met`` (m,): contacts with an impact.
+    """
+
+    elapsed: Array
+    q: Array
+    low: Array | None
+    v: Array
+    closed: Array
+    rests: Array
+    breaks: Array
+    force: Array
+    impulse: Array
+    residual: Array
+    events: Array
+    met: Array
+    status: Array
+    did: FrictionInfo
+    joints: JointInfo | None = None
+
+
+class Segment(NamedTuple):
+    """A path and its two ends, what the contacts do on it (``did``), their forces there (m, 1 + k), and impulses (m, 1 + k) that take to rest what sticks from its start."""
+
+    path: Path
+    here: Place
+    there: Place
+    did: FrictionInfo
+    force: Array
+    force_end: Array
+    kick: Array
+
+    def impulse(self, s: Array) -> Array:
+        """Impulses (m, 1 + k) of forces that are linear in time, up to time s."""
+        return self.kick + s * (self.force + (0.5 * (s / nonzero(self.path.r))) * (self.force_end - self.force))
+
+
+def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Array:
+    """Impulses (m, 1 + k) that take the gap velocities of contacts ``kept`` (m,) to zero, and slips too of those that are ``still`` (m,)."""
+    cones = rows._replace(offset=velocity, friction=jnp.zeros_like(rows.friction))
+    mode = jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN)
+    return cones.in_modes(jnp.zeros_like(velocity), mode, jnp.ones_like(velocity[:, 1:]))
+
+
+def turn_on(
+    here: Place, h: Array, progress: Progress, did: FrictionInfo, towards: Array
+) -> tuple[FrictionInfo, Array, Array]:
+    """What contacts in space do that turned too fast to be followed, so that they seemed to stop, and whether there are any: they slip as they are."""
+    speed, little = length(here.slip)[:, 0], h * length(here.cones.offset[:, 1:])[:, 0]
+    begins = (did.mode == SLIP) & progress.rests & ~jnp.any(progress.breaks != 0, axis=1)
+    turned = lax.stop_gradient(begins & (speed > here.noise + 1e-6 * little))
+    towards = jnp.where(turned[:, None], heading(here.slip), towards)
+    way = jnp.where(turned[:, None], lax.stop_gradient(towards), did.direction)
+    return did._replace(direction=way), towards, jnp.any(turned)
+
+
+def follow(
+    problem: Problem, t: Array, r: Array, h: Array, progress: Progress, args: Any
+) -> tuple[Segment, Array, Array]:
+    """The path to the end of a step, over a time r; which contacts (m,) stay closed on it; status bits."""
+    q, v, closed = progress.q, progress.v, progress.closed
+    here = Place.at(problem, t, q, v, args)
+    moves = here.moving(h) & ~progress.rests
+    towards = jnp.where(moves[:, None], heading(here.slip), progress.breaks)
+    near, did = here.decide(closed, towards, progress.force)
+    kick, turned = jnp.zeros_like(near), jnp.array(False)
+    if towards.shape[1] == 1:
+        towards = did.direction
+    else:
+        did, towards, turned = turn_on(here, h, progress, did, towards)
+        kick = braking(here.cones, here.velocity(), sticks := did.mode == STICK, sticks)
+        v = v + here.cones.response @ kick.ravel()
+    force = here.forces(did, near, towards)
+    a = here.view.free + here.cones.response @ force.ravel()
+    there = Place.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
+    force_end = there.forces_after(here, r, did, force, towards, a)
+    a_end = there.view.free + there.cones.response @ force_end.ravel()
+    segment = Segment(Path(t, r, q, v, a, a_end - a, args), here, there, did, force, force_end, kick)
+    acts = did.mode != OPEN
+    accelerations = lax.stop_gradient(here.cones.velocity(force))
+    tolerated = 1e3 * noise(here.view.contacts, here.view.free, here.view.gap_acceleration)
+    # beyond Painleve's bound there may be no accelerations that obey the law
+    pulls = here.cones.scales() * force[:, 0] < -here.rounding()
+    wrong = closed & lax.stop_gradient((accelerations[:, 0] < -tolerated) | pulls)
+    matrix = lax.stop_gradient(here.cones.delassus())
+    mu = lax.stop_gradient(here.cones.friction)
+    status = as_status(jnp.any(wrong), Status.PROJECTION_NOT_CONVERGED)
+    status |= as_status(jnp.any((acts | wrong) & jams(matrix, mu)), Status.FRICTION_JAMMED)
+    status |= as_status(dependent(matrix, did.mode, mu), Status.IMPULSES_NOT_UNIQUE)
+    if towards.shape[1] > 1:
+        ahead = -jnp.sum(did.direction * direction(lax.stop_gradient(force_end[:, 1:])), axis=1)
+        steep = (did.mode == SLIP) & (mu > 0) & (ahead < TURNED)
+        status |= as_status(turned | jnp.any(steep), Status.EVENTS_UNRESOLVED)
+    return segment, closed & (acts | (accelerations[:, 0] <= tolerated)), status
