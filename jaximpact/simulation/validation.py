@@ -112,10 +112,8 @@ def check_friction(
         raise ValueError(
             f"{stated} must be affine in v: a velocity of one body against the other, without squares, norms or branches of v"
         )
-    name = type(scheme).__name__
-    if 0 < scheme.traits.friction < (shape[1] if len(shape) == 2 else 1):
-        raise ValueError(f"{name} takes friction in the plane, and slip has two tangents: use MoreauJean()")
     if not scheme.traits.friction:
+        name = type(scheme).__name__
         why = "its theory has no friction" if scheme.traits.restitution == "one" else "it does not know friction"
         raise ValueError(f"{name} takes no friction, as {why}: use MoreauJean()")
     check_coefficients_of("friction", problem.friction, shape_of, m, args)

@@ -152,7 +152,7 @@ class Traits(NamedTuple):
         lists: whether a step asks of contacts only what those of a list of near pairs of bodies have; its state is then a `State`.
         reverse: whether reverse mode goes through a step.
         tells_jumps: whether a step tells of DERIVATIVE_JUMP itself.
-        friction: how many tangents of a contact steps know: 1, friction in the plane, 2, in space too; a problem that has more is refused.
+        friction: whether steps know friction: of others a problem with friction is refused.
         joints: whether steps keep the problem's joints: those of others are refused.
         resets: whether the state is reset where the motion crosses a surface that the problem states: a ``reset`` is refused by others.
         tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``: of the same values, with a derivative that
@@ -173,7 +173,7 @@ class Traits(NamedTuple):
     reverse: bool = True
     tells_jumps: bool = False
     joints: bool = False
-    friction: int = 0
+    friction: bool = False
     resets: bool = False
     tangent: Scheme | None = None
 

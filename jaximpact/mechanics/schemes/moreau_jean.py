@@ -24,11 +24,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
-from ..contact.cones import length
+from ..contact.cones import ConeProblem, length
 from ..contact.laws import ContactLaw, Reaction
 from ..contact.static_friction import modes_at
 from ..friction import FrictionInfo, Slip
-from ..linearisation import ORTHOGONAL, Contacts, Metric, acceleration, closure, is_steady, linearise
+from ..linearisation import Contacts, Metric, acceleration, closure, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
@@ -84,7 +84,7 @@ class MoreauJean(Scheme):
             explicit=1 - 2 * self.theta,
             lists=True,
             joints=True,
-            friction=2,
+            friction=True,
             approach=True,
             tangent=tangent,
         )
@@ -164,10 +164,7 @@ class MoreauJean(Scheme):
             new = new._replace(friction=lax.stop_gradient(found.friction))
         info = Info.of(found, metric, new.q, chord, e)
         if problem.slip is not None and law.solves:
-            info = info._replace(status=info.status | energy_status(contacts, found, before, v, free, w, e))
-            if contacts.dense and found.acts.shape[0] > 1:
-                status_of_percussions = percussion_status(contacts, found, before, free - v, e)
-                info = info._replace(status=info.status | status_of_percussions)
+            info = info._replace(status=info.status | impulse_status(contacts, found, before, v, free, w, e))
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
         if callable(problem.restitution):
             status |= restitution_status(e, active & (before < 0))
@@ -304,6 +301,16 @@ def needs_no_memory(problem: Problem, t: Array, q: Array, args: Any) -> bool:
     return is_steady(problem, t, q, args) and problem.joints is None and problem.slip is None
 
 
+def impulse_status(
+    contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
+) -> Array:
+    """Status of a step's impulses with friction: `energy_status`, and, of several contacts, `percussion_status`."""
+    status = energy_status(contacts, found, before, v, free, w, e)
+    if contacts.dense and found.acts.shape[0] > 1:
+        status |= percussion_status(contacts, found, before, free - v, e)
+    return status
+
+
 def energy_status(
     contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
 ) -> Array:
@@ -327,21 +334,12 @@ def percussion_status(contacts: Contacts, found: Reaction, before: Array, kick: 
     Impulses within twice what the forces of the step do, which change velocities by ``kick`` (d,), are those of lasting contacts.
     """
     contacts, found, before, kick, e = lax.stop_gradient((contacts, found, before, kick, e))
-    slip: Any = contacts.slip
-    m, k, _ = slip.jacobian.shape
     forced = 2 * contacts.velocity_terms(kick)
     struck = found.acts & (contacts.diagonal() * found.impulse > forced)
     strikes = struck & (before < -forced) & (e > 0)
 
     def coupled() -> Array:
-        rows, responses = slip.rows(contacts.jacobian), slip.responses(contacts.response)
-        size = jnp.sqrt(jnp.abs(jnp.sum(rows * responses.T, axis=1)))
-        along = jnp.broadcast_to(slip.friction[:, None] > 0, (m, k))
-        rubs = jnp.concatenate([jnp.ones((m, 1), bool), along], axis=1).ravel()
-        large = jnp.abs(rows @ responses) > ORTHOGONAL * size[:, None] * size[None, :]
-        large = (large & rubs[:, None] & rubs[None, :]).reshape(m, 1 + k, m, 1 + k)
-        pairs = jnp.any(large, axis=(1, 3)) & ~jnp.eye(m, dtype=bool)
-        return jnp.any(pairs & strikes[:, None] & struck[None, :])
+        return jnp.any(ConeProblem.of(contacts, before).oblique() & strikes[:, None] & struck[None, :])
 
     some = jnp.any(strikes) & (jnp.sum(struck) > 1)
     return as_status(lax.cond(some, coupled, lambda: jnp.zeros((), bool)), Status.IMPULSES_COUPLED)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.linalg import MAX_UNROLLED
 from ..joints import Joints
 from ..linearisation import Contacts, Metric, gap_derivatives, joint_acceleration, lengths, linearise, span
 from ..motion import Motion
@@ -21,7 +22,6 @@ from ..problem import Problem
 IMPACTS = 3  # impacts of different contacts that are resolved within one step
 
 
-MAX_UNROLLED = 6  # contacts for which impacts, and contacts that let go, are straight-line code
 RELEASES = 3  # contacts that let go one after the other when forces are looked for; then all that pull
 
 
@@ -186,15 +186,19 @@ def cross_impacts(
         nearest = index == jnp.argmin(jnp.where(impact, here.contacts.gap / closing, jnp.inf))
         return (salted, here, force, impact), impact & nearest
 
-    now = (start, here, force, impact)
+    return _in_turn(strike, first, (start, here, force, impact), m)[0]
+
+
+def _in_turn(strike: Callable, first: Callable, now: tuple, m: int) -> tuple:
+    """What follows from ``now`` where contacts, of m, ``strike`` one after the other, as ``first`` tells."""
     if m <= MAX_UNROLLED:
         for _ in range(min(m, IMPACTS)):
             now = strike(*first(now))
-        return now[0]
+        return now
 
     def next_one(now: tuple, _: None) -> tuple[tuple, None]:
         now, this = first(now)
         return lax.cond(jnp.any(this), strike, lambda now, this: now, now, this), None
 
     # of many contacts once in code, and at run time as often as there are impacts
-    return lax.scan(next_one, now, None, length=IMPACTS)[0][0]
+    return lax.scan(next_one, now, None, length=IMPACTS)[0]
