@@ -71,25 +71,8 @@ def from_sympy(
         if contacts is not None:
             raise ValueError("contacts: the names are given twice, as keys of constraints too")
         contacts, constraints = tuple(constraints), tuple(constraints.values())
-    for what, found, one in (
-        ("constraints", constraints, "gap"),
-        ("joints", joints, "joint"),
-        ("switches", switches, "surface"),
-        ("slip", slip, "contact"),
-    ):
-        if isinstance(found, str | sympy.Basic):
-            also = ", or a dict from names to them" if one == "gap" else ""
-            word = "gap" if one == "gap" else "expression"
-            raise TypeError(f"{what} must be a sequence of expressions{also}: for one {one} write [{word}]")
-    pairs = [x if isinstance(x, list | tuple) else [x] for x in slip]
-    groups = {
-        "constraint": [[_gap(sympy, x)] for x in constraints],
-        "joint": [[_gap(sympy, x, "joints")] for x in (*own, *joints)],
-        "switch": [[_gap(sympy, x, "switches")] for x in switches],
-        "slip": [[_gap(sympy, x, "slip") for x in pair] for pair in pairs],
-        "friction": _coefficients(sympy, friction),
-        "static_friction": _coefficients(sympy, static_friction),
-    }
+    groups = _groups(sympy, constraints, joints, switches, slip, friction, static_friction)
+    groups["joint"] = [*([_gap(sympy, x, "joints")] for x in own), *groups["joint"]]
     parts = {
         "the mass matrix": list(mass),
         "the forcing": list(force),
@@ -127,7 +110,7 @@ def from_sympy(
 
     def rates(t: Any, q: Array, v: Array, args: Any) -> Array:
         found = along(t, q, v, args)
-        return found if len(found) == len(pairs) else found.reshape(len(pairs), -1)
+        return found if len(found) == len(slip) else found.reshape(len(slip), -1)
 
     mass_of.__name__, forces.__name__ = "mass", "force"
     return Problem(
@@ -145,6 +128,31 @@ def from_sympy(
         friction=coefficients("friction", friction),
         static_friction=coefficients("static_friction", static_friction),
     )
+
+
+def _groups(
+    sympy: Any, constraints: Any, joints: Any, switches: Any, slip: Any, friction: Any, static_friction: Any
+) -> dict[str, list[list]]:
+    """Expressions by kind, a list for each of a kind; TypeError if they are none, or no sequence of them."""
+    for what, found, one in (
+        ("constraints", constraints, "gap"),
+        ("joints", joints, "joint"),
+        ("switches", switches, "surface"),
+        ("slip", slip, "contact"),
+    ):
+        if isinstance(found, str | sympy.Basic):
+            also = ", or a dict from names to them" if one == "gap" else ""
+            word = "gap" if one == "gap" else "expression"
+            raise TypeError(f"{what} must be a sequence of expressions{also}: for one {one} write [{word}]")
+    pairs = [x if isinstance(x, list | tuple) else [x] for x in slip]
+    return {
+        "constraint": [[_gap(sympy, x)] for x in constraints],
+        "joint": [[_gap(sympy, x, "joints")] for x in joints],
+        "switch": [[_gap(sympy, x, "switches")] for x in switches],
+        "slip": [[_gap(sympy, x, "slip") for x in pair] for pair in pairs],
+        "friction": _coefficients(sympy, friction),
+        "static_friction": _coefficients(sympy, static_friction),
+    }
 
 
 def _coefficients(sympy: Any, given: Any) -> list[list]:
