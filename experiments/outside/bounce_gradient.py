@@ -18,7 +18,7 @@ becomes hard that would be exact.
 from __future__ import annotations
 
 import argparse
-import csv
+import sys
 from pathlib import Path
 
 import jax
@@ -30,6 +30,9 @@ import numpy as np  # noqa: E402
 from jax import lax  # noqa: E402
 
 import jaximpact as ji  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from outside.tables import write_table  # noqa: E402
 
 GOAL, TIME = 1.0, 2.0
 STARTS = np.linspace(0.0, 3.0, 2000)
@@ -91,12 +94,8 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/outside"))
     options = parser.parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
     lines = compare()
-    with (options.out / "bounce_gradient.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, lines[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
+    write_table(options.out / "bounce_gradient.csv", lines)
     for line in lines:
         print("  ".join(f"{value!s:>24}" for value in line.values()))
     return lines

@@ -24,7 +24,7 @@ The loss that their own descent ends at is in no file and only drawn in the pape
 from __future__ import annotations
 
 import argparse
-import csv
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,9 @@ import numpy as np  # noqa: E402
 from scipy.optimize import minimize  # noqa: E402
 
 import jaximpact as ji  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from outside.tables import write_table  # noqa: E402
 
 RADIUS, WEIGHT, T = 0.2, 0.01, 1.0
 WALL = 1.0
@@ -182,13 +185,9 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     parser.add_argument("--out", type=Path, default=Path("out/outside"))
     parser.add_argument("--only", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
     options = parser.parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
     lines = [compare(PROBLEMS[name]) for name in options.only]
     path = options.out / "control_problems.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
+    write_table(path, lines)
     for line in lines:
         print(", ".join(f"{name} {x}" for name, x in line.items()))
     print(f"wrote {path}")

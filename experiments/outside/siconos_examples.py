@@ -10,7 +10,7 @@ same at every step, and to O(h) behind a step at which they are not. Its event-d
 from __future__ import annotations
 
 import argparse
-import csv
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,9 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 import jaximpact as ji  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from outside.tables import write_table  # noqa: E402
 
 G = 9.81
 FINER = 64
@@ -195,13 +198,9 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     parser.add_argument("--out", type=Path, default=Path("out/outside"))
     parser.add_argument("--only", nargs="+", choices=EXAMPLES, default=list(EXAMPLES))
     options = parser.parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
     lines = [line for name in options.only for line in compare(EXAMPLES[name]())]
     path = options.out / "siconos_examples.csv"
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, lines[0])
-        writer.writeheader()
-        writer.writerows(lines)
+    write_table(path, lines)
     for line in lines:
         print("  ".join(f"{value!s:>10}" for value in line.values()))
     return lines

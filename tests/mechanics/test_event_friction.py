@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
 
 from cases.friction import DISK, MOTIONS, PULLED, VARIED
 from test_friction import FEET, ROD, ladder, ladder_angle, leaning
-from test_static_friction import BLOCK, NUMBERS, located
+from test_static_friction import BLOCK, NUMBERS, located, slopes_of
 from test_static_friction import MOTIONS as STATIC
 
 SCHEME, G = ji.EventCorrected(), 9.81
@@ -101,12 +101,8 @@ def test_several_events_in_a_row_are_of_second_order(name):
     args = NUMBERS | changes
     expected, found = located(args, x, v, t1)
     assert found == events
-    varied, slopes = [key for key in args if args[key]], []
-    for key in varied:
-        step = 1e-5 * args[key]
-        sides = [located(args | {key: args[key] + s}, x, v, t1)[0] for s in (step, -step)]
-        slopes.append((sides[0] - sides[1]) / (2 * step))
-    slopes, apart = np.stack(slopes, axis=1), []
+    varied = [key for key in args if args[key]]
+    slopes, apart = slopes_of(args, x, v, t1, varied, 1e-5), []
     for n in (101, 909):
         errors = []
         for steps in range(n, n + 8, 2):

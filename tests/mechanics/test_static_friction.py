@@ -71,6 +71,16 @@ MOTIONS = {
 }
 
 
+def slopes_of(args, x, v, t1, varied, share):
+    """Derivatives (2, k) of the located state by ``varied`` args, as differences over a ``share`` of each."""
+    slopes = []
+    for key in varied:
+        step = share * args[key]
+        sides = [located(args | {key: args[key] + s}, x, v, t1)[0] for s in (step, -step)]
+        slopes.append((sides[0] - sides[1]) / (2 * step))
+    return np.stack(slopes, axis=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MOTIONS)
 def test_states_and_jacobians_converge_over_four_step_sizes(name):
@@ -79,12 +89,8 @@ def test_states_and_jacobians_converge_over_four_step_sizes(name):
     args = NUMBERS | changes
     expected, found = located(args, x, v, t1)
     assert found == events
-    varied, slopes = [key for key in args if args[key]], []
-    for key in varied:
-        step = 1e-6 * args[key]
-        sides = [located(args | {key: args[key] + s}, x, v, t1)[0] for s in (step, -step)]
-        slopes.append((sides[0] - sides[1]) / (2 * step))
-    slopes, apart = np.stack(slopes, axis=1), []
+    varied = [key for key in args if args[key]]
+    slopes, apart = slopes_of(args, x, v, t1, varied, 1e-6), []
     for n in (301, 903, 2709, 8127):
         errors = []
         for steps in range(n, n + 12, 2):
