@@ -4,7 +4,7 @@ Unknowns are the state at the section and the parameter p, and the period of an 
 (`Closing`) on the plane a small arc ahead, perpendicular to the branch, so that folds are passed. Between two points lie
 
     fold               dp/ds changes sign (a multiplier passes +1),
-    branch point       a multiplier passes +1 without that,
+    branch point       another branch crosses: the Jacobian bordered by the tangent is singular,
     period doubling    a multiplier passes -1,
     Neimark-Sacker     a complex pair passes the unit circle,
     grazing            an impact appears or disappears: a free flight touches a constraint, or an impact velocity vanishes,
@@ -44,6 +44,7 @@ from .stroboscopic_map import eigenvalues, lost_derivatives
 EASY = 3  # iterations up to which the next step is longer
 LONGEST, SHORTEST = 8.0, 2.0**-12  # steps, in multiples of the first
 ROOM = 0.05  # an impact nearer to the section, as a share of the orbit, moves the section
+UPRIGHT = 1e-6  # below which a test function is zero along the whole branch; rounding makes it some 1e-11
 TURN = 0.9  # smallest cosine between the tangents of neighbouring points
 
 
@@ -163,7 +164,8 @@ def continue_orbit(
         steps, cycles: as in `periodic_orbit`.
         surface: as in `periodic_orbit`, of an autonomous system, whose period is an unknown along the branch; it stays where it is: keep
             it away from impacts.
-        direction: 1 to start towards larger values, -1 towards smaller ones.
+        direction: 1 to start towards larger values, -1 towards smaller ones; of larger states where the parameter does not change along the
+            branch, as that of a conservative system with a parameter of dissipation.
         step: length of the first arc, in units of the width of the bounds and the size of the first state; then it adapts.
         points: points at most.
 
@@ -222,15 +224,16 @@ def value_of(parameter: str, problem: Problem, options: MotionOptions) -> float:
     return real_number(f"parameter {parameter!r}", value)
 
 
-# functions of a point whose sign changes tell of an event; the first that speaks for a passage of +1 names it
+# functions of a point whose sign changes tell of an event
 def _folds(point: Point) -> float:
-    """Test function of a fold: dp/ds."""
-    return float(point.tangent[-1])
+    """Test function of a fold: dp/ds; 0 where the parameter stays the same along the branch, as along the orbits of a conservative system."""
+    slope = float(point.tangent[-1])
+    return slope if abs(slope) > UPRIGHT else 0.0
 
 
-def _passes_one(point: Point) -> float:
-    """Test function of a multiplier that passes +1."""
-    return float(np.linalg.det(point.monodromy - np.eye(len(point.monodromy))))
+def _crosses(point: Point) -> float:
+    """Test function of a branch point: the determinant of the Jacobian bordered by the tangent, which no fold makes zero."""
+    return float(np.linalg.det(np.vstack([point.jacobian, point.tangent])))
 
 
 def _doubles(point: Point) -> float:
@@ -242,10 +245,12 @@ def _rotates(point: Point) -> float:
     """Test function of a Neimark-Sacker bifurcation: the product of mu_i mu_j - 1 over pairs i < j."""
     multipliers = eigenvalues(point.monodromy[None])[0]
     i, j = np.triu_indices(len(multipliers), 1)
-    return float(np.prod(multipliers[i] * multipliers[j] - 1).real)
+    products = multipliers[i] * multipliers[j] - 1
+    # conservative systems have pairs whose product is 1 everywhere
+    return 0.0 if np.any(np.abs(products) < UPRIGHT) else float(np.prod(products).real)
 
 
-TESTS = {"fold": _folds, "branch point": _passes_one, "period doubling": _doubles, "Neimark-Sacker": _rotates}
+TESTS = {"fold": _folds, "branch point": _crosses, "period doubling": _doubles, "Neimark-Sacker": _rotates}
 
 
 def _follow(family: Family, value: float, direction: int, step: float, most: int) -> Branch:
@@ -256,6 +261,8 @@ def _follow(family: Family, value: float, direction: int, step: float, most: int
     start = family.correct(guess, up, direction * up)
     if start is None:
         raise RuntimeError("the orbit at the start was lost: take more steps or a larger tol")
+    if abs(start.tangent[-1]) < UPRIGHT and direction * (start.tangent[:-1] @ guess[:-1]) < 0:
+        start = start._replace(tangent=-start.tangent)
     branch, events, ended = [start], [], "points"
     states = [family.home(start)]
     length, wall, behind = (
@@ -305,7 +312,7 @@ def _between(family: Family, here: Point, there: Point, index: int) -> list[Bran
     """Events between two neighbouring points of the branch, in order."""
     found = []
     for kind, test in TESTS.items():
-        if not test(here) * test(there) < 0 or (kind == "branch point" and _folds(here) * _folds(there) < 0):
+        if not test(here) * test(there) < 0:
             continue
         root, point = _locate(family, test, here, there)
         if kind != "Neimark-Sacker" or _complex_pair(point):

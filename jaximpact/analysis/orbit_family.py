@@ -58,10 +58,12 @@ class OrbitContacts(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A point of the branch: scaled unknowns z (n + 1,), unit tangent, and of its orbit monodromy, contacts and rows (k, 2d)."""
+    """A point of the branch: scaled unknowns z (n + 1,), unit tangent, Jacobian (n, n + 1) of the equations, and of its orbit monodromy, contacts and
+    rows (k, 2d)."""
 
     z: np.ndarray
     tangent: np.ndarray
+    jacobian: np.ndarray
     monodromy: np.ndarray
     evaluations: int
     contacts: OrbitContacts
@@ -219,7 +221,7 @@ class Family:
         tangent = np.linalg.svd(jacobian)[2][-1]
         if along is not None and tangent @ along < 0:
             tangent = -tangent
-        return Point(z, tangent, self.return_map(jacobian), used, *self.contacts(z))
+        return Point(z, tangent, jacobian, self.return_map(jacobian), used, *self.contacts(z))
 
     def home(self, point: Point) -> np.ndarray:
         """State (2d,) of the orbit at t0."""

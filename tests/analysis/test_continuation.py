@@ -183,6 +183,17 @@ def test_restitution_down_to_zero():
     assert np.isclose(branch.impact_speed[i], speed / branch.parameter[i], rtol=1e-3)
 
 
+def test_orbits_of_a_conservative_system_are_a_family():
+    """A bouncing ball that loses nothing: the parameter stays 0 along the branch, and there is no event on it; periods to the tolerance of orbits."""
+    ball = ji.Problem(lambda t, q, v, args: -1.0 - args["drag"] * v, lambda t, q, args: q, restitution=1.0)
+    family = continue_orbit(
+        ball, [1.0], [0.0], parameter="drag", bounds=(-0.1, 0.1), args={"drag": 0.0}, period=8**0.5,
+        surface=lambda t, q, v, args: v[0], step=0.1, points=6,
+    )  # fmt: skip
+    np.testing.assert_allclose(family.period, 2 * np.sqrt(2 * family.q[:, 0]), rtol=1e-10)
+    assert np.all(np.diff(family.q[:, 0]) > 0) and not family.events and np.max(np.abs(family.parameter)) < 1e-10
+
+
 def softened(t, q, v, args):
     return args["a"] * q - q**3 - v
 

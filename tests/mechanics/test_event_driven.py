@@ -208,6 +208,27 @@ def test_oscillator_has_the_exact_jacobian():
     )
 
 
+def test_derivatives_of_what_the_motion_does_not_show():
+    """At rest, on top of a hill and in a hollow, pushed by an amplitude of zero; substeps of a motion that stands still could be of any length."""
+    stiffness = jnp.array([4.0, -4.0])
+
+    def force(t, q, v, args):
+        return args["mass"] * (stiffness * q + args["push"] * jnp.sin(9 * t))
+
+    problem = ji.Problem(force, lambda t, q, args: q + 1.0, lambda q, args: args["mass"] * jnp.eye(2))
+
+    def run(x):
+        args = {"mass": x[2], "push": x[3]}
+        return ji.solve(problem, x[:2], jnp.zeros(2), args=args, t1=4.0, steps=1, scheme=SCHEME, save="final").q[-1]
+
+    found = jax.jit(jax.jacfwd(run))(jnp.array([0.0, 0.0, 3.0, 0.0]))
+    # q'' = k q + p sin 9t; no motion depends on the mass, whose derivative is rounding
+    c, s, drive = np.cosh(8.0), np.sinh(8.0), np.sin(36.0)
+    by_push = np.array([(4.5 * s - drive) / 85, (4.5 * np.sin(8.0) - drive) / 77])
+    exact = np.column_stack([np.diag([c, np.cos(8.0)]), np.zeros(2), by_push])
+    np.testing.assert_allclose(found, exact, rtol=FACTOR * SCHEME.rtol, atol=1e-12)
+
+
 def test_release_has_the_exact_jacobian():
     """A force t - c holds a resting ball until t = c: q = (t - c)^3 / 6; round-off, and what the search leaves of the time."""
     problem = ji.Problem(lambda t, q, v, args: jnp.stack([t - args]), lambda t, q, args: q, restitution=0.5)

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
 
-from outside import bounce_gradient, control_problems, siconos_examples
+from outside import bounce_gradient, conservative_orbits, control_problems, siconos_examples
 
 STARTS = bounce_gradient.STARTS
 # further than two steps of 0.1 from the kinks of the loss
@@ -50,3 +50,11 @@ def test_a_bounce_has_the_right_slope_from_every_start():
     ).all()
     turned = bounce_gradient.of_a_step_that_turns_round(20)[CLEAR]
     assert np.mean(turned != bounce_gradient.exact(STARTS)[CLEAR]) == pytest.approx(2 / 3, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", conservative_orbits.FAMILIES)
+def test_families_of_conservative_systems_have_their_periods(name):
+    """To the tolerance of orbits, 4e-11 of states, whose error the period has, too; a branch point as well."""
+    for line in conservative_orbits.compare(name):
+        assert float(line["difference"]) < 1e-10, line

@@ -110,6 +110,7 @@ class EventDriven(Scheme):
         order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose tolerances.
         trials: at most so many in a step h, beyond which the status says TRIALS_EXHAUSTED. Up to 100 of them, reverse mode is had too.
         jumps: whether substeps look for jumps that are not located, of which the status of derivatives tells; runs for values alone never do.
+        changes: whether the tolerance is that of derivatives, too (`probes`), relative to rtol; of runs for values alone it never is.
     """
 
     rtol: float = 1e-9
@@ -117,6 +118,7 @@ class EventDriven(Scheme):
     order: int = field(default=8, metadata={"static": True})
     trials: int = field(default=20_000, metadata={"static": True})
     jumps: bool = field(default=True, metadata={"static": True})
+    changes: bool = field(default=True, metadata={"static": True})
     impacts: ClassVar[int] = 0  # that are written down
     until: ClassVar[Until | None] = None  # where the motion ends
 
@@ -129,7 +131,7 @@ class EventDriven(Scheme):
         )  # fmt: skip
 
     def for_values(self) -> EventDriven:
-        return replace(self, jumps=False)
+        return replace(self, jumps=False, changes=False)
 
     def observing(self, impacts: int, until: Until | None) -> EventDriven:
         options = {option.name: getattr(self, option.name) for option in fields(EventDriven)}
@@ -250,8 +252,8 @@ class EventDriven(Scheme):
         hold = partial(held, problem) if pieces is None else pieces.hold(base.where)
         borders = None if pieces is None else pieces.watch(*frozen((base.where, base.closed, base.slack, args)))
         found = attempt(
-            problem, self.order, t, base, s, tolerance, args, hold, watched(self.until, told.stop, args), borders
-        )
+            problem, self.order, t, base, s, tolerance, args, hold, watched(self.until, told.stop, args), borders, self.changes
+        )  # fmt: skip
         shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
         known = jax.tree.map(frozen, found)
         verdict = judged(base, search, known, frozen(s), shortest, TABLEAUS[self.order].halvings)

@@ -13,8 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
+
+
+class Rows(NamedTuple):
+    """A tableau as sequences over its stages, coefficients of the newest acceleration first."""
+
+    node: np.ndarray
+    velocity: np.ndarray
+    position: np.ndarray
+    errors: np.ndarray
+    weight: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +56,21 @@ class Tableau:
     def position_errors(self) -> np.ndarray:
         """Of positions, weights (n, k + 1): of the velocities at the stages, which are sums of accelerations."""
         return self.errors @ self.velocity
+
+    def rows(self) -> Rows:
+        """Of all stages, of which the first has no coefficients."""
+        count = len(self.nodes)
+        turned = lambda matrix: np.array([[*matrix[i, :i][::-1], *np.zeros(count - i)] for i in range(count)])
+        weight = np.append(self.velocity[-1], 0.0)[:count]
+        return Rows(self.nodes, turned(self.velocity), turned(self.position), self.errors.T, weight)
+
+
+def estimate(squares: Array) -> Array:
+    """The error, from squares (n, ...) of its n estimates."""
+    if len(squares) == 1:
+        return jnp.sqrt(squares[0])
+    both = squares[0] + 0.01 * squares[1]
+    return squares[0] / jnp.sqrt(jnp.where(both == 0, 1, both))
 
 
 def _tableau(

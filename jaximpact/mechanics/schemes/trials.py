@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from ..linearisation import CANCELLING, Metric, joint_acceleration, linearise
@@ -20,9 +19,13 @@ from ..problem import Problem
 from .base import add_compensated
 from .events import View, impulses_of, noise
 from .joints import put_on_joints
-from .tableau import TABLEAUS, Tableau
+from .probes import error_of_changes
+from .tableau import TABLEAUS, Rows, Tableau, estimate
 
 frozen = lax.stop_gradient
+ROUNDING = (
+    64  # of what moves: a change of args that leads to less is rounding, as that of a mass which no motion depends on
+)
 NEAREST = 1e-6  # of a trial's length: a least gap as near as that to its ends is that of an end
 
 
@@ -92,7 +95,7 @@ class Sight(NamedTuple):
         """At the start of a trial, by the weights (n,) of its first stage."""
         return cls(found, found, allowed, jnp.ones_like(found[0]), jnp.multiply.outer(weights, found[1]))
 
-    def further(self, row: _Rows, found: tuple[Array, Array]) -> Sight:
+    def further(self, row: Rows, found: tuple[Array, Array]) -> Sight:
         """At the next stage."""
         below = (found[0] < -self.allowed) & (row.node < 1)
         negative = jnp.where(below, jnp.minimum(self.negative, row.node), self.negative)
@@ -137,29 +140,12 @@ class Trial(NamedTuple):
     joint_status: Array | None = None
 
 
-class _Rows(NamedTuple):
-    """A tableau as sequences over the stages behind the first, coefficients of the newest acceleration first."""
-
-    node: np.ndarray
-    velocity: np.ndarray
-    position: np.ndarray
-    errors: np.ndarray
-    weight: np.ndarray
-
-
 @cache
-def _rows(order: int) -> tuple[_Rows, Tableau]:
+def _rows(order: int) -> tuple[Rows, Rows, Tableau]:
+    """Rows of a method, of all stages and of those behind the first; and its tableau."""
     tableau = TABLEAUS[order]
-    count = len(tableau.nodes)
-    turned = lambda matrix: np.array([[*matrix[i, :i][::-1], *np.zeros(count - i)] for i in range(1, count)])
-    rows = _Rows(
-        tableau.nodes[1:],
-        turned(tableau.velocity),
-        turned(tableau.position),
-        tableau.errors.T[1:],
-        np.append(tableau.velocity[-1], 0.0)[1:count],
-    )
-    return rows, tableau
+    rows = tableau.rows()
+    return rows, Rows(*(of_stages[1:] for of_stages in rows)), tableau
 
 
 def gap_rates(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
@@ -221,10 +207,11 @@ def attempt(
     hold: Hold,
     stop: Watch | None = None,
     borders: Watch | None = None,
+    changes: bool = False,
 ) -> Trial:
     """The Runge-Kutta step of length s from a base at time t, with accelerations by ``hold``, as `held`; what is to be seen of a surface that ends
-    the motion, and of ``borders`` of pieces of the force."""
-    rows, tableau = _rows(order)
+    the motion, and of ``borders`` of pieces of the force; and whether the error is that of ``changes`` of the motion, too."""
+    every, rows, tableau = _rows(order)
     q, v, closed = base.q, base.v, base.closed
     steady, m = frozen((t, s, base, args)), len(base.closed)
     before = gap_rates(problem, steady[0], steady[2].q, steady[2].v, steady[3])
@@ -241,7 +228,7 @@ def attempt(
     allowed: Any = (jnp.zeros_like(t), None if base.where is None else base.where.allowed)
     sights = [w and Sight.start(w(*begins), x, weights) for w, x in zip(watches, allowed, strict=True)]
 
-    def stage(carry: tuple, row: _Rows) -> tuple[tuple, None]:
+    def stage(carry: tuple, row: Rows) -> tuple[tuple, tuple[Array, Array] | None]:
         kept, *_, seen, sights = carry
         shift = s * (row.node * v + s * (row.position @ kept))
         x = q + shift
@@ -262,11 +249,11 @@ def attempt(
         at = (steady[0] + row.node * steady[1], *frozen((x, y, a)))
         sights = [w and sight.further(row, w(*at)) for w, sight in zip(watches, sights, strict=True)]
         kept = jnp.concatenate([a[None], kept[:-1]])
-        return (kept, shift, y, force, push, joint_force, seen, sights), None
+        return (kept, shift, y, force, push, joint_force, seen, sights), (x, y) if changes else None
 
     rows = jax.tree.map(lambda x: jnp.asarray(x, q.dtype), rows)
     start = (accelerations, jnp.zeros_like(q), v, base.force, base.push, base.joint_force, seen, sights)
-    kept, shift, y, force, push, joint_force, seen, sights = lax.scan(stage, start, rows)[0]
+    (kept, shift, y, force, push, joint_force, seen, sights), passed = lax.scan(stage, start, rows)
     x, low = add_compensated(q, shift, base.low)
     of_joints: tuple = ()
     if joint_force is not None:
@@ -279,6 +266,12 @@ def attempt(
                 **dict(zip(("gap", "rate"), gap_rates(problem, *frozen((t + s, x, y)), steady[3]), strict=True))
             )
     error = frozen(_error(tableau, base, kept, x, y, push, s, seen, sights, before[0], tolerance))
+    if passed is not None:
+        along = (jnp.concatenate([first[None], rest]) for first, rest in zip((q, v), passed, strict=True))
+        moves = jnp.max(jnp.abs(q) + s * (jnp.abs(v) + s * jnp.max(jnp.abs(kept), axis=0)))
+        least = ROUNDING * jnp.finfo(q.dtype).eps * moves / tolerance.relative
+        at = frozen((t + jnp.asarray(every.node, s.dtype) * s, *along, closed, base.slack, s, args, least))
+        error = jnp.maximum(error, error_of_changes(tableau, every, hold, *at) / tolerance.relative)
     of_contacts = (force, push, s * seen.of_force, before, (seen.gap, seen.rate))
     return Trial(x, y, kept[0], *of_contacts, error, seen.negative, low, sights[0], sights[1], *of_joints)
 
@@ -312,10 +305,7 @@ def _error(
     for sight in sights:
         squares = squares if sight is None else squares + sight.squares(s, tolerance)
     squares = squares / (2 * len(q))
-    error = jnp.sqrt(squares[0])
-    if len(tableau.errors) > 1:
-        both = squares[0] + 0.01 * squares[1]
-        error = squares[0] / jnp.sqrt(jnp.where(both == 0, 1, both))
+    error = estimate(squares)
     drift = jnp.where(base.closed, jnp.abs(seen.gap - gap) / of_gap, 0)
     return jnp.maximum(error, jnp.max(drift, initial=0))
 

@@ -1,0 +1,84 @@
+"""Error of a trial's derivatives, estimated by the two that nothing about the motion itself needs to show.
+
+A trial is as accurate as its estimate says of the motion; of small changes of the motion it need not be. A pendulum at rest at its top, a mode
+that is not excited, a force whose amplitude is zero leave the motion without a trace, and substeps grow beyond what the linearised
+motion asks for. The same Runge-Kutta step is therefore made of two changes: of the state, in a direction that no coordinate is
+missing from, and of the arguments from an unchanged state; and the error of these is estimated as that of the motion is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from .tableau import Rows, Tableau, estimate
+
+
+def error_of_changes(
+    tableau: Tableau,
+    rows: Rows,
+    hold: Any,
+    times: Array,
+    q: Array,
+    v: Array,
+    closed: Array,
+    slack: Array,
+    s: Array,
+    args: Any,
+    least: Array,
+) -> Array:
+    """Error () of a trial of length s in what small changes of its state and of args lead to, relative to these.
+
+    Args:
+        rows: those of the tableau.
+        hold: accelerations, as `trials.held`.
+        times, q, v: of its stages, (k,) and (k, d).
+        closed, slack: as in `trials.Base`.
+        least: change of positions () below which there is but rounding.
+    """
+    k, d = q.shape
+    s = jnp.where(s > 0, s, 1)
+    # numbers between 1/2 and 1 of either sign: no coordinate of a state is missing, and few combinations of them cancel
+    generic = np.random.default_rng(0)
+    numbers = generic.uniform(0.5, 1.0, (2, d)) * generic.choice([-1.0, 1.0], (2, d))
+    of_state = jnp.asarray([[1.0], [0.0]], q.dtype)
+    dq, dv = of_state * jnp.asarray(numbers[:1], q.dtype), of_state * jnp.asarray(numbers[1:], q.dtype) / s
+
+    def change(t: Array, x: Array, y: Array, dx: Array, dy: Array, share: Array) -> Array:
+        """Of the acceleration, with a ``share`` () of a change of args by about themselves."""
+        some = generic_change(args, share)
+        return jax.jvp(lambda x, y, args: hold(t, x, y, closed, slack, args)[0], (x, y, args), (dx, dy, some))[1]
+
+    def stage(kept: Array, row: tuple) -> tuple[Array, Array]:
+        t, x, y, node, velocity, position = row
+        dx = dq + s * (node * dv + s * jnp.tensordot(position, kept, 1))
+        dy = dv + s * jnp.tensordot(velocity, kept, 1)
+        found = jax.vmap(change, in_axes=(None, None, None, 0, 0, 0))(t, x, y, dx, dy, 1 - of_state[:, 0])
+        return jnp.concatenate([found[None], kept[:-1]]), jnp.maximum(jnp.abs(dx), s * jnp.abs(dy))
+
+    numbers_of = lambda *arrays: tuple(jnp.asarray(x, q.dtype) for x in arrays)
+    frames = (times, q, v, *numbers_of(rows.node, rows.velocity, rows.position))
+    kept, reached = lax.scan(stage, jnp.zeros((k, 2, d), q.dtype), frames)
+    of_v, of_q = numbers_of(tableau.errors[:, ::-1], tableau.position_errors[:, ::-1])
+    size = jnp.maximum(jnp.max(reached, axis=(0, 2)), s * s * jnp.max(jnp.abs(kept), axis=(0, 2)))
+    size = jnp.maximum(size, least)
+    size = jnp.where(size > 0, size, 1)[None, :, None]
+    to_v, to_q = (s * s * jnp.tensordot(weights, kept, 1) / size for weights in (of_v, of_q))
+    squares = jnp.sum(to_v**2 + to_q**2, axis=2) / (2 * d)
+    return jnp.max(estimate(squares))
+
+
+def generic_change(args: Any, share: Array) -> Any:
+    """A tangent of args: their numbers themselves, or 1 in place of 0, by ``share``."""
+
+    def of(x: Any) -> Any:
+        x = jnp.asarray(x)
+        if not jnp.issubdtype(x.dtype, jnp.inexact):
+            return np.zeros(x.shape, jax.dtypes.float0)
+        return (share * jnp.where(x == 0, 1, jnp.abs(x))).astype(x.dtype)
+
+    return jax.tree.map(of, args)
