@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.integrate import DOP853, RK45
+from scipy.linalg import expm
 
 import jaximpact as ji
 from jaximpact import Status, analysis, catalogue
@@ -227,6 +228,64 @@ def test_derivatives_of_what_the_motion_does_not_show():
     by_push = np.array([(4.5 * s - drive) / 85, (4.5 * np.sin(8.0) - drive) / 77])
     exact = np.column_stack([np.diag([c, np.cos(8.0)]), np.zeros(2), by_push])
     np.testing.assert_allclose(found, exact, rtol=FACTOR * SCHEME.rtol, atol=1e-12)
+
+
+CORNERED = [
+    SCHEME,
+    ji.EventCorrected(),
+    ji.MoreauJean(),
+    *(pytest.param(s, marks=pytest.mark.slow) for s in (ji.PaoliSchatzman(), ji.Maury())),
+]
+SPIN = np.array([[0.0, 2.0], [-2.0, 0.0]])  # of a charged particle: its acceleration by its velocity
+
+
+def flow(s):
+    """Of positions and velocities, over a time s of free flight of the charged particle."""
+    return expm(s * np.block([[np.zeros((2, 2)), np.eye(2)], [np.zeros((2, 2)), SPIN]]))
+
+
+def corner():
+    """The particle, and the start from which it is in the corner after 0.4 s, with velocity (-1, -1)."""
+    problem = ji.Problem(lambda t, q, v, args: jnp.asarray(SPIN, q.dtype) @ v, lambda t, q, args: q)
+    return problem, flow(-0.4) @ np.array([0.0, 0.0, -1.0, -1.0])
+
+
+@pytest.mark.parametrize("scheme", CORNERED, ids=lambda s: type(s).__name__)
+def test_impacts_at_once_whose_order_matters_have_no_derivative(scheme):
+    """In the corner of two walls, orthogonal ones: with a force that turns velocities; but each by itself without one."""
+    problem, start = corner()
+    options = {"t1": 0.7, "scheme": scheme, "e": 0.0 if isinstance(scheme, ji.Maury) else 0.5, "steps": 500}
+    found = ji.sensitivities(problem, start[:2], start[2:], **options)
+    assert Status.DERIVATIVE_SIMULTANEOUS in Status(int(found.status)) and not found.trusted
+    drag = ji.Problem(lambda t, q, v, args: -0.3 * v, lambda t, q, args: q)
+    assert ji.sensitivities(drag, [0.4, 0.4], [-1.0, -1.0], **options).trusted
+
+
+def test_derivatives_on_either_side_of_impacts_at_once():
+    """A hair's breadth aside: the product of the saltation matrices in the order of that side, to the breadth."""
+    problem, start = corner()
+    breadth = 1e-7
+
+    def impact(matrix, v, wall):
+        """The saltation matrix of a wall, behind another ``matrix``, and the velocity behind it."""
+        law = np.eye(2)
+        law[wall, wall] = -0.5
+        after = law @ v
+        rates, later = np.concatenate([v, SPIN @ v]), np.concatenate([after, SPIN @ after])
+        jump = np.block([[np.eye(2), np.zeros((2, 2))], [np.zeros((2, 2)), law]])
+        return (jump + np.outer(later - jump @ rates, np.eye(4)[wall]) / v[wall]) @ matrix, after
+
+    def end(x):
+        s = ji.solve(problem, x[:2], x[2:], t1=0.7, steps=1, e=0.5, scheme=ji.EventDriven(1e-12, 1e-12), save="final")
+        return jnp.concatenate([s.q[-1], s.v[-1]])
+
+    jacobian = jax.jit(jax.jacfwd(end))
+    for aside in np.eye(4)[:2]:
+        first = int(np.argmin((flow(0.4) @ aside)[:2]))  # nearer to its wall
+        matrix, v = impact(flow(0.4), np.array([-1.0, -1.0]), first)
+        matrix, v = impact(matrix, v, 1 - first)
+        # some ten times the breadth
+        np.testing.assert_allclose(jacobian(start + breadth * aside), flow(0.3) @ matrix, atol=100 * breadth)
 
 
 def test_release_has_the_exact_jacobian():

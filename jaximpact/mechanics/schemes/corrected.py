@@ -33,7 +33,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .base import Info, Scheme, Traits, Wrapping, time_of
-from .events import shared
+from .events import Event, order_matters, shared
 from .saltation import IMPACTS, Instant, cross_impacts, observe, solve_active_forces
 
 MEANT = 1e-3  # of the resolution of impacts: a motion that stops as near to one stops at it
@@ -196,6 +196,9 @@ class Corrected(Wrapping):
         grazing = touched & ~beside_in_joints(here.contacts, q, active | lasted)
         acting = jnp.where(active, info.impulse, 0)
         status = info.status | derivative_status(here, q, e, impact, grazing, zeno, acting)
+        met_now = Event(motion.time(before.n), q, before.v, metric, here.contacts, here.gap_velocity)
+        in_order = order_matters(problem, met_now, ~impact, impact, e, h, motion.args)
+        status |= as_status(in_order, Status.DERIVATIVE_SIMULTANEOUS)
         # an impact of two steps that the first step is part of is not resolved
         at_start = crossed & (before.n == 0) & (traits.steps > 1)
         status = status | as_status(at_start, Status.DERIVATIVE_AT_END)

@@ -277,7 +277,7 @@ class EventCorrected(Scheme):
             candidates = candidates | (pulled & ~closed)
             status |= as_status(past, Status.PENETRATION_DEEP)
         slowest = lambda normal: 2 * h * normal
-        found = collide(problem, law, motion, slowest, event, closed, candidates, near, pulled, met, left)
+        found = collide(problem, law, motion, slowest, event, closed, candidates, near, pulled, met, left, h)
         residual = jnp.maximum(residual, jnp.max(found.error, initial=0.0))
         impulse, met, status = impulse + found.impulse, met | found.impact, status | found.status
         if joints is not None:

@@ -416,7 +416,8 @@ class EventDriven(Scheme):
         atol = self._tolerance(q.dtype).absolute
         slowest = lambda normal: jnp.sqrt(2 * atol * normal)
         found = collide(
-            problem, law, motion, slowest, event, closed, candidates, near, closed | candidates, jnp.zeros_like(closed), left
+            problem, law, motion, slowest, event, closed, candidates, near, closed | candidates, jnp.zeros_like(closed), left,
+            self.resolution(motion),
         )  # fmt: skip
         moved = APPROACH * frozen(flown.q - base.q)
         status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)

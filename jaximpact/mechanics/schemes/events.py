@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ...jaxtools import linalg
+from ...jaxtools.jaxpr_tools import depends_on
 from ..contact.laws import ContactLaw
 from ..contact.solver import complementarity
 from ..joints import Joints
@@ -30,6 +32,7 @@ from ..switches import Kinks
 from .base import FACING, mass_status, restitution_status
 
 MANY = 8  # impacts left out of a step, at one pair of contacts, from which on it is not resolved
+COUPLED = 1e-6  # of their accelerations, by which impacts at once change those of each other
 LOSES = 0.7  # restitution up to which a few impacts take the energy
 
 
@@ -115,6 +118,42 @@ def met_together(
     coupled = (jnp.sum(group) > 1) & jnp.any(oblique & group[:, None] & (group | closed)[None, :])
     together = coupled | (jnp.sum(group, dtype=left.dtype) > left)
     return jnp.where(together, group, candidates), reached & ~group, together
+
+
+def order_matters(
+    problem: Problem, event: Event, closed: Array, candidates: Array, e: Array, spread: Array, args: Any
+) -> Array:
+    """Whether an impact changes how the gaps of others accelerate that meet within a ``spread`` () of time, or they how its own does, ().
+
+    Then which of them is first matters to first order; of orthogonal contacts the saltation matrices commute if not. They do not through forces of the
+    velocity (magnetic, Coriolis), nor through gaps that bend.
+    """
+    t, q, v, _, contacts, speed = lax.stop_gradient(event)
+    e, spread, args = lax.stop_gradient((e, spread, args))
+
+    def gap_accelerations(t: Array, q: Array, v: Array, args: Any) -> Array:
+        a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
+        return contacts.velocity(a) + gap_derivatives(problem, t, q, v, args)[1]
+
+    m = len(candidates)
+    if m < 2 or not contacts.dense or not depends_on(gap_accelerations, (t, q, v, args), (2,)):
+        return jnp.zeros((), bool)
+    approaching = (speed < -noise(contacts, v, speed)) & (contacts.gap <= -spread * speed)
+    first = candidates & (jnp.arange(m) == jnp.argmax(candidates))
+    others = (candidates | (approaching & ~closed)) & ~first
+
+    def couples() -> Array:
+        percussion = -(1 + e) * speed / nonzero(contacts.diagonal())
+        changes = [contacts.jump(jnp.where(which, percussion, 0)) for which in (first, others)]
+        # half-way between the velocities, where forces with squares of them change as in the mean
+        middle = v + 0.5 * (changes[0] + changes[1])
+        at = lambda v: gap_accelerations(t, q, v, args)
+        (size, by_first), (_, by_others) = (jax.jvp(at, (middle,), (change,)) for change in changes)
+        across = jnp.where(others, jnp.abs(by_first), 0) + jnp.where(first, jnp.abs(by_others), 0)
+        size = jnp.where(first | others, jnp.abs(size) + jnp.abs(by_first) + jnp.abs(by_others), 0)
+        return jnp.max(across) > COUPLED * jnp.max(size)
+
+    return lax.cond(jnp.any(first) & jnp.any(others), couples, lambda: jnp.zeros((), bool))
 
 
 def shared(oblique: Array, elastic: Array, touching: Array, sides: Array, percussion: Array, e: Array) -> Array:
@@ -315,10 +354,12 @@ def collide(
     pulled: Array,
     met: Array,
     left: Array,
+    spread: Array,
 ) -> Collision:
     """Lasting contacts back onto their surface, with what else is ``pulled`` there, and the impact law for the candidates.
 
-    Those ``near`` that meet at once take part; ``left`` events may still be located, this one included, before the motion goes on.
+    Those ``near`` that meet at once take part; ``left`` events may still be located, this one included, before the motion goes on. Times of
+    impacts may be off by a ``spread`` ().
     """
     (_, q, v, metric, contacts, speed), last = event, left == 0
     oblique = contacts.oblique()
@@ -332,6 +373,7 @@ def collide(
     speed = speed + contacts.delassus() @ tangent
     e = problem.restitution_at(motion.e, speed, motion.args)
     motion = motion._replace(e=e)
+    in_order = order_matters(problem, event._replace(speed=speed), closed, candidates, e, spread, motion.args)
     blow = Blow.of(problem, law, motion, slowest, event._replace(q=q, v=v, speed=speed), closed, impact, beside)
     v = v + contacts.jump(blow.percussion) + contacts.jump(blow.rest)
     # the others are met at times of their own, the same in value
@@ -349,7 +391,9 @@ def collide(
         | as_status(jnp.any(zeno | blow.back), Status.DERIVATIVE_ZENO)
         | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
         | as_status(through, Status.IMPULSES_COUPLED)
-        | as_status(jnp.any(pairs) | through | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
+        | as_status(
+            jnp.any(pairs) | through | in_order | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS
+        )
     )
     if callable(problem.restitution):
         status |= restitution_status(e, impact)

@@ -15,7 +15,15 @@ from jax import Array, lax
 
 from ...jaxtools.linalg import MAX_UNROLLED
 from ..joints import Joints
-from ..linearisation import Contacts, Metric, gap_derivatives, joint_acceleration, lengths, linearise, span
+from ..linearisation import (
+    Contacts,
+    Metric,
+    gap_derivatives,
+    joint_acceleration,
+    lengths,
+    linearise,
+    span,
+)
 from ..motion import Motion
 from ..problem import Problem
 
