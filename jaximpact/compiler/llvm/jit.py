@@ -7,6 +7,7 @@ import ctypes.util
 import hashlib
 import json
 import logging
+import os
 import struct
 from collections import OrderedDict
 from collections.abc import Callable
@@ -52,7 +53,10 @@ class Host:
         self.fused = bool(found.get("fma")) or triple.startswith(("aarch64", "arm64"))
         self.vector_bytes = 64 if found.get("avx512f") else 32  # of a vector; processors with shorter registers use two
         target = binding.Target.from_triple(triple)
-        self.new_machine = partial(target.create_target_machine, cpu=self.cpu, features=self.features, opt=2, jit=True)
+        # jax's own flag: code that runs but once, in tests say, is had in half the time without the optimisations of its last passes
+        self.level = 0 if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0").lower() in ("1", "true") else 2
+        machine = partial(target.create_target_machine, cpu=self.cpu, features=self.features, jit=True)
+        self.new_machine = partial(machine, opt=self.level)
         self.machine = self.new_machine()
         self.versions = f"{llvmlite.__version__} {binding.llvm_version_info}"
         library, self.process = math_library(), ctypes.CDLL(None)
@@ -62,7 +66,7 @@ class Host:
 
     def key(self, text: str) -> str:
         """Cache key of machine code: hash of its source text, LLVM's version and the processor."""
-        parts = (LAYOUT, self.versions, self.machine.triple, self.cpu, self.features, text)
+        parts = (LAYOUT, self.versions, self.machine.triple, self.cpu, self.features, str(self.level), text)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def compile(self, text: str, loops: bool = False) -> bytes:
