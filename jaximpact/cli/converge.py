@@ -36,6 +36,11 @@ def add_command(commands: Any) -> None:
     command.add_argument(
         "--steps", type=int, nargs="+", metavar="N", help="numbers of steps, increasing (default: primes)"
     )
+    command.add_argument(
+        "--graph",
+        action="store_true",
+        help="also the distance of the graphs of velocities, in seconds, in which a late impact is off by its delay",
+    )
     command.set_defaults(command=_converge)
 
 
@@ -49,7 +54,7 @@ def _converge(options: argparse.Namespace) -> int:
     try:
         result = convergence(
             entry.problem, case.q0, case.v0, t1=t1, steps=options.steps, exact=exact, impulse=impulse, scheme=scheme,
-            projection=projection, args=case.args, e=e, **shared.given_friction(options),
+            projection=projection, args=case.args, e=e, graph=options.graph, **shared.given_friction(options),
         )  # fmt: skip
     except RuntimeError as error:
         print(f"jaximpact: {error}", file=sys.stderr)
@@ -59,7 +64,8 @@ def _converge(options: argparse.Namespace) -> int:
     observed = result.orders()
     unchanged = e == case.restitution and not shared.given_friction(options) and t1 <= case.t1
     expected = shared.expected_orders(case, chosen) if unchanged else dict.fromkeys(observed, "-")
-    measured = ("steps", "h", "position", "velocity", "impulse", "penetration", "residual")
+    expected = dict.fromkeys(observed, "-") | expected
+    measured = ("steps", "h", *observed, "penetration", "residual")
     columns = {label: np.asarray(getattr(result, label)) for label in measured}
     files = [write_csv(out / "convergence.csv", columns)]
     files += shared.picture(lambda: draw(result, out / "convergence.png", title=heading))

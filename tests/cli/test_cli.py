@@ -190,18 +190,18 @@ def test_ensemble_is_seeded_admissible_and_summarised(tmp_path, capsys):
 
 def test_converge_tabulates_errors_and_orders(tmp_path, capsys):
     steps = [503, 1009, 2003]
-    assert call("converge", "bouncing-ball", "--case", "e=1", "--steps", *steps, "--out", tmp_path) == 0
+    assert call("converge", "bouncing-ball", "--case", "e=1", "--steps", *steps, "--graph", "--out", tmp_path) == 0
     text = capsys.readouterr().out
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line}
     assert rows["order"] == ["observed", "expected"] and rows["position"][1] == "1"
     assert {path.name for path in tmp_path.iterdir()} == {"convergence.csv", "convergence.json", "convergence.png"}
     columns = table(tmp_path / "convergence.csv")
-    assert list(columns) == ["steps", "h", "position", "velocity", "impulse", "penetration", "residual"]
+    assert list(columns) == ["steps", "h", "position", "velocity", "impulse", "graph", "penetration", "residual"]
     assert list(columns["steps"]) == steps
     assert np.allclose(columns["h"], 10.0 / np.array(steps))
     assert np.all(columns["position"] <= RATE * columns["h"])
     record = json.loads((tmp_path / "convergence.json").read_text())
-    assert record["orders"]["expected"] == {"position": "1", "velocity": "1", "impulse": "1"}
+    assert record["orders"]["expected"] == {"position": "1", "velocity": "1", "impulse": "1", "graph": "-"}
     assert record["orders"]["observed"]["position"] == pytest.approx(float(rows["position"][0]), abs=0.005)
     assert record["orders"]["observed"]["position"] > 0.7
     assert record["reference"] == "the exact motion"
