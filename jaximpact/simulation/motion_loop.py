@@ -25,6 +25,7 @@ from ..mechanics.schemes.base import Info, JointInfo, Timing, finite, state_swit
 from ..mechanics.schemes.corrected import Corrected, Tracked, end, velocity_at_row_time
 from ..mechanics.schemes.frictional import FrictionCorrected
 from ..mechanics.schemes.joints import start_on_joints
+from ..mechanics.schemes.starts import pressed_at_start, put_on_surfaces
 from ..mechanics.status import DERIVATIVES, Status, as_status
 from ..mechanics.tunnelling import Way, looks_for_tunnelling, loses_the_gap, may_tunnel
 from ..results import LocatedImpacts, Solution
@@ -122,6 +123,12 @@ class MotionLoop:
         """Initial loop variables: state, row and account."""
         neighbours = self.problem.neighbours(motion.t0, motion.q0, motion.args)
         motion, impulse, joints, status = start(self.problem.near(neighbours), self.law, motion)
+        if self.tells and not self.listed:
+            pressed, bits = pressed_at_start(self.problem, self.law, motion)
+            # a velocity that is taken away is an impact at t0
+            struck = (status & int(Status.START_VELOCITY_PROJECTED)) != 0
+            status = status | bits | as_status(struck, Status.DERIVATIVE_AT_END)
+            motion = put_on_surfaces(self.problem, motion, pressed)
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others

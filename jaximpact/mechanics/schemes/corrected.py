@@ -78,13 +78,15 @@ class Tracked(NamedTuple):
 
 
 class Contact(NamedTuple):
-    """Masks (m,) of contacts that have an impulse in a step: of any kind, of an impact, of the end of one; that react, and that last."""
+    """Masks (m,) of contacts that have an impulse in a step: of any kind, of an impact, of the end of one; that react, that last, and that still do
+    behind the impacts."""
 
     active: Array
     impact: Array
     rebound: Array
     reacting: Array
     lasting: Array
+    stays: Array
 
 
 @jax.tree_util.register_dataclass
@@ -161,7 +163,7 @@ class Corrected(Wrapping):
             surrogate_info = surrogate_info._replace(joints=of_joints._replace(impulse=held))
         new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
-        did = Contact(active, impact, rebound, reacting, lasting)
+        did = Contact(active, impact, rebound, reacting, lasting, lax.stop_gradient(salted.closed))
         return self.tracked(problem, motion._replace(e=e), state, new, info, here, did, metric, (v_mid, salted.v))
 
     def tracked(
@@ -181,7 +183,7 @@ class Corrected(Wrapping):
         ``here``, in the middle of the step, contacts ``did`` what they did; its impacts ``turned`` one velocity into another.
         """
         before, last, met, latest, early, late, *_, aside = state[:9]
-        active, impact, rebound, reacting, lasting = did
+        active, impact, rebound, reacting, lasting, stays = did
         h, e, q, traits = motion.h, motion.e, before.q, self.traits
         lasted, crossed = last == LASTING, jnp.any(impact)
         since = flight(h, state)
@@ -196,8 +198,14 @@ class Corrected(Wrapping):
         grazing = touched & ~beside_in_joints(here.contacts, q, active | lasted)
         acting = jnp.where(active, info.impulse, 0)
         status = info.status | derivative_status(here, q, e, impact, grazing, zeno, acting)
+        # an impact of two steps is under way in the next one, too
         met_now = Event(motion.time(before.n), q, before.v, metric, here.contacts, here.gap_velocity)
-        in_order = order_matters(problem, met_now, ~impact, impact, e, h, motion.args)
+        in_order = order_matters(
+            problem, met_now, lasting | rebound, impact, e, 2 * (traits.steps - 1) * h, motion.args
+        )
+        if traits.steps > 1:
+            # and a contact that it loosens goes in that one
+            in_order |= crossed & jnp.any(lasted & ~impact & ~stays)
         status |= as_status(in_order, Status.DERIVATIVE_SIMULTANEOUS)
         # an impact of two steps that the first step is part of is not resolved
         at_start = crossed & (before.n == 0) & (traits.steps > 1)

@@ -45,7 +45,7 @@ from .resets import cross_border
 from .searches import TOGETHER, Search, Verdict, judged
 from .stops import Stop, Until, met, seek, watched
 from .tableau import TABLEAUS
-from .trials import Base, Hold, Tolerance, Trial, attempt, frozen, held
+from .trials import Base, Hold, Tolerance, Trial, attempt, frozen, grazes, held
 
 SCANNED = 100  # trials up to which the loop over them is of fixed length, which reverse mode asks for
 NO_REVERSE = (
@@ -318,7 +318,8 @@ class EventDriven(Scheme):
         s: Array,
         covers: Array,
     ) -> Array:
-        """Status of derivatives across what jumped in a trial of length s: all but the borders of pieces that it ends on, and those it grazes."""
+        """Status of derivatives across what jumped in a trial of length s: all but the borders of pieces that it ends on, and those it grazes; and of
+        contacts that it grazes."""
         none = jnp.zeros((), jnp.int32)
         if not self.jumps:
             return none
@@ -328,6 +329,8 @@ class EventDriven(Scheme):
         piece = problem if pieces is None else pieces.on(base.where.sides)
         jumps = path_jumped(piece, base.closed, *path, args)
         status = none if jumps is None else as_status(jumps, Status.DERIVATIVE_JUMP)
+        near = grazes(frozen(base), frozen(found), s, self._tolerance(s.dtype))
+        status = status | as_status(near, Status.DERIVATIVE_GRAZING)
         if pieces is None:
             return status
         off = self.resolution(motion)
@@ -417,7 +420,7 @@ class EventDriven(Scheme):
         slowest = lambda normal: jnp.sqrt(2 * atol * normal)
         found = collide(
             problem, law, motion, slowest, event, closed, candidates, near, closed | candidates, jnp.zeros_like(closed), left,
-            self.resolution(motion),
+            self.resolution(motion) if self.jumps else None,
         )  # fmt: skip
         moved = APPROACH * frozen(flown.q - base.q)
         status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)

@@ -144,11 +144,11 @@ def order_matters(
 
     def couples() -> Array:
         percussion = -(1 + e) * speed / nonzero(contacts.diagonal())
-        changes = [contacts.jump(jnp.where(which, percussion, 0)) for which in (first, others)]
+        changes = jax.vmap(lambda which: contacts.jump(jnp.where(which, percussion, 0)))(jnp.stack([first, others]))
         # half-way between the velocities, where forces with squares of them change as in the mean
         middle = v + 0.5 * (changes[0] + changes[1])
-        at = lambda v: gap_accelerations(t, q, v, args)
-        (size, by_first), (_, by_others) = (jax.jvp(at, (middle,), (change,)) for change in changes)
+        by = lambda change: jax.jvp(lambda v: gap_accelerations(t, q, v, args), (middle,), (change,))
+        size, (by_first, by_others) = jax.vmap(by, out_axes=(None, 0))(changes)
         across = jnp.where(others, jnp.abs(by_first), 0) + jnp.where(first, jnp.abs(by_others), 0)
         size = jnp.where(first | others, jnp.abs(size) + jnp.abs(by_first) + jnp.abs(by_others), 0)
         return jnp.max(across) > COUPLED * jnp.max(size)
@@ -354,12 +354,12 @@ def collide(
     pulled: Array,
     met: Array,
     left: Array,
-    spread: Array,
+    spread: Array | None,
 ) -> Collision:
     """Lasting contacts back onto their surface, with what else is ``pulled`` there, and the impact law for the candidates.
 
     Those ``near`` that meet at once take part; ``left`` events may still be located, this one included, before the motion goes on. Times of
-    impacts may be off by a ``spread`` ().
+    impacts may be off by a ``spread`` (); None where no derivative is asked for.
     """
     (_, q, v, metric, contacts, speed), last = event, left == 0
     oblique = contacts.oblique()
@@ -373,7 +373,9 @@ def collide(
     speed = speed + contacts.delassus() @ tangent
     e = problem.restitution_at(motion.e, speed, motion.args)
     motion = motion._replace(e=e)
-    in_order = order_matters(problem, event._replace(speed=speed), closed, candidates, e, spread, motion.args)
+    in_order = jnp.zeros((), bool)
+    if spread is not None:
+        in_order = order_matters(problem, event._replace(speed=speed), closed, candidates, e, spread, motion.args)
     blow = Blow.of(problem, law, motion, slowest, event._replace(q=q, v=v, speed=speed), closed, impact, beside)
     v = v + contacts.jump(blow.percussion) + contacts.jump(blow.rest)
     # the others are met at times of their own, the same in value

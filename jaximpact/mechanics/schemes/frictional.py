@@ -224,7 +224,7 @@ class FrictionCorrected(Corrected):
         doubtful = jnp.where(crossed, salted.doubtful, unclear)
         info = info._replace(status=info.status | as_status(doubtful, Status.DERIVATIVE_FRICTION))
         rebound = jnp.zeros_like(impact)
-        masks = Contact(active, impact, rebound, reacting, closed)
+        masks = Contact(active, impact, rebound, reacting, closed, closed)
         turns = v_mid, salted.v
         found, info = self.tracked(problem, motion._replace(e=e), state, new, info, here, masks, begin.metric, turns)
         stuck = impact & (jnp.broadcast_to(e, impact.shape) > 0)

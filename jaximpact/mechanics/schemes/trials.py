@@ -23,6 +23,7 @@ from .probes import error_of_changes
 from .tableau import TABLEAUS, Rows, Tableau, estimate
 
 frozen = lax.stop_gradient
+GRAZING = 100  # tolerances of a gap: what a motion may be off by where it comes near
 ROUNDING = (
     64  # of what moves: a change of args that leads to less is rounding, as that of a mass which no motion depends on
 )
@@ -332,6 +333,19 @@ def least_gaps(before: Ends, after: Ends, s: Array) -> tuple[Array, Array]:
     # the cubic may be wrong by a part of what the gap moves
     maybe = turns & (value < 0.02 * jnp.maximum(-c1, c4)) & (x > NEAREST) & (x < 1 - NEAREST)
     return jnp.where(maybe, x, 1), maybe
+
+
+def grazes(base: Base, trial: Trial, s: Array, tolerance: Tolerance) -> Array:
+    """Whether a gap comes to a minimum near the end of a trial of length s that its error does not tell from zero, ()."""
+    (gap0, rate0), (gap, rate) = trial.before, trial.after
+    if len(gap) == 0:
+        return jnp.zeros((), bool)
+    _, _, c2, c3 = cubic(trial.before, trial.after, s)
+    bend = (2 * c2 + 6 * c3) / jnp.where(s > 0, s * s, 1)
+    unknown = GRAZING * tolerance.of(gap0, gap)
+    turns = (bend > 0) & (jnp.abs(rate) <= 0.5 * s * bend)
+    least = gap - 0.5 * rate * rate / jnp.where(turns, bend, 1)
+    return jnp.any(~base.closed & (rate0 < 0) & (gap0 > unknown) & turns & (jnp.abs(least) <= unknown))
 
 
 def first_roots(base: Base, trial: Trial, s: Array) -> Array:

@@ -1,0 +1,65 @@
+"""Contacts that are closed where a motion starts: which are pressed, and what derivatives by the start suffer from."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..contact.laws import ContactLaw
+from ..linearisation import Contacts, Metric, acceleration, closure, linearise
+from ..motion import Motion
+from ..problem import Problem
+from ..status import Status, as_status
+from .base import FACING
+from .events import View, noise
+from .trials import gap_rates
+
+
+def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Array, Array]:
+    """Contacts (m,) that are closed at the start and pressed there; and status of derivatives by the start.
+
+    A contact that is touched, and neither pressed nor left, stays in force-free contact, while beside it there is free flight. One that is
+    pressed brings the motion back onto its surface, after bounces that die out at once; elastic ones never do.
+    """
+    q, v, t, args = lax.stop_gradient((motion.q0, motion.v0, motion.t0, motion.args))
+    view = View.at(problem, t, q, v, args)
+    contacts, speed = view.contacts, view.gap_velocity
+    at = closure(contacts, -speed, q, v, lax.stop_gradient(motion.h), view.free)
+    closed = at.closed & ~at.outward
+    free, balance = contacts.velocity(view.free) + view.gap_acceleration, contacts.balance()
+    pushing, _ = law.acting(contacts, free, closed)
+    push, small = balance(free, pushing), noise(contacts, view.free, view.gap_acceleration)
+    loaded = pushing & (push * contacts.diagonal() > small)
+    stays = pushing | (closed & (free + contacts.velocity(contacts.jump(push)) <= small))
+    sides = jnp.any(closed[:, None] & closed[None, :] & (contacts.angles() < FACING), axis=1)
+    e = problem.restitution_at(motion.e, speed, args)
+    doubtful = ~sides & ((stays & ~loaded) | (loaded & (jnp.broadcast_to(e, closed.shape) >= 1)))
+    return loaded, as_status(jnp.any(doubtful), Status.DERIVATIVE_GRAZING)
+
+
+def put_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> Motion:
+    """The motion, with the derivative of one whose start is put back onto the surfaces of the ``pressed`` contacts (m,).
+
+    A start beside a surface, at a gap df, falls back to it in a time of the order of df^(1/2), with bounces or without. On the way dq forces of the velocity do
+    what they do on any way, da/dv dq, and the impulses, which stop the fall with a mean delay of df/A each, follow the surface as it turns: all of it of order df.
+    """
+    q, v, t, args = motion.q0, motion.v0, motion.t0, motion.args
+    fixed_t, fixed_q, fixed_v, fixed_args = lax.stop_gradient((t, q, v, args))
+    unchanged = lambda x: x - lax.stop_gradient(x)  # zero, with the derivative of x
+
+    def at(t: Array, q: Array) -> tuple[Metric, Contacts]:
+        metric = Metric.at(problem, q, fixed_args, t)
+        return metric, linearise(problem, metric, t, q, fixed_args)
+
+    # what multiplies zero needs no derivative
+    metric, contacts = at(fixed_t, fixed_q)
+    balance = contacts.balance()
+    impulse = balance(unchanged(problem.gaps(t, q, args)), pressed)
+    along = (jnp.ones_like(fixed_t), fixed_v)
+    way, turn = jax.jvp(lambda t, q: at(t, q)[1].jump(impulse), (fixed_t, fixed_q), along)
+    of_v = lambda v: acceleration(problem, metric, fixed_t, fixed_q, v, fixed_args)
+    q, v = q + way, v + jax.jvp(of_v, (fixed_v,), (way,))[1] - turn
+    return motion._replace(
+        q0=q, v0=v + contacts.jump(balance(unchanged(gap_rates(problem, t, q, v, args)[1]), pressed))
+    )

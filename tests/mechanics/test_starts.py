@@ -1,0 +1,38 @@
+"""Derivatives of motions that start on a wall, and of those that only just reach one."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact import Status
+
+DRIVEN = ji.EventDriven(1e-11, 1e-11)
+SCHEMES = [(DRIVEN, 1, 1e-8), (ji.EventCorrected(), 400, 1e-4), (ji.MoreauJean(), 400, 2e-2),
+           *(pytest.param(s, 400, 2e-2, marks=pytest.mark.slow) for s in (ji.PaoliSchatzman(), ji.Maury()))]  # fmt: skip
+# a puck inside a circle of radius 2, without a force
+PUCK = ji.Problem(lambda t, q, v, args: 0 * v, lambda t, q, args: 4.0 - jnp.sum(q**2, keepdims=True))
+
+
+@pytest.mark.parametrize(("scheme", "steps", "tolerance"), SCHEMES, ids=lambda x: type(x).__name__)
+def test_a_start_on_a_wall(scheme, steps, tolerance):
+    """Along the wall: angular momentum x v_y - y v_x is kept, on the way to the wall as well, so that x counts although the wall takes it.
+
+    At rest: on one side of the start it stays where it is, on the other it would, too, but off the wall. To the order of each scheme, h = 1/200.
+    """
+    t1, e = 2.0, 0.0 if isinstance(scheme, ji.Maury) else 0.5
+    starts = np.array([[2.0, 0.0], [2.0, 0.0]]), np.array([[0.0, 1.0], [0.0, 0.0]])
+    found = ji.sensitivities(PUCK, *starts, t1=t1, steps=steps, e=e, scheme=scheme)
+    assert found.trusted.tolist() == [True, False] and int(found.status[1]) & Status.DERIVATIVE_GRAZING
+    # the angle is L t / 4
+    angle = t1 / 2
+    by_angle, by_start = 2 * np.array([-np.sin(angle), np.cos(angle)]), np.array([t1 / 4, 0.5, 0.0, t1 / 2])
+    jacobian = np.concatenate([found.jacobian["q"][x][0].reshape(2, 2) for x in ("q0", "v0")], axis=1)
+    np.testing.assert_allclose(jacobian, np.outer(by_angle, by_start), rtol=0, atol=tolerance)
+
+
+def test_a_motion_that_touches_a_wall_exactly_has_no_derivative():
+    """1 - sin t, which is 0 for an instant at pi/2; a thousandth above it there is one."""
+    spring = ji.Problem(lambda t, q, v, args: 1.0 + args - q, lambda t, q, args: q)
+    found = [ji.sensitivities(spring, [1.0], [-1.0], t1=1.8, steps=1, args=a, scheme=DRIVEN) for a in (0.0, 1e-3)]
+    assert [bool(x.trusted) for x in found] == [False, True] and int(found[0].status) & Status.DERIVATIVE_GRAZING
