@@ -171,9 +171,7 @@ class MotionLoop:
     def contact_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
         """Step k in which contacts may act, with the full account."""
         state, row, account = carry
-        # of many contacts most go on as in the step before
-        known = not (self.listed or self.locates) and row.last.size > SMALL
-        law = self.law.beginning(lax.stop_gradient(row.last)) if known else self.law
+        law = self.law if self.listed or self.locates else self.law_after(row)
         new, info = self.until(k).step(self.problem, law, self.moving, state)
         if self.looks_for_tunnelling(state):
             bits = self.tunnelling_status(self.way(state, new), lax.stop_gradient(info.impulse))
@@ -184,6 +182,16 @@ class MotionLoop:
         counted = state if self.program.per_lane_branches else new
         account = account.with_step(self.problem, self.moving, k, counted, info)
         return new, self.row_of(new, info, row, state), account
+
+    def law_after(self, row: Row) -> ContactLaw:
+        """The law that starts from the impulses of the step that led to a row, as most of many contacts go on as in the step before.
+
+        Of contacts that rub Coulomb's law may have several solutions, of which the motion keeps to the one that it has.
+        """
+        last, m = lax.stop_gradient((row.last, row.friction_last)), row.last.size
+        if last[1] is not None and m > 1:
+            return self.law.beginning(jnp.concatenate([last[0][:, None], last[1]], axis=1))
+        return self.law.beginning(last[0]) if last[1] is None and m > SMALL else self.law
 
     def free_step_or(self, contact_step: Callable[[], tuple], carry: tuple) -> tuple:
         """A step of one lane that counts as free of contacts, or ``contact_step()`` where it is not."""
@@ -205,7 +213,9 @@ class MotionLoop:
             if info.joints is not None:
                 free_row = free_row._replace(joint_impulse=row.joint_impulse + info.joints.impulse)
             if info.friction is not None:
-                free_row = free_row._replace(friction_impulse=row.friction_impulse + info.friction.impulse)
+                # what rubbed before does so no longer, where `law_after` asks for it
+                now = {"last": info.impulse, "friction_last": info.friction.impulse}
+                free_row = free_row._replace(friction_impulse=row.friction_impulse + info.friction.impulse, **now)
 
         def unnumbered_contact_step() -> tuple:
             found, *rest = contact_step()

@@ -104,9 +104,10 @@ def test_clean_is_right_to_second_order(d, walls):
 
 
 @pytest.mark.slow
-def test_of_several_motions_the_present_one_goes_on():
+@pytest.mark.parametrize("name", SCHEMES)
+def test_of_several_motions_the_present_one_goes_on(name):
     """A contact sticks, with others beside it, where the law would let it open as well."""
-    assert check_values(3, 4, [1071], "event-corrected")["clean"]
+    assert check_values(3, 4, [1071], name)["clean"]
 
 
 @cache

@@ -35,7 +35,7 @@ class Solved(ContactLaw):
     """Impulses computed by a contact solver; the derivative keeps the acting contacts closed."""
 
     solver: ContactSolver
-    guess: Array | None = None  # impulses (m,) to begin with
+    guess: Array | None = None  # impulses (m,) to begin with, with friction (m, 1 + k)
     couples: bool = field(default=True, metadata={"static": True})  # whether coupled impulses are remarked
 
     solves: ClassVar[bool] = True
@@ -62,7 +62,7 @@ class Solved(ContactLaw):
         allowed = lax.stop_gradient(
             jnp.maximum(self.solver.allowed(largest), 256 * jnp.finfo(offset.dtype).eps * largest)
         )
-        guess = jnp.zeros_like(cones.offset)
+        guess = jnp.zeros_like(cones.offset) if self.guess is None else self.guess
 
         def solve(cones: ConeProblem) -> tuple[Array, Array, Array]:
             return self.solver.frictional_impulses(matrix, cones.offset, cones.friction, guess, among, 0.5 * allowed)
