@@ -82,9 +82,9 @@ CAUSES = {
     "floor or table on t, q or v, or a friction that turns round within a step): the time of the jump varies with the data, which this "
     "derivative leaves out; take EventDriven, which locates jumps of force and mass, unless the motion only touches one, or has one at t0 or t1; or make it "
     "continuous over a few steps",
-    Status.IMPULSES_COUPLED: "(remark) with restitution, contacts that are not orthogonal carried impulses in one step: at such a "
-    "corner the motion is not continuous in its data, and another scheme or step may give another one, as legitimate; of "
-    "bodies at rest it says nothing",
+    Status.IMPULSES_COUPLED: "(remark) with restitution or friction, contacts that are not orthogonal were struck in one step: at such a "
+    "corner the motion is not continuous in its data, and another scheme or step may give another one, as legitimate (a smaller h tells "
+    "two impacts that follow each other apart); of bodies at rest it says nothing",
     Status.NEIGHBOURS_LOST: "more bodies came near each other than there was room for on their list, so that contacts were lost (under a "
     "transformation of jax it cannot be enlarged): give Bodies(pairs=..., members=...) larger numbers",
     Status.NEIGHBOURS_OUTRUN: "a body moved further in one step than a quarter of the skin of the list of near pairs, past which contacts may be "

@@ -28,6 +28,8 @@ from .laws import ContactLaw, Reaction, Target, restrict_problem
 from .solver import ContactSolver, closing_speed, complementarity
 from .static_friction import cones_in_act
 
+COMPARABLE = 16  # times the velocities of a problem with friction, up to which its solver starts from impulses that are known
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -62,7 +64,11 @@ class Solved(ContactLaw):
         allowed = lax.stop_gradient(
             jnp.maximum(self.solver.allowed(largest), 256 * jnp.finfo(offset.dtype).eps * largest)
         )
-        guess = jnp.zeros_like(cones.offset) if self.guess is None else self.guess
+        guess = jnp.zeros_like(cones.offset)
+        if self.guess is not None:
+            # those of an impact are far from what follows it, which would drown in their rounding
+            pushed = jnp.max(cones.scales()[:, None] * jnp.abs(self.guess))
+            guess = jnp.where(pushed <= COMPARABLE * largest, self.guess, 0)
 
         def solve(cones: ConeProblem) -> tuple[Array, Array, Array]:
             return self.solver.frictional_impulses(matrix, cones.offset, cones.friction, guess, among, 0.5 * allowed)

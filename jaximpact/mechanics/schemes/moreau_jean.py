@@ -329,17 +329,21 @@ def energy_status(
 
 
 def percussion_status(contacts: Contacts, found: Reaction, before: Array, kick: Array, e: Array) -> Array:
-    """IMPULSES_COUPLED, if an impact with restitution sends a percussion through another contact that rubs: one by one they give other velocities.
+    """IMPULSES_COUPLED, if percussions at contacts that rub load each other: one by one they give other velocities.
+
+    With restitution an impact need only send one through another contact. Without, that is what the law says of a lasting contact, and two impacts
+    must fall into the step: with friction the first may open what the second would hold.
 
     Impulses within twice what the forces of the step do, which change velocities by ``kick`` (d,), are those of lasting contacts.
     """
     contacts, found, before, kick, e = lax.stop_gradient((contacts, found, before, kick, e))
     forced = 2 * contacts.velocity_terms(kick)
     struck = found.acts & (contacts.diagonal() * found.impulse > forced)
-    strikes = struck & (before < -forced) & (e > 0)
+    strikes = struck & (before < -forced)
 
     def coupled() -> Array:
-        return jnp.any(ConeProblem.of(contacts, before).oblique() & strikes[:, None] & struck[None, :])
+        others = struck[None, :] & (jnp.broadcast_to(e > 0, strikes.shape)[:, None] | strikes[None, :])
+        return jnp.any(ConeProblem.of(contacts, before).oblique() & strikes[:, None] & others)
 
     some = jnp.any(strikes) & (jnp.sum(struck) > 1)
     return as_status(lax.cond(some, coupled, lambda: jnp.zeros((), bool)), Status.IMPULSES_COUPLED)
