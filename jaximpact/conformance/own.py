@@ -44,8 +44,7 @@ class Own:
 
     def _compute(self, name: str, theta: tuple[float, ...], steps: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         case = get(name)
-        tangents = len(case.slip[0]) if case.slip else 0
-        if (self.plastic and case.e) or tangents > self.scheme.traits.friction:
+        if (self.plastic and case.e) or (case.slip and not self.scheme.traits.friction):
             raise NotImplementedError(name)
 
         def start(x: Any) -> dict[str, Any]:

@@ -57,6 +57,15 @@ def test_motions_tend_to_the_recorded_states(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
+def test_located_events_leave_rounding(name):
+    """Paths between events are polynomials of the second degree, which `EventCorrected` follows exactly."""
+    case = conformance.get(name)
+    found = own.Own("EventCorrected", "corrected").jacobian(case, case.theta.tolist(), case.steps(1e-2)[0])
+    assert relative_error(found, case.exact.jacobian) < 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_jacobians_tend_to_the_recorded_ones(name):
     case = conformance.get(name)
     adapter = own.Own("MoreauJean", "corrected")

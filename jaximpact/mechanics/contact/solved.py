@@ -28,7 +28,9 @@ from .laws import ContactLaw, Reaction, Target, restrict_problem
 from .solver import ContactSolver, closing_speed, complementarity
 from .static_friction import cones_in_act
 
-COMPARABLE = 16  # times the velocities of a problem with friction, up to which its solver starts from impulses that are known
+COMPARABLE = (
+    16  # times the velocities of a problem with friction, up to which its solver starts from impulses that are known
+)
 
 
 @jax.tree_util.register_dataclass
