@@ -134,6 +134,7 @@ FAMILY_TITLES = {
     "bar": "Elastic bar",
     "spheres": "Spheres",
     "linkages": "Joints",
+    "friction": "Friction",
     "counterexamples": "Counterexamples",
 }
 

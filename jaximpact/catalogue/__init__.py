@@ -21,6 +21,7 @@ FAMILIES = (
     "bar",
     "spheres",
     "linkages",
+    "friction",
     "counterexamples",
 )
 

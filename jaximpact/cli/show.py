@@ -90,8 +90,11 @@ def _applicable(entry: Entry, case: Case) -> list[str]:
     """Names of the schemes that apply to the case."""
     fitting = []
     for label, make in SCHEMES.items():
+        scheme = make()
+        if entry.problem.slip is not None and not scheme.traits.friction:
+            continue
         try:
-            make().check(entry.problem, case.restitution, count_constraints(entry, case))
+            scheme.check(entry.problem, case.restitution, count_constraints(entry, case))
         except ValueError:
             continue
         fitting.append(label)

@@ -44,7 +44,7 @@ UNTABULATED = {  # motions with no table: only the second half of this file chec
     ("groove", "e=0"),
     ("hypercube", "d=3"),
     ("cradle", "touching"),
-    *((entry.name, name) for entry in catalogue.entries() if entry.id[0] in "SJ" for name in entry.cases),
+    *((entry.name, name) for entry in catalogue.entries() if entry.id[0] in "SJF" for name in entry.cases),
 }
 
 # Both sides are good to a few rounding units (2e-16) times the conditioning of the impact times: times up to 60,
@@ -147,7 +147,7 @@ def mass_matrix(problem, q, args):
 
 @cache
 def compiled(problem):
-    """Gaps; and mass, force, gradients of gaps and joints, time derivatives of the gaps, each over times (k,)."""
+    """Gaps; and mass, force, gradients of gaps, joints and slips, time derivatives of the gaps, slips; each over times (k,)."""
 
     def gaps(t, q, args):
         return problem.constraints(t, q, args)
@@ -155,19 +155,22 @@ def compiled(problem):
     def dynamics(t, q, v, args):
         rate, gradient = jax.jacfwd(gaps, argnums=(0, 1))(t, q, args)
         rods = problem.joints or (lambda t, q, args: q[:0])
+        slip = problem.slip or (lambda t, q, v, args: v[:0])
         return (
             mass_matrix(problem, q, args),
             problem.force(t, q, v, args),
             gradient,
             jax.jacfwd(rods, 1)(t, q, args),
+            jax.jacfwd(slip, 2)(t, q, v, args),
             rate,
+            slip(t, q, v, args),
         )
 
     return jax.jit(jax.vmap(gaps, (0, 0, None))), jax.jit(jax.vmap(dynamics, (0, 0, 0, None)))
 
 
 def evaluated(entry, case, t, q, v):
-    """(gaps, mass, force, gradients, gradients of joints, rates) as numpy arrays."""
+    """(gaps, mass, force, gradients, gradients of joints, of slips, rates, slips) as numpy arrays."""
     gaps, dynamics = compiled(entry.problem)
     # of one number of times there is one program: the last one is repeated
     size = next(size for size in (8, 200, 1000) if size >= len(t))
@@ -176,11 +179,23 @@ def evaluated(entry, case, t, q, v):
     return tuple(np.asarray(x)[: len(t)] for x in found)
 
 
-def reaction(gradient, joints, resultant):
-    """Multipliers of contacts whose gradients sum to the resultant with those of joints, and what both leave of it."""
-    rows = np.concatenate([gradient, joints])
+def reaction(gradient, joints, slips, resultant):
+    """Multipliers of contacts and of their slips whose gradients sum to the resultant with those of joints, and what all leave of it."""
+    rows = np.concatenate([gradient, joints, slips])
     multipliers, *_ = np.linalg.lstsq(rows.T, resultant, rcond=None)
-    return multipliers[: len(gradient)], np.max(np.abs(resultant - rows.T @ multipliers))
+    normal, _, along = np.split(multipliers, [len(gradient), len(gradient) + len(joints)])
+    return normal, along, np.max(np.abs(resultant - rows.T @ multipliers))
+
+
+def coulomb(case, normal, along, slip):
+    """How far friction (k,) is from Coulomb's law for normal forces (k,) and slips (k,): in sum, as two feet that stick share theirs in any way."""
+    if not len(along):
+        return 0.0
+    pushed = np.sum(normal)
+    if np.all(np.abs(slip) < STILL):
+        bound = case.args.get("static_friction", case.args["friction"])
+        return max(0.0, np.sum(np.abs(along)) - bound * pushed)
+    return abs(np.sum(along) + case.args["friction"] * pushed * np.sign(slip[np.argmax(np.abs(slip))]))
 
 
 def derivative(x, t, width):
@@ -191,6 +206,7 @@ def derivative(x, t, width):
 
 CONTACT = 1e-8  # a gap below is a contact
 WIDTH = 1e-5  # of the differences: truncation 1e-11 x''' and rounding 1e-16 / 1e-5
+STILL = 1e-9  # a slip below is none
 ROUNDING = 1e-8  # of a difference, relative to the range of what is differenced: a thousand units over the width
 
 
@@ -233,18 +249,23 @@ def test_obeys_its_equation_of_motion(entry, name):
     left = np.max(np.abs(rate - v), axis=1) - rate_error
     assert np.max(left[smooth]) <= ROUNDING * (1.0 + np.max(np.abs(q)))
 
-    gaps, mass, force, gradient, joints, _ = evaluated(entry, case, t, q, v)
+    gaps, mass, force, gradient, joints, tangents, _, slips = evaluated(entry, case, t, q, v)
     inertia = np.max(np.sum(np.abs(mass), axis=2))
     for n in np.flatnonzero(smooth):
-        multipliers, left = reaction(gradient[n][gaps[n] <= CONTACT], joints[n], mass[n] @ acceleration[n] - force[n])
+        at = np.flatnonzero(gaps[n] <= CONTACT)
+        rubs = at[: len(slips[n])]
+        resultant = mass[n] @ acceleration[n] - force[n]
+        multipliers, along, left = reaction(gradient[n][at], joints[n], tangents[n][rubs], resultant)
         tolerance = inertia * (error[n] + ROUNDING * speed)
         assert left <= tolerance, f"t = {t[n]}: {left}"
-        assert np.min(multipliers, initial=0.0) >= -tolerance / np.min(np.linalg.norm(gradient[n], axis=1))
+        tolerance /= np.min(np.linalg.norm(gradient[n], axis=1))
+        assert np.min(multipliers, initial=0.0) >= -tolerance
+        assert coulomb(case, multipliers, along, slips[n][rubs]) <= 2 * tolerance, f"friction at t = {t[n]}"
 
 
 def percussions(entry, case):
     """At each impact 1e-6 or more apart from the others: (time, active (m,), impulses of the active, what they leave of
-    the jump of momentum, relative normal velocities of Proj(v-) for the active, tolerance).
+    the jump of momentum, relative normal velocities of Proj(v-) for the active, tolerance, how far friction is from its law).
 
     v- and v+ are extrapolated from three times on either side; if the law holds, Proj(v-) is (v+ + e v-)/(1 + e).
     """
@@ -257,26 +278,33 @@ def percussions(entry, case):
     before, after = ([case.exact(times + sign * k * step)[1] for k in (1, 2, 3)] for sign in (-1.0, 1.0))
     arrival, departure = (2.0 * x[0] - x[1] for x in (before, after))
     bend = sum(np.max(np.abs(x[0] - 2.0 * x[1] + x[2]), axis=1) for x in (before, after))
-    gaps, mass, _, gradient, joints, rate = evaluated(entry, case, times, case.exact(times)[0], arrival)
+    at = case.exact(times)[0]
+    gaps, mass, _, gradient, joints, tangents, rate, _ = evaluated(entry, case, times, at, arrival)
+    slips = evaluated(entry, case, times, at, departure)[-1]
     projected = (departure + e * arrival) / (1.0 + e)
     for n, time in enumerate(times):
         active = gaps[n] <= 1e-12  # tighter than CONTACT, under which a ball may still bounce near its accumulation
         jump = mass[n] @ (departure[n] - arrival[n])
-        impulses, left = reaction(gradient[n][active], joints[n], jump)
+        rubs = np.flatnonzero(active)[: len(slips[n])]
+        impulses, along, left = reaction(gradient[n][active], joints[n], tangents[n][rubs], jump)
         normal = rate[n][active] + gradient[n][active] @ projected[n]
         scale = np.max(np.sum(np.abs(mass[n]), axis=1)) * max(1.0, np.max(np.abs(gradient[n])))
-        yield time, active, impulses, left, normal, scale * (bend[n] + 1e-9 * (1.0 + np.max(np.abs(arrival[n]))))
+        tolerance = scale * (bend[n] + 1e-9 * (1.0 + np.max(np.abs(arrival[n]))))
+        still = np.where(np.abs(slips[n][rubs]) <= tolerance, 0.0, slips[n][rubs])
+        yield time, active, impulses, left, normal, tolerance, coulomb(case, impulses, along, still)
 
 
 @every_law
 def test_impacts_obey_the_law(entry, name):
     """v+ = -e v- + (1 + e) Proj(v-), Proj being the projection on admissible velocities in the kinetic metric: what it
-    adds is M^-1 times nonnegative impulses along active gradients, each complementary to its normal velocity."""
-    for time, active, impulses, left, normal, tolerance in percussions(entry, entry.cases[name]):
+    adds is M^-1 times nonnegative impulses along active gradients, each complementary to its normal velocity; with friction the law is that of
+    each normal velocity, and Coulomb's."""
+    for time, active, impulses, left, normal, tolerance, friction in percussions(entry, entry.cases[name]):
         assert np.any(active) and np.max(impulses) > 0.0, f"nothing is hit at {time}"
         assert left <= tolerance, f"the impulse at {time} is not along active gradients"
         assert np.min(impulses) >= -tolerance and np.min(normal) >= -tolerance, f"inadmissible at {time}"
         assert np.max(np.minimum(impulses, np.abs(normal))) <= tolerance, f"not complementary at {time}"
+        assert friction <= 2 * tolerance, f"not Coulomb's friction at {time}"
 
 
 @every_law
@@ -293,10 +321,12 @@ def test_impulse_is_that_of_the_motion(entry, name):
     if np.any(touching):
         t, q, v = t[touching], q[touching], v[touching]
         acceleration, error = derivative(lambda s: case.exact(s)[1], t, WIDTH)
-        gaps, mass, force, gradient, joints, _ = evaluated(entry, case, t, q, v)
+        gaps, mass, force, gradient, joints, tangents, _, slips = evaluated(entry, case, t, q, v)
         for n in np.flatnonzero(error <= 1e-4 * (1.0 + np.max(np.abs(force)))):
             active = gaps[n] <= CONTACT
-            multipliers, _ = reaction(gradient[n][active], joints[n], mass[n] @ acceleration[n] - force[n])
+            rubs = np.flatnonzero(active)[: len(slips[n])]
+            resultant = mass[n] @ acceleration[n] - force[n]
+            multipliers, *_ = reaction(gradient[n][active], joints[n], tangents[n][rubs], resultant)
             total[active] += multipliers * case.t1 / count
             largest = max(largest, np.max(multipliers))
     # each of at most four changes of contact is misplaced by half a panel; 1e-4 for impacts too close to be told apart

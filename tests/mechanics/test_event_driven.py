@@ -31,6 +31,7 @@ OTHERS = [
     for name, case in cases(catalogue.names())
     if name not in (*FEW, "non-uniqueness")
     and catalogue.get(name).case(case).exact is not None
+    and catalogue.get(name).problem.slip is None
     and (name, case) not in LARGE
 ]
 
