@@ -15,6 +15,7 @@ import csv
 import itertools
 import resource
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,11 +30,13 @@ FIELDS = (
     "h",
     "tolerance",
     "until",
-    "speed",
+    "kinetic",
     "contacts",
     "iterations",
     "ms",
     "residual",
+    "penetration",
+    "unbalanced",
     "status",
 )
 
@@ -46,12 +49,30 @@ def start(kind: str, count: int, width: int, mu: float) -> tuple[ji.Problem, np.
     layers = -(-count // width ** (space - 1))
     places = np.array([x[::-1] for x in itertools.product(range(layers), *[range(width)] * (space - 1))])[:count]
     centres = 0.26 * (places + 0.5) + 0.005 * rng.uniform(-1, 1, places.shape)
-    walls = [*[(0, 0.26 * width)] * (space - 1), (0, None)]
+    if kind == "spheres":  # odd layers beside those below: columns of bodies that do not turn would stand
+        centres[places[:, 2] % 2 == 1, :2] += 0.1
+    room = 0.26 * width + (0.1 if kind == "spheres" else 0)
+    walls = [*[(0, room)] * (space - 1), (0, None)]
     inertias = "solid" if kind == "disks" else None
     problem = getattr(bodies, kind)(radii, walls=walls, gravity=9.81, friction=mu, inertias=inertias)
     if kind == "disks":
         centres = np.concatenate([centres, np.zeros((count, 1))], axis=1)
     return problem, centres.ravel()
+
+
+def unbalanced(problem: ji.Problem, found: ji.Solution, h: float) -> float:
+    """What the floor and the walls carry in the last step, less the weight of the bodies of mass one, by that weight."""
+    listed: Any = problem.constraints
+    one = np.zeros(found.q.shape[1] // listed.number)
+    upwards = one.copy()
+    upwards[found.friction_impulse.shape[2]] = 1  # the last direction of space
+    # by virtual power: the slip velocities of a body that rises
+    along = np.asarray(listed.wall_slip(0.0, one, upwards, 0.1))
+    ends, push, rub = (np.asarray(x[-1]) for x in (found.pairs, found.impulse, found.friction_impulse))
+    walls = -1 - ends[:, 1]
+    carried = push[walls == len(along) - 1].sum()
+    carried += sum((rub[walls == side] @ along[side]).sum() for side in range(len(along)))
+    return float(carried / (9.81 * h * listed.number) - 1)
 
 
 def told(found: ji.Solution) -> str:
@@ -72,6 +93,7 @@ def main() -> None:
     parser.add_argument("--tolerance", type=float, default=1e-8)
     parser.add_argument("--stages", type=int, default=8)
     parser.add_argument("--steps", type=int, default=100, help="of a stage")
+    parser.add_argument("--iterations", type=int, default=10000, help="of a solve, at most")
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
     space = 2 if given.kind == "disks" else 3
@@ -80,7 +102,8 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)
     problem, q = start(given.kind, given.count, width, mu)
     v = np.zeros(q.size)
-    solver = bodies.ConjugateGradients(tolerance=given.tolerance)
+    solver = bodies.ConjugateGradients(tolerance=given.tolerance, max_iterations=given.iterations)
+    mass: Any = 1.0 if problem.mass is None else problem.mass
     options = {"save": "final", "projection": solver, "steps": given.steps, "t1": given.steps * given.h}
     # a stage begins with bodies that overlap as far as the scheme lets them, which a traced start may
     run = jax.jit(lambda q, v: ji.solve(problem, q, v, **options))
@@ -93,8 +116,9 @@ def main() -> None:
         spent = end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
         row = (
             given.kind, given.count, mu, given.h, given.tolerance, round((stage + 1) * given.steps * given.h, 6),
-            f"{np.abs(v).max():.3g}", int(np.sum(np.asarray(found.impulse[-1]) > 0)), int(found.iterations) // given.steps,
-            f"{1e3 * spent / given.steps:.3g}", f"{float(found.residual):.2g}", told(found),
+            f"{0.5 * np.sum(mass * v**2):.3g}", int(np.sum(np.asarray(found.impulse[-1]) > 0)), int(found.iterations) // given.steps,
+            f"{1e3 * spent / given.steps:.3g}", f"{float(found.residual):.2g}", f"{float(found.penetration):.2g}",
+            f"{unbalanced(problem, found, given.h):.1g}", told(found),
         )  # fmt: skip
         print(dict(zip(FIELDS, row, strict=True)), flush=True)
         if given.csv is not None:

@@ -15,7 +15,7 @@ from ..jaxtools import linalg
 from ..jaxtools.linalg import solve_matrix_free
 from ..mechanics.friction import FrictionInfo
 from ..mechanics.linearisation import ORTHOGONAL, Metric
-from .mprgp_call import solve_mprgp
+from .mprgp_call import solve_mprgp, sweep_cones
 
 
 @jax.tree_util.register_dataclass
@@ -140,10 +140,7 @@ class PairContacts:
         self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
     ) -> tuple[Array, Array, Array | None]:
         """Solves as `Contacts.walked`, by native code on a CPU."""
-        # half of the inverse mass on either side
-        half = lambda g, r: jnp.where(g < 0, -1, 1) * jnp.sqrt(jnp.abs(g * r))
-        hi = half(self.gi, self.ri) if self.hi is None else self.hi
-        hj = half(self.gj, self.rj) if self.hj is None else self.hj
+        hi, hj = self._halves()
         known = (self.i, self.j, hi, hj, self.ri, self.rj, offset, tolerance, guess)
 
         def native(*known: Array) -> tuple[Array, Array, Array]:
@@ -160,6 +157,35 @@ class PairContacts:
             return lax.platform_dependent(*known, cpu=native, default=by_products)
         except (Unsupported, ImportError):
             return by_products(*known)
+
+    def swept(
+        self, by_products: Callable, offset: Array, among: Array, allowed: Array, guess: Array, limit: int
+    ) -> tuple[Array, Array]:
+        """Impulses (m, 1 + k) with friction of the contacts ``among`` (m,), and iterations (): by native sweeps on a CPU, elsewhere as
+        ``by_products(offset, guess)`` has it.
+        """
+        slip: Any = self.slip
+        columns = jnp.stack([jnp.concatenate(row._halves(), axis=1) for row in (self, *slip.tangents)], axis=1)
+        known = (columns, offset, slip.friction, among.astype(jnp.int32), jnp.broadcast_to(allowed, among.shape), guess)
+
+        def native(*known: Array) -> tuple[Array, Array]:
+            columns, offset, mu, among, allowed, guess = known
+            limits = jnp.full(1, limit, jnp.int32)
+            return sweep_cones(self.bodies, (self.i, self.j, among, columns, offset, mu, guess, allowed, limits))
+
+        def products(*known: Array) -> tuple[Array, Array]:
+            return by_products(known[1], known[-1])
+
+        try:
+            return lax.platform_dependent(*known, cpu=native, default=products)
+        except (Unsupported, ImportError):
+            return products(*known)
+
+    def _halves(self) -> tuple[Array, Array]:
+        """Gradients times half of the inverse mass on either side, (m, D) each."""
+        half = lambda g, r: jnp.where(g < 0, -1, 1) * jnp.sqrt(jnp.abs(g * r))
+        hi = half(self.gi, self.ri) if self.hi is None else self.hi
+        return hi, half(self.gj, self.rj) if self.hj is None else self.hj
 
     def at(self, gap: Array) -> PairContacts:
         """Copy with other gaps (m,)."""

@@ -11,6 +11,7 @@ from jax import Array, lax
 
 from ..jaxtools.batched_branch import run_where_pending
 from ..mechanics.contact.laws import ContactLaw
+from ..mechanics.friction import impulses_of
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Info, Wrapping
@@ -28,13 +29,6 @@ class Listed(NamedTuple):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)
-
-
-def impulses_of(info: Info) -> Array:
-    """Impulses (m,) of a step, or those along all rows (m, 1 + k) where contacts rub."""
-    if info.friction is None:
-        return info.impulse
-    return jnp.concatenate([info.impulse[:, None], info.friction.impulse], axis=1)
 
 
 @jax.tree_util.register_dataclass

@@ -1,4 +1,4 @@
-"""The native MPRGP solver as an operation of jax that is batched by calling it with more lanes."""
+"""The native solvers as operations of jax that are batched by calling them with more lanes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from jax import Array
 from jax.custom_batching import custom_vmap
 
 from ..compiler.llvm import xla_ffi as foreign
+from . import cone_sweeps
 from . import mprgp_kernel as kernel
 
 
@@ -35,6 +36,24 @@ def solve_mprgp(bodies: int, responses: tuple[Array, Array], operands: tuple[Arr
         return call_as_operation(("walk", bodies), lambda: call, operands, results, bool(lanes))
 
     return batchable(every)(*operands, *responses)  # type: ignore[return-value]
+
+
+def sweep_cones(bodies: int, operands: tuple[Array, ...]) -> tuple[Array, Array]:
+    """Solves the contact problem with friction natively: impulses (m, 1 + k) and sweeps (); ``operands`` are those of `cone_sweeps.solver`.
+
+    Raises:
+        Unsupported, ImportError: native code is not available.
+    """
+    columns = operands[cone_sweeps.OPERANDS.index("h")]
+    rows, D, real = columns.shape[-2], columns.shape[-1] // 2, np.dtype(columns.dtype)
+    solve = cone_sweeps.solver(D, rows - 1, real.type, bodies)
+
+    def every(*operands: Array) -> tuple[Array, ...]:
+        *lanes, m = operands[0].shape
+        results = [((*lanes, m, rows), real), (tuple(lanes), np.dtype(np.int32))]
+        return call_as_operation(("sweep", bodies), lambda: solve, operands, results, bool(lanes))
+
+    return batchable(every)(*operands)  # type: ignore[return-value]
 
 
 def _jumps(bodies: int, ends: list[np.ndarray], responses: list[np.ndarray], impulse: np.ndarray) -> np.ndarray:

@@ -95,3 +95,10 @@ def responses(metric: Any, jacobian: Array) -> Array:
     """M^-1 T' (d, m, k)."""
     m, k, d = jacobian.shape
     return metric.solve(jacobian.reshape(m * k, d).T).reshape(d, m, k)
+
+
+def impulses_of(found: Any) -> Array:
+    """Impulses (m,) of a step, or those along all rows (m, 1 + k) where contacts rub."""
+    if found.friction is None:
+        return found.impulse
+    return jnp.concatenate([found.impulse[:, None], found.friction.impulse], axis=1)

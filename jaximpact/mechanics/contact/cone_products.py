@@ -50,14 +50,10 @@ class Scaled(NamedTuple):
         largest = jnp.where(taken, jnp.max(diagonal, axis=1), 1)
         return cls(b, root, jnp.where(present, 1 / root, 0), largest, mu, mu * root[:, 1] / root[:, 0], allowed)
 
-    def errors(self, x: Array, ax: Array) -> Array:
-        """Natural residuals (m,) [velocity]."""
-        found = residual(self.root * (ax + self.b), self.largest[:, None] * self.scale * x, self.mu)
-        return jnp.max(jnp.abs(found), axis=1)
-
     def excess(self, x: Array, ax: Array) -> Array:
         """The largest natural residual by what is allowed, ()."""
-        return jnp.max(self.errors(x, ax) / self.allowed, initial=0.0)
+        found = residual(self.root * (ax + self.b), self.largest[:, None] * self.scale * x, self.mu)
+        return jnp.max(jnp.max(jnp.abs(found), axis=1) / self.allowed, initial=0.0)
 
     def shift(self, ax: Array) -> Array:
         """De Saxce's shift mu |w_t| (m,)."""
@@ -84,8 +80,8 @@ class Way(NamedTuple):
 
 def frictional_impulses_by_products(
     product: Callable[[Array], Array], problem: Scaled, guess: Array, limit: int
-) -> tuple[Array, Array, Array]:
-    """Impulses (m, 1 + k) in their cones, iterations () and the largest natural residual () [velocity].
+) -> tuple[Array, Array]:
+    """Impulses (m, 1 + k) in their cones, and iterations ().
 
     ``product``: from impulses (m, 1 + k) to velocities (m, 1 + k); ``guess`` (m, 1 + k): impulses to begin with.
     """
@@ -121,9 +117,7 @@ def frictional_impulses_by_products(
     one, none = jnp.ones((), x.dtype), jnp.zeros((), jnp.int32)
     start = Way(x, ax, x, ax, problem.shift(ax), one, one, none, x, problem.excess(x, ax), none)
     now = lax.while_loop(continues, body, start)
-    # the products of many steps were summed up
-    error = jnp.max(problem.errors(now.best, scaled(now.best)), initial=0.0)
-    return problem.scale * now.best, now.steps, error
+    return problem.scale * now.best, now.steps
 
 
 def next_shift(problem: Scaled, now: Way, x: Array, ax: Array, ay: Array, stalled: Array) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,16 @@ class ConjugateGradients(ContactSolver):
         tolerance = jnp.broadcast_to(0.5 * tolerance, offset.shape)
         impulse, count, jump = contacts.walked(self._products, offset, tolerance, guess, self.max_iterations)
         return Impulses(impulse, count, jnp.zeros((), jnp.int32), jump)
+
+    def frictional_impulses_of_list(
+        self, contacts: Any, offset: Array, among: Array, allowed: Array, guess: Array
+    ) -> tuple[Array, Array]:
+        by_products = super().frictional_impulses_of_list
+
+        def products(offset: Array, guess: Array) -> tuple[Array, Array]:
+            return by_products(contacts, offset, among, allowed, guess)
+
+        return contacts.swept(products, offset, among, allowed, guess, self.max_iterations)
 
     def _products(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> tuple[Array, Array]:
         """MPRGP with products over all contacts, for XLA."""

@@ -15,22 +15,23 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.derivative_rules import guard_derivative
 from ...jaxtools.jacobians import SMALL
 from ..friction import FrictionInfo
 from ..linearisation import Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
-from .cone_products import Scaled
 from .cones import OPEN, SLIP, STICK, ConeProblem, dependent, direction, jams, modes_of
+from .cones import residual as natural_map
 from .geodesic import project_geodesic
 from .implicit_derivative import reaction
 from .laws import ContactLaw, Reaction, Target, restrict_problem
 from .solver import ContactSolver, closing_speed, complementarity
 from .static_friction import cones_in_act
 
-COMPARABLE = (
-    16  # times the velocities of a problem with friction, up to which its solver starts from impulses that are known
-)
+# times the velocities of a problem with friction, up to which its solver starts from impulses that are known
+COMPARABLE = 16
+NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: give sensitivity='none', or of few bodies Bodies(lists=False), all pairs"
 
 
 @jax.tree_util.register_dataclass
@@ -93,6 +94,7 @@ class Solved(ContactLaw):
 
     def _with_friction_of_list(self, contacts: Any, offset: Array, among: Array | None) -> Reaction:
         """Solves the problem of cones by products with the rows of listed contacts, without derivative."""
+        contacts, offset = guard_derivative((contacts, offset), NO_DERIVATIVE_OF_LISTS)
         slip = contacts.slip
         among = jnp.ones(offset.shape, bool) if among is None else among
         jump, velocity, diagonal = contacts.friction_products()
@@ -101,13 +103,15 @@ class Solved(ContactLaw):
         largest = jnp.max(sizes, initial=0.0)
         floor = 64 * jnp.finfo(offset.dtype).eps * (sizes + 2 * largest)
         allowed = jnp.maximum(self.solver.allowed(largest), jnp.maximum(floor, jnp.finfo(offset.dtype).tiny))
-        # met with a margin: it is looked at again with other roundings
-        scaled = Scaled.of(diagonal, b, slip.friction, among, 0.5 * allowed)
         guess = jnp.zeros_like(b) if self.guess is None else self.guess
-        x, iterations, residual = self.solver.frictional_impulses_of_list(lambda x: velocity(jump(x)), scaled, guess)
+        # met with a margin: it is looked at again with other roundings
+        x, iterations = self.solver.frictional_impulses_of_list(contacts, b, among, 0.5 * allowed, guess)
         pushed = jump(x)
         w, acts = velocity(pushed) + b, x[:, 0] > 0
-        mode = jnp.where(acts, modes_of(w, scaled.largest[:, None] * x, slip.friction, 1e4 * allowed), OPEN)
+        y = jnp.max(diagonal, axis=1, keepdims=True) * x
+        known = among & (diagonal[:, 0] > 0)
+        residual = jnp.max(jnp.where(known[:, None], jnp.abs(natural_map(w, y, slip.friction)), 0), initial=0.0)
+        mode = jnp.where(acts, modes_of(w, y, slip.friction, 1e4 * allowed), OPEN)
         slipping = jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
         status = as_status(~(residual <= jnp.max(allowed)), Status.PROJECTION_NOT_CONVERGED)
         # more rows than coordinates depend on each other; whether fewer do is not looked at

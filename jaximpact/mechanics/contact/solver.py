@@ -8,7 +8,6 @@ position. The interface for steps is in `laws`; curved constraints and derivativ
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -69,11 +68,17 @@ class ContactSolver(abc.ABC):
         return frictional_impulses(delassus, offset, friction, guess, candidates, tolerance, method=solve_exactly)
 
     def frictional_impulses_of_list(
-        self, product: Callable[[Array], Array], problem: Scaled, guess: Array
-    ) -> tuple[Array, Array, Array]:
-        """The same of contacts in a list, as `cone_products.frictional_impulses_by_products` says; of solvers that take lists."""
+        self, contacts: Any, offset: Array, among: Array, allowed: Array, guess: Array
+    ) -> tuple[Array, Array]:
+        """Impulses (m, 1 + k) of contacts in a list, and iterations, of solvers that take lists; from velocities ``offset`` (m, 1 + k), of the
+        contacts ``among`` (m,), to natural residuals ``allowed`` (m,) [velocity].
+
+        Unless a solver has its own method, by products, as `cone_products.frictional_impulses_by_products` says.
+        """
+        jump, velocity, diagonal = contacts.friction_products()
+        problem = Scaled.of(diagonal, offset, contacts.slip.friction, among, allowed)
         limit: int = self.max_iterations  # type: ignore[attr-defined]
-        return frictional_impulses_by_products(product, problem, guess, limit)
+        return frictional_impulses_by_products(lambda x: velocity(jump(x)), problem, guess, limit)
 
     def allowed(self, speed: Array) -> Any:
         """Tolerated KKT residual, (), for contacts that close at ``speed`` ()."""

@@ -27,7 +27,7 @@ from ...jaxtools.derivative_rules import graft
 from ..contact.cones import ConeProblem, length
 from ..contact.laws import ContactLaw, Reaction
 from ..contact.static_friction import modes_at
-from ..friction import FrictionInfo, Slip
+from ..friction import FrictionInfo, Slip, impulses_of
 from ..linearisation import Contacts, Metric, acceleration, closure, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
@@ -142,6 +142,7 @@ class MoreauJean(Scheme):
 
         w, iterations = self.iteration_start(problem, v)
         free = last = earlier = w
+        spent: Any = 0
         for _ in range(iterations):
             # the midpoint of v is near enough to the mean over a chord for a first iteration, the place of another theta is not
             if metric.joints is not None and theta > 0 and (w is not v or theta != 0.5):
@@ -158,6 +159,12 @@ class MoreauJean(Scheme):
                 contacts = contacts.under(operator)
             found = law.velocity(contacts.sliding(free), contacts.gap_velocity(free) + e * before, active)
             earlier, last, w = last, w, free + found.jump
+            if not contacts.dense:
+                # of a constant force the next problem is the same
+                law = law.beginning(lax.stop_gradient(impulses_of(found)))
+                spent += found.iterations
+        if not contacts.dense:
+            found = found._replace(iterations=spent)
         chord = theta * w + (1 - theta) * v
         new = state.moved(h * chord, w, self.lasting(problem, law, contacts, t, state, found.acts, args))
         if state.friction is not None:

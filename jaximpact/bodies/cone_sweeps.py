@@ -1,0 +1,318 @@
+"""Native solver of contact problems with friction between bodies: Gauss-Seidel sweeps over pairs, with conjugate directions across sweeps.
+
+    w = H' (u + H x) + b,    0 <= x_n _|_ w_n >= 0,    |x_t| <= mu x_n,   x_t = -mu x_n w_t / |w_t| where w_t is not zero,
+
+with 1 + k columns of H for each contact, scaled to unit length and nonzero at its two bodies only. A sweep gives each contact the impulses with
+which its own velocities obey the law, first the normal and then the tangential ones, forwards and then backwards. What a pair of sweeps changes
+is taken as a gradient: the next one starts ahead of it by a nonlinear conjugate direction, which is dropped where the change grows. Every so often
+some sweeps go without, as directions lead astray where contacts keep changing between slip and rest.
+
+References:
+    M. Jean, The non-smooth contact dynamics method, Comput. Methods Appl. Mech. Engrg. 177 (1999).
+    M. Silcowitz-Hansen, S. Niebe, K. Erleben, A nonsmooth nonlinear conjugate gradient method for interactive contact force problems,
+    Visual Comput. 26 (2010).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..compiler.llvm.jit import compile_module
+from ..compiler.llvm.xla_ffi import lane_pool
+from .mprgp_kernel import KernelWriter
+
+LED, PLAIN = 3000, 1500  # sweeps with conjugate directions, and without, in turn
+SLACK = 1.1  # by which the squared change of a pair of sweeps may grow before its direction is dropped
+OPERANDS = ("i", "j", "among", "h", "b", "mu", "guess", "allowed", "limit")
+
+
+class SweepLoops:
+    """Emits the solver for bodies of D coordinates and contacts with k tangents."""
+
+    def __init__(self, D: int, k: int, real: Any) -> None:
+        self.w, self.D, self.rows = KernelWriter(real), D, 1 + k
+        w = self.w
+        entries, results, _, work, self.contacts, self.bodies = w.function.args
+        self.given = {name: w.entry(entries, n) for n, name in enumerate(OPERANDS)}
+        self.impulse, self.iterations = w.entry(results, 0), w.entry(results, 1)
+        names = ("i", "j", "slot", "h", "b", "x", "before", "p", "root", "mu", "allowed", "u", "u before", "up")
+        self.own = {name: w.entry(work, n) for n, name in enumerate(names)}
+        self.m, self.count = w.variable(w.whole(0)), w.variable(w.whole(0))
+        self.worst, self.last = w.variable(w.number(0)), w.variable(w.number(0))
+        self.done = w.variable(w.whole(0))
+        self.write()
+
+    # entries of arrays with several numbers a contact or body
+
+    def at(self, k: Any, width: int, a: int = 0) -> Any:
+        """Emits k * width + a."""
+        w = self.w
+        return w.at.add(w.at.mul(k, w.whole(width)), w.whole(a))
+
+    def load(self, name: str, k: Any, width: int, start: int = 0) -> list[Any]:
+        """Emits the ``width`` numbers of item k."""
+        return [self.w.get(self.own[name], self.at(k, width, start + a)) for a in range(width)]
+
+    def store(self, name: str, k: Any, values: list[Any]) -> None:
+        for a, x in enumerate(values):
+            self.w.put(self.own[name], self.at(k, len(values), a), x)
+
+    def columns(self, array: Any, k: Any) -> list[list[Any]]:
+        """Emits the columns (1 + k, 2 D) of item k."""
+        wide = 2 * self.D
+        place = lambda row, a: self.at(k, self.rows * wide, row * wide + a)
+        return [[self.w.get(array, place(row, a)) for a in range(wide)] for row in range(self.rows)]
+
+    def dot(self, a: list[Any], b: list[Any]) -> Any:
+        return self.w.add(*(self.w.mul(x, y) for x, y in zip(a, b, strict=True)))
+
+    def ahead(self, y: list[Any], step: Any, d: list[Any]) -> list[Any]:
+        """Emits y + step d."""
+        return [self.w.add(x, self.w.mul(step, z)) for x, z in zip(y, d, strict=True)]
+
+    def velocities(self, k: Any) -> tuple[Any, Any, list[Any]]:
+        """Emits the two bodies of contact k and their velocities u (2 D,)."""
+        ends = [self.w.index(self.own[name], k) for name in ("i", "j")]
+        return ends[0], ends[1], self.load("u", ends[0], self.D) + self.load("u", ends[1], self.D)
+
+    def keep_velocities(self, i: Any, j: Any, u: list[Any]) -> None:
+        self.store("u", i, u[: self.D])
+        self.store("u", j, u[self.D :])
+
+    def length(self, x: list[Any]) -> Any:
+        return self.w.size(x[0]) if len(x) == 1 else self.w.sqrt(self.dot(x, x))
+
+    def within(self, x: list[Any], bound: Any) -> list[Any]:
+        """Emits the vector of at most the length ``bound`` that is nearest to x."""
+        w, long = self.w, self.length(x)
+        outside = w.less(bound, long)
+        share = w.either(outside, w.div(bound, w.either(outside, long, w.number(1))), w.number(1))
+        return [w.mul(share, y) for y in x]
+
+    # the parts
+
+    def roots(self, columns: list[list[Any]]) -> tuple[Any, Any]:
+        """Emits the lengths of a contact's normal column and, at least, of all combinations of its tangential ones."""
+        w = self.w
+        normal, across = columns[0], columns[1:]
+        largest = self.dot(across[0], across[0])
+        if len(across) == 2:
+            largest = w.larger(largest, self.dot(across[1], across[1]))
+            largest = w.add(largest, w.size(self.dot(*across)))
+        return w.sqrt(self.dot(normal, normal)), w.sqrt(largest)
+
+    def pack(self) -> None:
+        """Emits the selection of the contacts ``among``, scaled."""
+        w, zero, one = self.w, self.w.number(0), self.w.number(1)
+        given = self.given
+        with w.over(self.contacts) as c:
+            columns = self.columns(given["h"], c)
+            root, across = self.roots(columns)
+            for a in range(self.rows):
+                w.put(self.impulse, self.at(c, self.rows, a), zero)
+            taken = w.at.icmp_signed("!=", w.index(given["among"], c), w.whole(0))
+            with w.at.if_then(w.at.and_(taken, w.less(zero, root))):
+                k = self.m.get()
+                w.put_index(self.own["slot"], k, c)
+                for name in ("i", "j"):
+                    w.put_index(self.own[name], k, w.index(given[name], c))
+                rubs = w.less(zero, across)
+                across = w.either(rubs, across, one)
+                scales = [root] + [across] * (self.rows - 1)
+                flat = [w.div(x, r) for column, r in zip(columns, scales, strict=True) for x in column]
+                self.store("h", k, flat)
+                of = lambda name: [w.get(given[name], self.at(c, self.rows, a)) for a in range(self.rows)]
+                self.store("b", k, [w.div(x, r) for x, r in zip(of("b"), scales, strict=True)])
+                mu = w.either(rubs, w.div(w.mul(w.get(given["mu"], c), across), root), zero)
+                guess = [w.mul(x, r) for x, r in zip(of("guess"), scales, strict=True)]
+                normal = w.larger(guess[0], zero)
+                self.store("x", k, [normal, *self.within(guess[1:], w.mul(mu, normal))])
+                self.store("root", k, [root, across])
+                w.put(self.own["mu"], k, mu)
+                w.put(self.own["allowed"], k, w.div(one, w.get(given["allowed"], c)))
+                self.m.set(w.at.add(k, w.whole(1)))
+
+    def gather(self) -> None:
+        """Emits u = H x."""
+        w = self.w
+        with w.over(w.at.mul(w.at.add(self.bodies, w.whole(1)), w.whole(self.D))) as n:
+            w.put(self.own["u"], n, w.number(0))
+        with w.over(self.m.get()) as k:
+            i, j, u = self.velocities(k)
+            for column, x in zip(self.columns(self.own["h"], k), self.load("x", k, self.rows), strict=True):
+                u = self.ahead(u, x, column)
+            self.keep_velocities(i, j, u)
+
+    def visit(self, k: Any) -> None:
+        """Emits the law of contact k, with all others as they are."""
+        w, zero = self.w, self.w.number(0)
+        i, j, u = self.velocities(k)
+        normal, *across = self.columns(self.own["h"], k)
+        b, x = (self.load(name, k, self.rows) for name in ("b", "x"))
+        push = w.larger(w.sub(x[0], w.add(b[0], self.dot(normal, u))), zero)
+        change = [w.sub(push, x[0])]
+        u = self.ahead(u, change[0], normal)
+        trial = [w.sub(y, w.add(c, self.dot(t, u))) for y, c, t in zip(x[1:], b[1:], across, strict=True)]
+        rub = self.within(trial, w.mul(w.get(self.own["mu"], k), push))
+        for y, old, t in zip(rub, x[1:], across, strict=True):
+            change.append(w.sub(y, old))
+            u = self.ahead(u, change[-1], t)
+        self.keep_velocities(i, j, u)
+        self.store("x", k, [push, *rub])
+        root, wide = self.load("root", k, 2)
+        moved = w.larger(w.mul(w.size(change[0]), root), w.mul(self.length(change[1:]), wide))
+        self.worst.set(w.larger(self.worst.get(), w.mul(moved, w.get(self.own["allowed"], k))))
+
+    def sweeps(self) -> None:
+        """Emits a sweep forwards and one backwards."""
+        w = self.w
+        self.worst.set(w.number(0))
+        with w.over(self.m.get()) as k:
+            self.visit(k)
+        with w.over(self.m.get()) as k:
+            self.visit(w.at.sub(w.at.sub(self.m.get(), w.whole(1)), k))
+        self.count.set(w.at.add(self.count.get(), w.whole(2)))
+
+    def judge(self) -> None:
+        """Emits the largest natural residual of the law by what is allowed, as `cones.residual` has it, and whether that ends the sweeps."""
+        w, zero, one = self.w, self.w.number(0), self.w.number(1)
+        self.gather()
+        self.worst.set(zero)
+        with w.over(self.m.get()) as k:
+            *_, u = self.velocities(k)
+            root, wide = self.load("root", k, 2)
+            scales = [root] + [wide] * (self.rows - 1)
+            b, x = (self.load(name, k, self.rows) for name in ("b", "x"))
+            columns = self.columns(self.own["h"], k)
+            speed = [
+                w.mul(r, w.add(c, self.dot(h, u))) for r, c, h in zip(scales, b, columns, strict=True)
+            ]  # [velocity]
+            most = w.larger(root, wide)
+            largest = w.mul(most, most)
+            size = [w.div(w.mul(largest, y), r) for y, r in zip(x, scales, strict=True)]
+            mu = w.div(w.mul(w.get(self.own["mu"], k), root), wide)
+            error = self.defect(speed, size, mu)
+            self.worst.set(w.larger(self.worst.get(), w.mul(error, w.get(self.own["allowed"], k))))
+        met = w.at.fcmp_ordered("<=", self.worst.get(), one)
+        self.done.set(w.at.select(met, w.whole(1), w.whole(0)))
+
+    def defect(self, speed: list[Any], size: list[Any], mu: Any) -> Any:
+        """Emits the largest entry of x - P_K(x - (w + mu |w_t| n))."""
+        w, zero, one = self.w, self.w.number(0), self.w.number(1)
+        moved = [w.sub(x, y) for x, y in zip(size, speed, strict=True)]
+        normal, across = w.sub(moved[0], w.mul(mu, self.length(speed[1:]))), moved[1:]
+        long = self.length(across)
+        inside = w.at.and_(w.at.fcmp_ordered("<=", long, w.mul(mu, normal)), w.at.fcmp_ordered("<=", zero, normal))
+        pushed = w.div(w.add(normal, w.mul(mu, long)), w.add(one, w.mul(mu, mu)))
+        pushed = w.either(inside, normal, w.larger(pushed, zero))
+        rubbed = w.either(inside, one, w.div(w.mul(mu, pushed), w.either(w.less(zero, long), long, one)))
+        error = w.size(w.sub(size[0], pushed))
+        for x, y in zip(size[1:], across, strict=True):
+            error = w.larger(error, w.size(w.sub(x, w.mul(rubbed, y))))
+        return error
+
+    def lead(self) -> None:
+        """Emits the conjugate direction, and a step along it."""
+        w, zero = self.w, self.w.number(0)
+        total = w.variable(zero)
+        total.set(zero)
+        impulses, coordinates = w.at.mul(self.m.get(), w.whole(self.rows)), w.at.mul(self.bodies, w.whole(self.D))
+        with w.over(impulses) as n:
+            change = w.sub(w.get(self.own["x"], n), w.get(self.own["before"], n))
+            total.plus(w.mul(change, change))
+        phase = w.at.srem(self.count.get(), w.whole(LED + PLAIN))
+        last, one = self.last.get(), w.number(1)
+        led = w.at.and_(w.less(total.get(), w.mul(w.number(SLACK), last)), w.at.icmp_signed("<", phase, w.whole(LED)))
+        ratio = w.either(led, w.smaller(w.div(total.get(), w.either(led, last, one)), one), zero)
+        self.last.set(total.get())
+        for count, value, before, direction in ((impulses, "x", "before", "p"), (coordinates, "u", "u before", "up")):
+            with w.over(count) as n:
+                new, old = w.get(self.own[value], n), w.get(self.own[before], n)
+                step = w.mul(ratio, w.get(self.own[direction], n))
+                w.put(self.own[direction], n, w.add(step, w.sub(new, old)))
+                w.put(self.own[value], n, w.add(new, step))
+        # what is no number stays so
+        unknown = w.at.fcmp_unordered("uno", total.get(), zero)
+        with w.at.if_then(unknown):
+            self.done.set(w.whole(1))
+
+    def remember(self) -> None:
+        """Emits copies of impulses and velocities."""
+        w = self.w
+        impulses, coordinates = w.at.mul(self.m.get(), w.whole(self.rows)), w.at.mul(self.bodies, w.whole(self.D))
+        for count, value, before in ((impulses, "x", "before"), (coordinates, "u", "u before")):
+            with w.over(count) as n:
+                w.put(self.own[before], n, w.get(self.own[value], n))
+
+    def write(self) -> None:
+        w, zero, one = self.w, self.w.number(0), self.w.number(1)
+        self.pack()
+        self.judge()
+        for count, name in ((self.at(self.m.get(), self.rows), "p"), (self.at(self.bodies, self.D), "up")):
+            with w.over(count) as n:
+                w.put(self.own[name], n, zero)
+        limit = w.index(self.given["limit"], w.whole(0))
+
+        def goes_on() -> Any:
+            left = w.at.icmp_signed("<", self.count.get(), limit)
+            return w.at.and_(left, w.at.icmp_signed("==", self.done.get(), w.whole(0)))
+
+        with w.loop(goes_on):
+            self.remember()
+            self.sweeps()
+            small = w.at.fcmp_ordered("<=", self.worst.get(), one)
+            with w.at.if_then(small):
+                self.judge()
+            # the last sweep's impulses are in their cones
+            with w.at.if_then(goes_on()):
+                self.lead()
+        with w.over(self.m.get()) as k:
+            c = w.index(self.own["slot"], k)
+            root, wide = self.load("root", k, 2)
+            for a, x in enumerate(self.load("x", k, self.rows)):
+                w.put(self.impulse, self.at(c, self.rows, a), w.div(x, wide if a else root))
+        w.at.store(w.at.trunc(self.count.get(), w.int), self.iterations)
+        w.at.ret_void()
+
+
+@cache
+def sweep_text(D: int, k: int, real: Any) -> str:
+    """LLVM IR of the solver for bodies of D coordinates, contacts with k tangents."""
+    return str(SweepLoops(D, k, real).w.module)
+
+
+def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
+    """Compiled solver: takes the `OPERANDS` of B lanes, fills impulses (B, m, 1 + k) and iterations (B,).
+
+    Of a lane: ends i and j (m,), N for an obstacle; the contacts ``among`` (m,) that may push, whole numbers; columns h (m, 1 + k, 2 D), those of body i first; velocities
+    b (m, 1 + k); coefficients mu (m,); the impulses ``guess`` (m, 1 + k) to begin with; the natural residuals ``allowed`` (m,) [velocity]; and a ``limit`` (1,) of sweeps.
+
+    Raises:
+        Unsupported, ImportError: as `compile_module`.
+    """
+    code = compile_module(sweep_text(D, k, real), loops=True)
+
+    def lane(n: int, operands: list[np.ndarray], results: list[np.ndarray]) -> None:
+        given = [np.ascontiguousarray(x[n]) for x in operands]
+        m, rows, places = given[0].shape[0], 1 + k, (bodies + 1) * D
+        sizes = [m * rows * 2 * D, *[m * rows] * 4, 2 * m, m, m, *[places] * 3]
+        own = [np.empty(m, np.int32) for _ in range(3)] + [np.empty(size, real) for size in sizes]
+        tables = [
+            (ctypes.c_void_p * len(x))(*(y.ctypes.data for y in x))
+            for x in (given, [x[n : n + 1] for x in results], own)
+        ]
+        code.call(tables[0], tables[1], None, ctypes.addressof(tables[2]), m, bodies)
+
+    def call(operands: list[np.ndarray], results: list[np.ndarray]) -> None:
+        lanes = range(results[1].shape[0])
+        if len(lanes) == 1:
+            lane(0, operands, results)
+        else:
+            list(lane_pool().map(lambda n: lane(n, operands, results), lanes))
+
+    return call

@@ -1,0 +1,138 @@
+"""Piles of bodies with friction: the native sweeps obey Coulomb's law, and what a pile at rest has to be holds."""
+
+import jax
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact.bodies import ConjugateGradients, disks
+
+GRAVITY, MU, WIDTH, TOLERANCE = 9.81, 0.5, 0.8, 1e-9
+
+
+def law_residual(h, b, x, mu):
+    """Natural residuals (m,) of contacts with dense columns h (d, m, 1 + k): |y - P_K(y - w - mu |w_t| n)|, y the impulses x by the largest diagonal entries."""
+    w = np.einsum("dmr,d->mr", h, np.einsum("dmr,mr->d", h, x)) + b
+    y = np.max(np.sum(h**2, axis=0), axis=1)[:, None] * x
+    worst = np.zeros(len(x))
+    for c, coefficient in enumerate(mu):
+        moved = y[c] - w[c] - coefficient * np.linalg.norm(w[c, 1:]) * np.eye(x.shape[1])[0]
+        normal, slide = moved[0], np.linalg.norm(moved[1:])
+        if slide <= coefficient * normal:
+            nearest = moved
+        elif coefficient * slide <= -normal:
+            nearest = 0 * moved
+        else:
+            pushed = (normal + coefficient * slide) / (1 + coefficient**2)
+            nearest = pushed * np.append(1, coefficient * moved[1:] / slide)
+        worst[c] = np.max(np.abs(y[c] - nearest))
+    return worst
+
+
+def random_problem(rng, bodies=6, m=9, D=3, k=2):
+    """Operands of the native solver, of contacts whose rows are neither orthogonal nor of unit length; and the dense columns."""
+    i = rng.integers(0, bodies - 1, m)
+    j = np.where(rng.random(m) < 0.3, bodies, rng.integers(i + 1, bodies))
+    h = rng.standard_normal((m, 1 + k, 2, D)) * 10 ** rng.uniform(-1, 1, (m, 1, 1, 1))
+    h[j == bodies, :, 1] = 0
+    dense = np.zeros((bodies + 1, D, m, 1 + k))
+    for end, at in enumerate((i, j)):
+        for c in range(m):
+            dense[at[c], :, c] += h[c, :, end].T
+    dense = dense[:-1].reshape(-1, m, 1 + k)
+    # of velocities of bodies: then there are impulses that obey the law
+    b = np.einsum("dmr,d->mr", dense, rng.standard_normal(len(dense)))
+    return (i, j, np.ones(m), h.reshape(m, 1 + k, 2 * D), b, rng.uniform(0, 1, m)), dense
+
+
+@pytest.mark.parametrize("real", [np.float64, np.float32])
+def test_native_sweeps_obey_the_law(real):
+    pytest.importorskip("llvmlite")
+    from jaximpact.bodies.cone_sweeps import solver
+
+    problems = [random_problem(np.random.default_rng(seed)) for seed in range(20)]
+    kinds = (np.int32, np.int32, np.int32, real, real, real)
+    given = [np.stack([p[0][n] for p in problems]).astype(kind) for n, kind in enumerate(kinds)]
+    lanes, m, rows = given[4].shape
+    allowed = 1e-10 if real is np.float64 else 1e-4
+    more = [np.zeros((lanes, m, rows), real), np.full((lanes, m), allowed, real), np.full((lanes, 1), 20000, np.int32)]
+    impulse, sweeps = np.empty((lanes, m, rows), real), np.empty(lanes, np.int32)
+    solver(3, 2, real, 6)([*given, *more], [impulse, sweeps])
+    for lane, (_, dense) in enumerate(problems):
+        if sweeps[lane] < 20000:
+            b, mu = (given[n][lane].astype(float) for n in (4, 5))
+            # single numbers: velocities of some 10 m/s, whose sums are rounded to 1e-5
+            assert law_residual(dense, b, impulse[lane].astype(float), mu).max() <= 2 * allowed
+    # no theorem says that sweeps converge
+    assert np.mean(sweeps < 20000) >= 0.9
+
+
+@pytest.fixture(scope="module")
+def pile():
+    """Disks that have fallen into a box, and come to rest; their radii, rows while they fall, and rows at rest."""
+    rng = np.random.default_rng(2)
+    radii = 0.1 * rng.uniform(0.8, 1.2, 12)
+    centres = 0.25 * (np.stack(np.divmod(np.arange(12), 3)[::-1], axis=1) + 0.5) + 0.01 * rng.uniform(-1, 1, (12, 2))
+    problem = disks(radii, walls=[(0, WIDTH), (0, None)], gravity=GRAVITY, friction=MU, inertias="solid")
+    solver = ConjugateGradients(tolerance=TOLERANCE)
+    run = jax.jit(lambda q, v: ji.solve(problem, q, v, t1=1.5, h=5e-3, projection=solver))
+    start = np.concatenate([centres, np.zeros((12, 1))], axis=1).ravel()
+    rows = [run(start, 0 * start)]
+    for _ in range(3):
+        rows.append(run(rows[-1].q[-1], rows[-1].v[-1]))
+    return radii, *(jax.tree.map(np.asarray, rows[n]) for n in (0, -1))
+
+
+def columns(radii, q, ends):
+    """Gradients (d, m, 2) of gaps and slips of disks at q, of pairs (i, j) and obstacles (i, -1 - a), beside `bodies.disks`."""
+    x, found = q.reshape(-1, 3), np.zeros((len(radii), 3, len(ends), 2))
+    for c, (i, j) in enumerate(ends):
+        if j >= 0:
+            n = x[j, :2] - x[i, :2]
+            n /= np.hypot(*n)
+            found[j, :2, c, 0], found[j, :, c, 1] = n, [n[1], -n[0], radii[j]]
+        else:
+            n = np.array([[-1.0, 0], [1, 0], [0, -1]])[-1 - j]
+        found[i, :2, c, 0], found[i, :, c, 1] = -n, [-n[1], n[0], radii[i]]
+    return found.reshape(-1, len(ends), 2)
+
+
+def test_steps_obey_coulombs_law(pile):
+    radii, fallen, _ = pile
+    mass = np.tile([1.0, 1, 0], len(radii))
+    mass[2::3] = radii**2 / 2
+    h = 5e-3
+    worst, slips = 0.0, 0
+    for n in range(20, 200, 6):
+        ends, x = fallen.pairs[n], np.stack([fallen.impulse[n], fallen.friction_impulse[n][:, 0]], axis=1)
+        acts = x[:, 0] > 0
+        if not np.any(acts):
+            continue
+        before, after = fallen.v[n - 1], fallen.v[n]
+        gaps = columns(radii, fallen.q[n - 1], ends[acts])
+        # slip is that where the old velocity leads to
+        slides = columns(radii, fallen.q[n - 1] + h * before, ends[acts])
+        gaps[:, :, 1] = slides[:, :, 1]
+        weight = np.tile([0, -GRAVITY * h, 0], len(radii))
+        change = np.einsum("dmr,mr->d", gaps, x[acts]) / mass
+        assert np.allclose(after, before + weight + change, rtol=0, atol=1e-12)  # round-off
+        assert np.all(np.abs(x[:, 1]) <= MU * x[:, 0] * (1 + 1e-12))
+        scaled = gaps / np.sqrt(mass)[:, None, None]
+        w = np.einsum("dmr,d->mr", gaps, after)
+        free = w - np.einsum("dmr,d->mr", scaled, np.einsum("dmr,mr->d", scaled, x[acts]))
+        worst = max(worst, law_residual(scaled, free, x[acts], np.full(np.sum(acts), MU)).max())
+        slips += np.sum(np.abs(w[:, 1]) > 1e-3)
+    assert worst <= TOLERANCE and slips > 20
+
+
+def test_a_pile_at_rest_stays_at_rest(pile):
+    radii, _, rest = pile
+    # half a second of steps solved to the tolerance, which lets impulses and so velocities be wrong by some of it
+    assert np.max(np.abs(rest.v[-100:])) <= 10 * TOLERANCE
+    assert np.max(np.abs(rest.q[-1] - rest.q[-100])) <= 10 * TOLERANCE
+    ends, push, rub = (x[-1] for x in (rest.pairs, rest.impulse, rest.friction_impulse[..., 0]))
+    force = lambda wall: (push[ends[:, 1] == -1 - wall].sum(), rub[ends[:, 1] == -1 - wall].sum())
+    (left, up_left), (right, up_right), (floor, along) = map(force, range(3))
+    # on the walls act what gravity asks of them: tolerances of all contacts
+    assert np.isclose(floor + up_right - up_left, len(radii) * GRAVITY * 5e-3, rtol=0, atol=1e-7)
+    assert np.isclose(left - right + along, 0, rtol=0, atol=1e-7)
