@@ -15,7 +15,7 @@ from ..results import Arrays, Solution, with_names
 from ..results.result import Result
 from ..simulation.canonical_arrays import cast_numbers
 from .checks import check_result
-from .listed_pairs import check_pairs, is_listed, refuse_friction
+from .listed_pairs import check_pairs, is_listed
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,11 +26,11 @@ class Packing(Result):
         t: the time [s].
         ends: the two bodies of each contact (c, 2); obstacle a as -1 - a.
         force: normal force of each, the mean over the step (c,) [N].
-        push: the force on the first body (c, space) [N].
+        push: the force on the first body, friction included (c, space) [N].
         branch: from the second body to the first one, by its nearest periodic image (c, space) [length]; NaN of an obstacle.
         rattles: whether a body is held by less than ``needed`` contacts, those of other rattlers not counted (N,).
         coordination: mean number of contacts of the bodies that do not rattle, obstacles counted; NaN if all rattle.
-        fabric: mean of n n' over contacts between bodies, n the direction of the force (space, space).
+        fabric: mean of n n' over contacts between bodies, n the direction of the normal force (space, space).
         stress: sum of push branch' over contacts between bodies by the volume, positive where they press (space, space) [N/area]
             (Christoffersen, Mehrabadi, Nemat-Nasser 1981); NaN without a volume.
         naming: names and units of the problem.
@@ -85,8 +85,8 @@ def packing(
         row: which row; by default the last.
         args: as they were given to `solve`.
         volume: that the stress refers to (area in the plane); by default the periodic box's, if all its directions are periodic.
-        needed: contacts that hold a body, by default one more than there are directions; where gravity presses bodies down, as many
-            as there are directions.
+        needed: contacts that hold a body, by default one more than there are directions; where gravity presses bodies down or they rub, as
+            many as there are directions.
         least: contacts count whose force is more than this part of the mean one; a solver leaves smaller ones open.
 
     Returns:
@@ -104,7 +104,6 @@ def packing(
         raise ValueError(
             "packing needs bodies whose near pairs are listed: state them by jaximpact.bodies, with lists=True if they are few"
         )
-    refuse_friction(problem)
     check_pairs(problem, solution)
     if np.ndim(solution.t) != 1:
         raise ValueError("packing is of one motion: give a lane, solution[3]")
@@ -122,11 +121,16 @@ def packing(
     ends, force = ends[pushes], impulse[pushes] / h
     push = force[:, None] * gradient
     space = branch.shape[1]
-    rattles = _rattlers(ends, bodies.number, space + 1 if needed is None else needed)
+    needed = space + (solution.friction_impulse is None) if needed is None else needed
+    unit = gradient[ends[:, 1] >= 0]
+    if solution.friction_impulse is not None:
+        along = _slip_gradient(bodies, solution.t[row], q, args, ends)
+        push += np.einsum("ck,cks->cs", np.asarray(solution.friction_impulse[row])[pushes] / h, along)
+    rattles = _rattlers(ends, bodies.number, needed)
     holds = _counted(ends, ~rattles)
     degree = _degrees(ends[holds], bodies.number)[~rattles]
     between = ends[:, 1] >= 0
-    unit = push[between] / np.linalg.norm(push[between], axis=1, keepdims=True)
+    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
     volume = _box_volume(bodies, space) if volume is None else volume
     return Packing(
         t=float(solution.t[row]),
@@ -160,6 +164,22 @@ def _geometry(bodies: Any, t: Any, q: np.ndarray, args: Any, ends: np.ndarray) -
         gradient[walls] = np.asarray(normals)[np.arange(walls.size), -1 - ends[walls, 1], :space]
         branch[walls] = np.nan
     return gradient, branch
+
+
+def _slip_gradient(bodies: Any, t: Any, q: np.ndarray, args: Any, ends: np.ndarray) -> np.ndarray:
+    """Gradients (c, k, space) of slip velocities by the first body's velocity: by virtual power the directions of friction on it."""
+    each, time = jnp.asarray(q).reshape(bodies.number, -1), jnp.asarray(t)
+    i, j = ends[:, 0], np.maximum(ends[:, 1], 0)
+    own_i, own_j = bodies._given(bodies._own(time, args), jnp.asarray(i), jnp.asarray(j))
+    still = jnp.zeros_like(each[i])
+    found = np.array(jax.vmap(jax.jacfwd(bodies.pair_slip, argnums=2))(each[i], each[j], still, still, own_i, own_j))
+    walls = np.flatnonzero(ends[:, 1] < 0)
+    if walls.size:
+        of_walls = jax.tree.map(lambda x: x[walls], own_i)
+        slide = jax.vmap(jax.jacfwd(lambda v, x, a: bodies.wall_slip(time, x, v, a)))
+        slopes = np.asarray(slide(still[walls], each[i[walls]], of_walls))
+        found[walls] = slopes[np.arange(walls.size), -1 - ends[walls, 1]]
+    return found[:, :, : bodies.positions(q).shape[1]]
 
 
 def _counted(ends: np.ndarray, holds: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
+from jaximpact import analysis
 from jaximpact.bodies import ConjugateGradients, disks
 
 GRAVITY, MU, WIDTH, TOLERANCE = 9.81, 0.5, 0.8, 1e-9
@@ -69,7 +70,7 @@ def test_native_sweeps_obey_the_law(real):
 
 @pytest.fixture(scope="module")
 def pile():
-    """Disks that have fallen into a box, and come to rest; their radii, rows while they fall, and rows at rest."""
+    """Disks that have fallen into a box, and come to rest; the problem, radii, rows while they fall, and rows at rest."""
     rng = np.random.default_rng(2)
     radii = 0.1 * rng.uniform(0.8, 1.2, 12)
     centres = 0.25 * (np.stack(np.divmod(np.arange(12), 3)[::-1], axis=1) + 0.5) + 0.01 * rng.uniform(-1, 1, (12, 2))
@@ -80,7 +81,7 @@ def pile():
     rows = [run(start, 0 * start)]
     for _ in range(3):
         rows.append(run(rows[-1].q[-1], rows[-1].v[-1]))
-    return radii, *(jax.tree.map(np.asarray, rows[n]) for n in (0, -1))
+    return problem, radii, *(jax.tree.map(np.asarray, rows[n]) for n in (0, -1))
 
 
 def columns(radii, q, ends):
@@ -98,7 +99,7 @@ def columns(radii, q, ends):
 
 
 def test_steps_obey_coulombs_law(pile):
-    radii, fallen, _ = pile
+    _, radii, fallen, _ = pile
     mass = np.tile([1.0, 1, 0], len(radii))
     mass[2::3] = radii**2 / 2
     h = 5e-3
@@ -126,7 +127,7 @@ def test_steps_obey_coulombs_law(pile):
 
 
 def test_a_pile_at_rest_stays_at_rest(pile):
-    radii, _, rest = pile
+    _, radii, _, rest = pile
     # half a second of steps solved to the tolerance, which lets impulses and so velocities be wrong by some of it
     assert np.max(np.abs(rest.v[-100:])) <= 10 * TOLERANCE
     assert np.max(np.abs(rest.q[-1] - rest.q[-100])) <= 10 * TOLERANCE
@@ -136,3 +137,15 @@ def test_a_pile_at_rest_stays_at_rest(pile):
     # on the walls act what gravity asks of them: tolerances of all contacts
     assert np.isclose(floor + up_right - up_left, len(radii) * GRAVITY * 5e-3, rtol=0, atol=1e-7)
     assert np.isclose(left - right + along, 0, rtol=0, atol=1e-7)
+
+
+def test_forces_of_a_packing_hold_every_body(pile):
+    problem, radii, _, rest = pile
+    found = analysis.packing(problem, rest, h=5e-3, least=0.0)
+    total = np.tile([0, -GRAVITY], (len(radii), 1))
+    for (i, j), push in zip(found.ends, found.push, strict=True):
+        total[i] += push
+        if j >= 0:
+            total[j] -= push
+    # what velocities are wrong by in a step, by the step
+    assert np.max(np.abs(total)) <= 10 * TOLERANCE / 5e-3 and not np.all(found.rattles)
