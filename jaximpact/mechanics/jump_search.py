@@ -56,26 +56,29 @@ class TouchingRates:
 
 
 def jumped(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
-    """Whether a function with switches jumps between two points, by the values that it has where its sides change.
+    """Whether a function with switches jumps between two points, as `search` tells."""
+    some = differ(function.sides(*start, *fixed), function.sides(*end, *fixed))
+    return lax.cond(some, lambda: search(function, start, end, fixed, size)[1], lambda: jnp.zeros((), bool))
+
+
+def search(
+    function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]
+) -> tuple[Crossing, Array]:
+    """Where a function with switches changes sides between two points, and whether it jumps there, by the values that it has on both.
 
     Across a kink it changes by no more than its slopes on both sides, over the width of the bracket: by the mean value theorem, a
     sixteenth of what either side's own continuation changes over sixteen widths. What is below ``SLIGHT`` of its size is no jump.
     """
-
-    def searched() -> Array:
-        found = crossing(function, start, end, fixed)
-        back = tuple(x - NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
-        on = tuple(y + NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
-        behind = function.frozen(found.sides_before, *back, *fixed)
-        ahead = function.frozen(found.sides_after, *on, *fixed)
-        jumps = [
-            jnp.any(jnp.abs(y - x) > jnp.maximum(jnp.abs(x - a), jnp.abs(b - y)) + SLIGHT * s)
-            for x, y, a, b, s in zip(found.value_before, found.value_after, behind, ahead, size(found), strict=True)
-        ]
-        return jnp.any(jnp.stack(jumps))
-
-    some = differ(function.sides(*start, *fixed), function.sides(*end, *fixed))
-    return lax.cond(some, searched, lambda: jnp.zeros((), bool))
+    found = crossing(function, start, end, fixed)
+    back = tuple(x - NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
+    on = tuple(y + NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
+    behind = function.frozen(found.sides_before, *back, *fixed)
+    ahead = function.frozen(found.sides_after, *on, *fixed)
+    jumps = [
+        jnp.any(jnp.abs(y - x) > jnp.maximum(jnp.abs(x - a), jnp.abs(b - y)) + SLIGHT * s)
+        for x, y, a, b, s in zip(found.value_before, found.value_after, behind, ahead, size(found), strict=True)
+    ]
+    return found, jnp.any(jnp.stack(jumps))
 
 
 def size_of_values(found: Crossing) -> Any:

@@ -13,12 +13,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..jaxtools.jaxpr_tools import depends_on
-from .jump_search import TouchingRates, jumped, size_of_terms, size_of_values
+from .jump_saltation import Passage, known_surfaces, missed, no_passage, passage, salted
+from .jump_search import TouchingRates, jumped, search, size_of_terms, size_of_values
 from .linearisation import Metric, acceleration, linearise
 from .motion import Motion
 from .problem import Problem
-from .schemes.base import Traits, time_of
+from .schemes.base import Scheme, Traits, time_of
 from .schemes.corrected import FREE, IMPACT, REBOUND
+from .schemes.pieces import Pieces
 from .status import Status, as_status
 from .switches import (
     Switches,
@@ -32,35 +34,81 @@ from .switches import (
 TURNED = 3.5  # 2 h times the damping rate: beyond it a force that asks for the velocity is a jump to this step; unstable from 4 on
 
 
-def jump_status(
-    problem: Problem, motion: Motion, before: Any, after: Any, impulses: tuple[Array, Array], clock: bool = False
-) -> Array | None:
-    """DERIVATIVE_JUMP if something jumped in the step between two states, whose accumulated impulses are (m,); None if nothing can jump.
+def across_jumps(
+    problem: Problem,
+    scheme: Scheme,
+    motion: Motion,
+    step: tuple[Any, Any],
+    impulses: tuple[Array, Array],
+    told: Array,
+    clock: bool,
+    again: bool,
+) -> tuple[Any, Array] | None:
+    """State at the end of a ``step`` between two states, with the derivative of a jump of the force within it, and DERIVATIVE_JUMP if something jumped
+    there whose derivative is not known; None where nothing can jump.
 
-    None where nothing can. Jumps at times that no number of the motion moves count where its ``clock`` is differentiated alone. The way
-    is taken to be straight; at an impact the velocity, which then jumps past what is between, is the one before: that the
-    force is another one afterwards is known to the derivative of an impact.
+    ``impulses`` are the accumulated ones (m,) at both ends; ``told``: whether the scheme itself, that it found no velocity on either side of a jump. Jumps at times that no number of the motion moves count where its ``clock`` is
+    differentiated alone; ``again``: a derivative is differentiated, for which no saltation is known. The way is taken to be straight; at an impact
+    the velocity, which then jumps past what is between, is the one before: that the force is another one afterwards is known to the derivative of an impact.
     """
+    before, after = step
     # t0 stands for any time: where nothing can jump no operation is made
     somewhere = (motion.t0, before.q, before.v, motion.args)
     of_force = force_switches(problem, *somewhere, depends_on_path if clock else depends_on_data)
     of_gaps = gap_switches(problem, motion.t0, before.q, motion.args)
     if of_force is None and of_gaps is None:
         return None
+    of_motion, of_step = motion, step
     before, after, motion, impulses = lax.stop_gradient((before, after, motion, impulses))
     args, impulse = motion.args, impulses[1] - impulses[0]
     struck, touching = _contact(before, after, impulse)
     start = (time_of(motion, before), before.q, before.v)
     end = (jnp.minimum(time_of(motion, after), motion.t1), after.q, jnp.where(struck, before.v, after.v))
-    found = jnp.zeros((), bool)
+    found, new = jnp.zeros((), bool), of_step[1]
     if of_force is not None:
         passed = end
         if hasattr(after, "closed") and depends_on(problem.generalised_force, somewhere, (2,)):
             passed = _led_to(problem, of_force, motion, start, end, jnp.where(struck, 0, impulse), struck)
-        found = found | jumped(of_force, start, passed, (args,), size_of_values)
+        pieces = None if again else known_surfaces(problem, before, *somewhere)
+        if pieces is None:
+            found = found | jumped(of_force, start, passed, (args,), size_of_values)
+        else:
+            now = before, after
+            jumps, known = _jump_or_passage(pieces, of_force, scheme, motion, now, (start, passed), told)
+            found = found | jumps | missed(pieces, motion, now, struck, clock)
+            new = salted(pieces, of_motion, of_step, lax.stop_gradient(known))
+            told = jnp.zeros((), bool)
     if of_gaps is not None:
         found = found | jumped(TouchingRates(of_gaps, touching), start, end, (args,), size_of_terms(problem, args))
-    return as_status(found, Status.DERIVATIVE_JUMP)
+    return new, as_status(found | told, Status.DERIVATIVE_JUMP)
+
+
+def _jump_or_passage(
+    pieces: Pieces,
+    force: Switches,
+    scheme: Scheme,
+    motion: Motion,
+    step: tuple[Any, Any],
+    way: tuple[tuple, tuple],
+    told: Array,
+) -> tuple[Array, Passage]:
+    """Whether the force jumps on the ``way`` of a step between two states with a derivative that is not known, or the passage with one that is.
+
+    Where a scheme has ``told`` that it found no velocity on either side of a jump, that is passed in this step or in the next one.
+    """
+    args = motion.args
+    start, end = way
+    nothing = no_passage(pieces, *start, args)
+    some = differ(force.sides(*start, args), force.sides(*end, args))
+
+    def searched() -> tuple[Array, Passage]:
+        later = tuple(jnp.where(told, y + (y - x), y) for x, y in zip(start, end, strict=True))
+        found, jumps = search(force, start, later, (args,), size_of_values)
+        known = passage(pieces, force, scheme, motion, step, found)
+        passed = known.passed & jumps
+        return (jumps | told) & ~passed, known._replace(passed=passed & some)
+
+    return lax.cond(some | told, searched, lambda: (jnp.zeros((), bool), nothing))
 
 
 def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:

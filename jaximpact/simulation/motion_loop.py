@@ -17,7 +17,7 @@ from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_deri
 from ..jaxtools.jacobians import SMALL
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
-from ..mechanics.jumps import jump_status, steep_status
+from ..mechanics.jumps import across_jumps, steep_status
 from ..mechanics.linearisation import Metric, acceleration, closure, linearise
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
@@ -162,11 +162,10 @@ class MotionLoop:
 
         ``forgetful``: without derivative rules that jax loses in reverse mode, see `forgets`.
         """
-        state, row, account = carry
         full = lambda: self.contact_step(carry, k, forgetful)
         # through XLA a branch of a lane would be work for all of them, and a selection
         new, new_row, account = self.free_step_or(full, carry) if self.program.per_lane_branches else full()
-        return new, new_row, self.with_jump_status((state, row), (new, new_row), account)
+        return self.across_jumps(carry, (new, new_row, account))
 
     def contact_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
         """Step k in which contacts may act, with the full account."""
@@ -296,14 +295,22 @@ class MotionLoop:
         work = lambda _, none, given: status(*given)
         return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (self.problem, way, acting))
 
-    def with_jump_status(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
-        """Adds DERIVATIVE_JUMP to the account if a force, mass or gap velocity jumped in the step."""
+    def across_jumps(self, before: tuple[Any, Row, Account], after: tuple[Any, Row, Account]) -> tuple:
+        """What a step leads to, with the derivative of a jump of the force in it, or DERIVATIVE_JUMP where that is not known."""
         if not self.tells_jumps or self.scheme.traits.tells_jumps:
-            return account
-        (old, old_row), (new, row) = before, after
-        impulses = old_row.impulse, row.impulse
-        bits = jump_status(self.problem, self.moving, old, new, impulses, self.program.clock)
-        return account if bits is None else account.with_status(bits, self.moving.time(new.n))
+            return after
+        (old, old_row, old_account), (new, row, account) = before, after
+        bit, impulses = int(Status.DERIVATIVE_JUMP), (old_row.impulse, row.impulse)
+        told = account.status & ~old_account.status & bit
+        again = self.program.again or self.locates
+        found = across_jumps(
+            self.problem, self.scheme, self.moving, (old, new), impulses, told != 0, self.program.clock, again
+        )
+        if found is None:
+            return after
+        new, bits = found
+        account = account._replace(status=account.status & ~told).with_status(bits, self.moving.time(new.n))
+        return new, row._replace(q=new.q, v=new.v), account
 
     def stable(self, state: Any, account: Account) -> Account:
         """Adds a failure to the account if the force is too stiff for h; checked at intervals, since it costs two force evaluations."""

@@ -70,6 +70,7 @@ class Value(LaneFunction):
     task: Task
     structure: Any
     execution: str = "auto"  # as in `solve`
+    differentiated: bool = False
 
     @property
     def value(self) -> Value:
@@ -116,8 +117,10 @@ class Value(LaneFunction):
             raise ValueError(NO_DERIVATIVE)
         _, by = self.unflatten(moved)
         clock = by.t0 or by.t1 or by.h
-        known = program.replace(sensitivity=program.sensitivity or "corrected", clock=program.clock or clock)
-        return replace(self, structure=jax.tree.structure((known, motion)))
+        known = program.replace(
+            sensitivity=program.sensitivity or "corrected", clock=program.clock or clock, again=self.differentiated
+        )
+        return replace(self, structure=jax.tree.structure((known, motion)), differentiated=True)
 
 
 @dataclass(frozen=True)

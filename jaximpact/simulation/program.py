@@ -36,6 +36,7 @@ class Program:
         until: the surface at which the motion ends, if it meets it before t1.
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
         clock: whether derivatives by t0, t1 or h are wanted, for which the fixed times at which a force jumps count as well.
+        again: whether the derivative is differentiated, as far as that is known.
         length: the number of steps, where reverse mode must know it; None for one trace for any number.
         per_lane_branches: whether every lane takes branches of its own, as in native code and GPU kernels.
         branch_free: whether XLA runs branch-free steps, as suits a GPU: see `compiler.gpu.branch_free`.
@@ -54,6 +55,7 @@ class Program:
     until: Until | None = field(default=None, metadata=static)
     sensitivity: str | None = field(default="none", metadata=static)
     clock: bool = field(default=False, metadata=static)
+    again: bool = field(default=False, metadata=static)
     length: int | None = field(default=None, metadata=static)
     per_lane_branches: bool = field(default=False, metadata=static)
     branch_free: bool = field(default=False, metadata=static)

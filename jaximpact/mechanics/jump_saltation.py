@@ -1,0 +1,215 @@
+"""The derivative across a jump of the force, of a scheme that keeps its steps: the saltation of a surface on which the acceleration jumps.
+
+    dv+ = dv- + (a- - a+) dt*,     dt* = -dk/k',     k(t, q, v) = 0,
+
+with the level k of the switch that changes its side within the step, and k' its rate along the motion. Position and velocity themselves go on
+smoothly. As the scheme's position, velocity and times are right to first order, so is the derivative, provided that these errors change nothing but
+numbers: the surface is passed for good and at a rate that they do not matter to, no other surface and no contact is near, and neither is the end.
+
+References:
+    M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..jaxtools.derivative_rules import graft
+from .jump_search import SLIGHT
+from .linearisation import Metric, acceleration
+from .motion import Motion
+from .problem import Problem
+from .schemes.base import Scheme, State
+from .schemes.corrected import FREE, LASTING, Tracked, end
+from .schemes.pieces import Pieces
+from .switch_kinds import Sides
+from .switches import Crossing, Switches, differ
+
+CLEAR = 2  # steps by which a jump is to be clear of all else, and
+DRIFT = 0.5  # times the square root of their number: where errors matter so little as `STEADY` asks they move a crossing by less
+STEADY = 0.25  # of the rate of a level, by which that may change over this time
+MISS = (
+    0.5 / STEADY**2
+)  # times this time squared and the curvature of a level: the least that it may turn back at, of a steady passage just as deep
+
+
+class Passage(NamedTuple):
+    """A surface that a motion passes in a step, without derivatives.
+
+    Attributes:
+        passed: whether it passes one, and the derivative is known ().
+        share: where in the step ().
+        sides, chosen: the sides before it, and which of their levels (k,) is zero there.
+        kick: change of the velocity (d,) for a change of the level.
+    """
+
+    passed: Array
+    share: Array
+    sides: Sides
+    chosen: Array
+    kick: Array
+
+
+def known_surfaces(problem: Problem, state: Any, *operands: Any) -> Pieces | None:
+    """The surfaces of a problem's force at operands (t, q, v, args) across which the derivative of a scheme with such a state may be known; None if
+    there are none, which is known while tracing."""
+    plain = state.state if isinstance(state, Tracked) else state
+    if type(plain) is not State or problem.slip is not None or problem.listed:
+        return None
+    found = Pieces.of(problem, *operands)
+    return found if type(found) is Pieces else None
+
+
+def no_passage(pieces: Pieces, *operands: Any) -> Passage:
+    """Of a step in which nothing is passed."""
+    q = operands[1]
+    none = jnp.zeros((), bool), jnp.zeros((), q.dtype)
+    return Passage(*none, pieces.start(*operands).sides, jnp.zeros(pieces.count, bool), jnp.zeros_like(q))
+
+
+def reach_of(motion: Motion, state: Any) -> Array:
+    """The time () by which what is near a state is to be clear of a jump."""
+    reach = motion.h * (CLEAR + DRIFT * jnp.sqrt(state.n.astype(motion.h.dtype)))
+    return reach + state.early + state.late if isinstance(state, Tracked) else reach
+
+
+def passage(
+    pieces: Pieces, force: Switches, scheme: Scheme, motion: Motion, step: tuple[Any, Any], found: Crossing
+) -> Passage:
+    """The passage at a jump that was ``found`` in a ``step`` between two states; ``force`` has all switches that count."""
+    before, after = step
+    h, args = motion.h, motion.args
+    problem, reach = pieces.problem, reach_of(motion, after)
+
+    def side(at: tuple[Array, Array, Array, Array]) -> tuple:
+        """Acceleration beside the surface, and a point a time away from it."""
+        t, q, v, away = at
+        a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
+        return a, t + away, q + away * (v + (0.5 * away) * a), v + away * a
+
+    near = tuple(jnp.stack(x) for x in zip(found.before, found.after, strict=True))
+    a, *far = lax.map(side, (*near, jnp.stack([-reach, reach])))
+    sides = pieces.switches.definite(*found.before, args)
+    places = tuple(jnp.concatenate([x, y]) for x, y in zip(near, far, strict=True))
+    measure = lambda at: pieces.rates(sides, at[0], at[1], at[2], at[3], args)
+    level, rate = lax.map(measure, (*places, jnp.concatenate([a, a])))
+    # in the order: before, after, long before, long after
+    chosen = (level[1] < 0) | ((level[1] == 0) & (level[0] > 0))
+    rate = jnp.sum(jnp.where(chosen, rate, 0), axis=1)
+    others = jnp.all(jnp.where(chosen, 1, level) > 0)
+    own = jnp.sum(jnp.where(chosen, level, 0), axis=1)
+    through = (own[0] >= 0) & (own[2] > 0) & (own[3] < 0) & jnp.all(rate < 0)
+    slowest = jnp.min(jnp.abs(rate[:2]))
+    steady = jnp.max(jnp.abs(rate[2:] - rate[:2])) <= STEADY * slowest
+    once = jnp.sum(chosen) == 1
+    for i, known in ((0, found.sides_before), (1, found.sides_after)):
+        once &= ~differ(force.sides(*(x[i] for x in far), args), known)
+    t = found.before[0]
+    clear = (before.n > 0) & (t + reach <= motion.t1) & _free(pieces, scheme, motion, step, chosen)
+    passed = once & others & through & steady & clear & jnp.all(jnp.isfinite(a))
+    kick = jnp.where(passed, (a[1] - a[0]) / jnp.where(passed, rate[0], 1), 0)
+    # between both ends of the bracket
+    part = jnp.where(passed, own[0] / jnp.where(passed, own[0] - own[1], 1), 0)
+    share = (t + part * (found.after[0] - t) - motion.time(before.n)) / h
+    return Passage(passed, share, sides, chosen, kick)
+
+
+def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any], chosen: Array) -> Array:
+    """Whether no contact is in a step or near it; with contacts at all, a surface that depends on the velocity is passed by impacts as well."""
+    before, after = step
+    if pieces.problem.constraints is None:
+        return jnp.ones((), bool)
+    free = jnp.all((before.last == FREE) & (after.last == FREE)) & ~jnp.any(chosen[pieces.steep])
+    return free & (end(pieces.problem, scheme, motion, after.n, after) == 0)
+
+
+def missed(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array, clock: bool) -> Array:
+    """Whether a jump is so near a ``step`` between two states that the motion may pass it where the scheme does not, ().
+
+    A level turns back too early for its error, or an impact, if the step has ``struck`` one, turns it that would have been zero soon, or it would
+    be zero soon behind the end.
+    """
+    before, after = step
+    reach, args = reach_of(motion, after), motion.args
+    here = (motion.time(before.n), before.q, before.v)
+    sides = pieces.switches.definite(*here, args)
+    both = tuple(jnp.stack([x, y]) for x, y in zip(here, (motion.time(after.n), after.q, after.v), strict=True))
+    lasts = jnp.zeros((), bool)
+    if isinstance(before, Tracked):
+        lasts = jnp.any((before.last == LASTING) | (after.last == LASTING)) & ~struck
+    mean = (after.v - before.v) / motion.h
+
+    def rates(at: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        t, q, v = at
+        a = mean
+        if len(pieces.steep):
+            free = acceleration(pieces.problem, Metric.at(pieces.problem, q, args, t), t, q, v, args)
+            a = jnp.where(lasts, mean, free)
+        return pieces.rates(sides, t, q, v, a, args)
+
+    level, rate = lax.map(rates, both)
+    bend = (rate[1] - rate[0]) / motion.h
+    turns = (rate[0] < 0) & (rate[1] >= 0) & (jnp.min(level, axis=0) > 0)
+    turns &= jnp.min(level, axis=0) <= MISS * bend * reach**2
+    near = jnp.where(struck, level[0] + reach * rate[0] < 0, turns)
+    near |= (after.n >= motion.steps) & (level[1] + reach * rate[1] < 0)
+    return _jumps_beyond(pieces, sides, near & (pieces.open | clock), here, args)
+
+
+def _jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, Array, Array], args: Any) -> Array:
+    """Whether the force or the mass jumps on one of the surfaces whose levels are ``near`` zero (k,) at a place on given sides, ().
+
+    On a surface that is stated it does, for all that is known.
+    """
+
+    def jumps(one: Array) -> Array:
+        def level(here: tuple[Array, Array, Array]) -> Array:
+            return jnp.sum(jnp.where(one, pieces.levels(sides, *here, args), 0))
+
+        value, slope = jax.value_and_grad(level)(here)
+        square = sum(jnp.sum(x * x) for x in slope)
+        there = tuple(x - value / jnp.where(square > 0, square, 1) * dx for x, dx in zip(here, slope, strict=True))
+        across = pieces.switches.measured(sides, *here, args)[1]
+        beyond = pieces.moved(pieces.start(*here, args)._replace(sides=sides, across=across), one)
+        frozen = lambda x: pieces.switches.frozen(x[0], *x[1], args)
+        of = [(x, y) for y in (there, here) for x in (sides, beyond)]
+        values = lax.map(frozen, jax.tree.map(lambda *x: jnp.stack(x), *of))
+        # the difference of two continuations: across a kink it is zero on the surface
+        found = [
+            jnp.any(jnp.abs(y - x) > 0.5 * jnp.abs(b - a) + SLIGHT * (jnp.abs(x) + jnp.abs(y))) for x, y, a, b in values
+        ]
+        return jnp.any(jnp.stack(found))
+
+    def of_all() -> Array:
+        each = lambda one: lax.cond(jnp.any(one & near), jumps, lambda _: jnp.zeros((), bool), one)
+        return jnp.any(near[pieces.stated]) | jnp.any(lax.map(each, jnp.eye(pieces.count, dtype=bool)))
+
+    return lax.cond(jnp.any(near), of_all, lambda: jnp.zeros((), bool))
+
+
+def salted(pieces: Pieces, motion: Motion, step: tuple[Any, Any], passage: Passage) -> Any:
+    """The state at the end of a step, with the derivative of the passage."""
+    before, after = step
+    share, h = passage.share, lax.stop_gradient(motion.h)
+
+    def kicked() -> Array:
+        between = lambda x, y: x + share * (y - x)
+        at = between(before.q, after.q), between(before.v, after.v)
+        t = between(motion.time(before.n), motion.time(after.n))
+        level = jnp.sum(jnp.where(passage.chosen, pieces.levels(passage.sides, t, *at, motion.args), 0))
+        return passage.kick * (level - lax.stop_gradient(level))
+
+    kick = lax.cond(passage.passed, kicked, lambda: jnp.zeros_like(after.v))
+    q = graft(after.q, after.q + ((1 - share) * h) * kick)
+    return with_state(after, q, graft(after.v, after.v + kick))
+
+
+def with_state(state: Any, q: Array, v: Array) -> Any:
+    """Copy of a state with another position and velocity."""
+    if isinstance(state, Tracked):
+        return state._replace(state=with_state(state.state, q, v))
+    return state._replace(q=q, v=v)
