@@ -496,7 +496,8 @@ def test_impulses_through_a_contact_that_touched_are_told(gap):
     """Three equal balls: 1e-3 apart one after the other is hit, v = (0, 0, 1); touching ones share the impact, as the law of Newton has it."""
     balls = ji.Problem(lambda t, q, v, args: jnp.zeros(3), lambda t, q, args: q[1:] - q[:-1] - 1, restitution=1.0)
     found = final(balls, [-1.0, 1.0, 2.0 + gap], [1.0, 0.0, 0.0], t1=2.0, steps=1009, sensitivity="corrected")
-    doubts = Status.IMPULSES_COUPLED | Status.DERIVATIVE_SIMULTANEOUS
+    # those that touch carry no load at the start
+    doubts = Status.IMPULSES_COUPLED | Status.DERIVATIVE_SIMULTANEOUS | Status.DERIVATIVE_GRAZING
     assert Status(int(found.status)) == (doubts if gap == 0 else Status.OK)
     np.testing.assert_allclose(found.v[-1], np.array([-1, 2, 2]) / 3 if gap == 0 else [0, 0, 1], atol=1e-12)
 
@@ -622,4 +623,6 @@ def test_a_rod_of_two_gaps_that_strikes_a_wall_is_trusted(rod, e, scheme):
 def test_impacts_at_once_have_no_derivative(problem, q0):
     args = {"a": 1.0, "b": 1.0, "inertia": 0.3}
     found = final(problem or ROD, q0, [0.0, 0.0], t1=0.4, steps=401, e=0.5, args=args, sensitivity="corrected")
-    assert Status(int(found.status)) == Status.DERIVATIVE_SIMULTANEOUS | Status.IMPULSES_COUPLED
+    told = Status.DERIVATIVE_SIMULTANEOUS | Status.IMPULSES_COUPLED
+    # a stack that falls touches without a load
+    assert Status(int(found.status)) == (told if problem is None else told | Status.DERIVATIVE_GRAZING)

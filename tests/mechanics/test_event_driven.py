@@ -254,12 +254,23 @@ def corner():
 @pytest.mark.parametrize("scheme", CORNERED, ids=lambda s: type(s).__name__)
 def test_impacts_at_once_whose_order_matters_have_no_derivative(scheme):
     """In the corner of two walls, orthogonal ones: with a force that turns velocities; but each by itself without one."""
-    problem, start = corner()
-    options = {"t1": 0.7, "scheme": scheme, "e": 0.0 if isinstance(scheme, ji.Maury) else 0.5, "steps": 500}
-    found = ji.sensitivities(problem, start[:2], start[2:], **options)
-    assert Status.DERIVATIVE_SIMULTANEOUS in Status(int(found.status)) and not found.trusted
-    drag = ji.Problem(lambda t, q, v, args: -0.3 * v, lambda t, q, args: q)
-    assert ji.sensitivities(drag, [0.4, 0.4], [-1.0, -1.0], **options).trusted
+    turns, start = corner()
+    problem = ji.Problem(lambda t, q, v, args: args * turns.force(t, q, v, None), turns.constraints)
+    starts = np.array([start, [0.4, 0.4, -1.0, -1.0]])
+    e = 0.0 if isinstance(scheme, ji.Maury) else 0.5
+    found = ji.sensitivities(
+        problem,
+        starts[:, :2],
+        starts[:, 2:],
+        args=np.array([1.0, 0.0]),
+        args_axes=0,
+        e=e,
+        t1=0.7,
+        steps=500,
+        scheme=scheme,
+    )
+    assert found.trusted.tolist() == [False, True]
+    assert Status.DERIVATIVE_SIMULTANEOUS in Status(int(found.status[0]))
 
 
 def test_derivatives_on_either_side_of_impacts_at_once():

@@ -55,9 +55,8 @@ class Host:
         target = binding.Target.from_triple(triple)
         # jax's own flag: code that runs but once, in tests say, is had in half the time without the optimisations of its last passes
         self.level = 0 if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0").lower() in ("1", "true") else 2
-        machine = partial(target.create_target_machine, cpu=self.cpu, features=self.features, jit=True)
-        self.new_machine = partial(machine, opt=self.level)
-        self.machine = self.new_machine()
+        self.new_machine = partial(target.create_target_machine, cpu=self.cpu, features=self.features, jit=True)
+        self.machine, self.of_loops = self.new_machine(opt=self.level), self.new_machine(opt=2)
         self.versions = f"{llvmlite.__version__} {binding.llvm_version_info}"
         library, self.process = math_library(), ctypes.CDLL(None)
         for name in ("sin", "cos", "fmod", "pow", *LIBRARY.values()):
@@ -71,7 +70,7 @@ class Host:
 
     def compile(self, text: str, loops: bool = False) -> bytes:
         """Compiles a module to object code; ``loops``: by all passes of O2, which vectorise loops over arrays."""
-        binding, machine = self.binding, self.machine
+        binding, machine = self.binding, self.of_loops if loops else self.machine
         module = binding.parse_assembly(text)
         module.triple = machine.triple
         module.data_layout = str(machine.target_data)
@@ -100,7 +99,7 @@ class Host:
         is_defined = lambda name: binding.address_of_symbol(name) is not None or hasattr(self.process, name)
         if missing := [name for name in undefined_symbols(code) if not is_defined(name)]:
             raise Unsupported(f"no function {', '.join(missing)} in this process")
-        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self.new_machine())
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self.new_machine(opt=self.level))
         engine.add_object_file(binding.ObjectFileRef.from_data(code))
         engine.finalize_object()
         return MachineCode(engine, engine.get_function_address(FUNCTION_NAME))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.derivative_rules import graft
 from ..contact.laws import ContactLaw
 from ..linearisation import Contacts, Metric, acceleration, closure, linearise
 from ..motion import Motion
@@ -44,6 +45,15 @@ def put_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> Motion:
     A start beside a surface, at a gap df, falls back to it in a time of the order of df^(1/2), with bounces or without. On the way dq forces of the velocity do
     what they do on any way, da/dv dq, and the impulses, which stop the fall with a mean delay of df/A each, follow the surface as it turns: all of it of order df.
     """
+    if pressed.size == 0:
+        return motion
+    in_flight = lambda: (motion.q0, motion.v0)
+    q, v = lax.cond(jnp.any(pressed), lambda: _back_on_surfaces(problem, motion, pressed), in_flight)
+    return motion._replace(q0=graft(motion.q0, q), v0=graft(motion.v0, v))
+
+
+def _back_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> tuple[Array, Array]:
+    """Position and velocity (d,) of `put_on_surfaces`."""
     q, v, t, args = motion.q0, motion.v0, motion.t0, motion.args
     fixed_t, fixed_q, fixed_v, fixed_args = lax.stop_gradient((t, q, v, args))
     unchanged = lambda x: x - lax.stop_gradient(x)  # zero, with the derivative of x
@@ -60,6 +70,4 @@ def put_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> Motion:
     way, turn = jax.jvp(lambda t, q: at(t, q)[1].jump(impulse), (fixed_t, fixed_q), along)
     of_v = lambda v: acceleration(problem, metric, fixed_t, fixed_q, v, fixed_args)
     q, v = q + way, v + jax.jvp(of_v, (fixed_v,), (way,))[1] - turn
-    return motion._replace(
-        q0=q, v0=v + contacts.jump(balance(unchanged(gap_rates(problem, t, q, v, args)[1]), pressed))
-    )
+    return q, v + contacts.jump(balance(unchanged(gap_rates(problem, t, q, v, args)[1]), pressed))
