@@ -7,6 +7,7 @@ MAX_SCALARS = 512  # entries of an array, or terms of a product, that become sca
 MAX_SELECTED_ENTRIES = (
     32  # of an array of which one at a variable index is selected; in larger ones it is looked up in memory
 )
+MAX_SORTED_SCALARS = 32  # entries that are sorted by exchanges of scalars, half the square of their number
 MIN_LOOP_COST = 1000  # operations that a loop counts for, besides those of its body
 ARRAY_PRIMITIVE_COST = 50  # operations of a primitive on an array in memory
 
@@ -28,6 +29,9 @@ MAX_OPS_LLVM = 250_000
 # matrices are mostly zeros: those of a four-bar in nine coordinates (70,000 operations) compile in 4.3 s and run in 1.6 s, with loops in 5.2 and 3.4 s.
 LONG_PROGRAM_OPS = 20_000
 MAX_SCALARS_IN_LONG_PROGRAMS = 32  # entries
+# Of a program of a single lane more operations: that of 16 disks with 184 gaps (180,000) compiles in 4.6 s and takes 1.8 µs a step, with loops 2.7 s
+# and 4.4 µs; those of its derivative (800,000 and more) are minutes as scalars.
+LONG_PROGRAM_OPS_OF_A_LANE = 400_000
 # Registers that make up a vector, in programs of so many operations, on processors with registers of 64 bytes: 12 to 19 % of the
 # time of a double pendulum, whose instructions wait for one another. Shorter programs are mostly contact, which is branches, longer ones
 # keep the processor busy, and processors with 32 bytes have too few registers.

@@ -52,6 +52,12 @@ def factors(n, a, b, c, spd, low, i):
         lax.linalg.cholesky(a - 9 * jnp.eye(n, dtype=a.dtype)),
     )
     yield from (cho_solve((triangular_factor(spd), True), b), cho_solve((low, True), c))
+    # with exchanges of rows, and a column of zeros
+    yield from (
+        *lax.linalg.lu(a),
+        *lax.linalg.lu(a.at[:, 2:3].set(0)),
+        jnp.linalg.solve(a + n * jnp.eye(n, dtype=a.dtype), c),
+    )
     # what stands in the other triangle plays no part
     for kind in TRIANGLES:
         one = b[:, None] if kind["left_side"] else b[None]
@@ -65,6 +71,8 @@ def factors(n, a, b, c, spd, low, i):
 
 def places(n, a, b, c, spd, low, i):
     yield from (a[i], a[:, i], b[i], b[i[:, None] + i[None]], a.at[i].set(0), a.at[i, i].add(2.0), b.at[i].max(1.0))
+    keys = jnp.tile(jnp.round(b).at[0].set(jnp.nan), 3)  # many of them equal
+    yield from lax.sort((keys, jnp.arange(3 * n)), num_keys=1)
     yield from (lax.dynamic_slice(a, (i[0], i[1]), (3, 3)), *lax.top_k(jnp.tile(b, 9).astype(jnp.float32), 5))
 
 

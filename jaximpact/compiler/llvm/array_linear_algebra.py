@@ -1,4 +1,4 @@
-"""Rules for Cholesky factorisation, triangular solves and top_k of large arrays, as loops over memory."""
+"""Rules for Cholesky and LU factorisations, triangular solves, sort and top_k of large arrays, as loops over memory."""
 
 from __future__ import annotations
 
@@ -293,6 +293,67 @@ def _triangular_solve_by_packs(
     return array_at(e, found.pointer, x.shape, dtype, False)
 
 
+def _lu(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
+    """LU factorisation with partial pivoting, by rows: those below the pivot's are reduced as soon as it is known."""
+    if len(x.shape) != 2:
+        raise Unsupported("lu of a stack of large matrices")
+    (n, columns), w, a = x.shape, e.w, copy_to_new(e, x, x.is_vector)
+    count = min(n, columns)
+    number = lambda size: reserve_array(e, (size,), np.dtype(np.int32), x.is_vector)
+    pivots, order, narrow = number(count), number(n), lambda i: convert_type(w, i, np.dtype(np.int32))
+    vector = w.as_vector if x.is_vector else lambda z: z
+    for_range(e, n, lambda i: store_entry(e, order, [i], vector(narrow(i))))
+
+    def largest(k: LaneValue) -> LaneValue:
+        """Number of the first row from k on with the largest entry in column k."""
+
+        def better(i: LaneValue, best: list[LaneValue]) -> list[LaneValue]:
+            size = e.op("abs", None, a.at([i, k]))
+            larger = e.op("gt", None, size, best[0])
+            return [w.select(larger, size, best[0]), w.select(larger, vector(i), best[1])]
+
+        start = [e.op("abs", None, a.at([k, k])), vector(k)]
+        return counted_loop(e, n, start, better, k)[1]
+
+    def exchange(target: LargeArray, one: list[LaneValue], other: list[LaneValue], whole: bool = False) -> None:
+        above, below = read(target, one, whole), read(target, other, whole)
+        store_entry(e, target, one, below)
+        store_entry(e, target, other, above)
+
+    def pivot(k: LaneValue) -> LaneValue:
+        where = largest(k)
+        store_entry(e, pivots, [k], narrow(where))
+        exchange(order, [k], [where])
+        _row_from(e, columns, long_constant(0), lambda j, whole: exchange(a, [k, j], [where, j], whole))
+        found, one = a.at([k, k]), constant(1, x.dtype)
+        # in a column of zeros the divisor is 1, and the multipliers are 0
+        return w.select(e.op("eq", None, found, constant(0, x.dtype)), vector(one), found)
+
+    def column(k: LaneValue) -> None:
+        divisor = pivot(k)
+
+        def row(i: LaneValue) -> None:
+            factor = e.op("div", None, a.at([i, k]), divisor)
+
+            def reduce(j: LaneValue, whole: bool) -> None:
+                product = e.op_of("mul", None, [factor, read(a, [k, j], whole)])
+                found = e.op_of("sub", None, [read(a, [i, j], whole), product])
+                # what lies before the diagonal is of the factors that are known
+                after = w.op("icmp sgt", w.lane_indices(j) if whole else j, k, dtype=bool)
+                store_entry(e, a, [i, j], w.select(after, found, read(a, [i, j], whole)))
+
+            _row_from(e, columns, k, reduce)
+            store_entry(e, a, [i, k], factor)
+
+        _for_later(e, k, n, row)
+
+    if n > 1:
+        for_range(e, min(n - 1, count), column)
+    if count == n:
+        pivot(long_constant(n - 1))
+    return [a, pivots, order]
+
+
 def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
     """The k largest entries of an axis and their indices, by k passes; the first of equal entries comes first, NaN is largest.
 
@@ -363,4 +424,55 @@ def _top_k_by_packs(e: Any, x: LargeArray, key: Callable, count: int) -> list[La
     return [values, places]
 
 
-RULES: dict[str, Callable] = {"cholesky": _cholesky, "triangular_solve": _triangular_solve, "top_k": _top_k}
+def _sort(e: Any, p: Any, *arrays: LargeArray) -> list[LargeArray]:
+    """Sort of one axis by one key: the place of an entry is the number of those that come before it; stable, NaN last."""
+    key, w = arrays[0], e.w
+    if len(key.shape) != 1 or p["num_keys"] != 1:
+        raise Unsupported("sort of large arrays but of one axis by one key")
+    stored = [materialise(e, x) for x in arrays]
+    (n,), keys, is_vector = key.shape, stored[0], any(x.is_vector for x in arrays)
+    targets = [reserve_array(e, x.shape, x.dtype, is_vector) for x in arrays]
+    done = n - n % e.pack if e.pack > 1 and keys.pack_at else 0
+
+    def place(i: LaneValue) -> None:
+        one = keys.at([i])
+
+        def count(j: LaneValue, now: list[LaneValue], whole: bool) -> list[LaneValue]:
+            y = read(keys, [j], whole)
+            less = _comes_before(e, y, one, w.lane_indices(j) if whole else j, i)
+            return [w.op("add", now[0], convert_type(w, less, LONG))]
+
+        zero = long_constant(0)
+        total, rest = w.as_vector(zero), w.as_vector(zero) if is_vector else zero
+        if done:
+            along = lambda k: w.op("mul", k, long_constant(e.pack))
+            (total,) = counted_loop(e, done // e.pack, [total], lambda k, now: count(along(k), now, True))
+        if done < n:
+            (rest,) = counted_loop(e, n, [rest], lambda j, now: count(j, now, False), long_constant(done))
+        where = w.op("add", fold_pack(w, lambda x, y: w.op("add", x, y), total), rest) if done else rest
+        for target, x in zip(targets, stored, strict=True):
+            store_entry(e, target, [where], x.at([i]))
+
+    for_range(e, n, place)
+    return targets
+
+
+def _comes_before(e: Any, y: LaneValue, one: LaneValue, here: LaneValue, there: LaneValue) -> LaneValue:
+    """Whether an entry y, at the place ``here``, is sorted before the entry ``one`` at the place ``there``."""
+    both = lambda x, y: e.op_of("and", None, [x, y])
+    either = lambda x, y: e.op_of("or", None, [x, y])
+    less, same = e.op_of("lt", None, [y, one]), e.op_of("eq", None, [y, one])
+    if y.dtype.kind == "f":
+        missing, other = e.op_of("ne", None, [one, one]), e.op_of("ne", None, [y, y])
+        less = either(less, both(missing, e.op_of("not", None, [other])))
+        same = either(same, both(missing, other))
+    return either(less, both(same, e.w.op("icmp slt", here, there, dtype=bool)))
+
+
+RULES: dict[str, Callable] = {
+    "cholesky": _cholesky,
+    "triangular_solve": _triangular_solve,
+    "lu": _lu,
+    "sort": _sort,
+    "top_k": _top_k,
+}

@@ -21,7 +21,7 @@ from ...jaxtools.jaxpr_tools import (
     value_equations,
 )
 from ...jaxtools.outlined import is_outlined
-from ..limits import MAX_SELECTED_ENTRIES, MAX_SELECTED_ENTRIES_OF_A_LANE
+from ..limits import MAX_SELECTED_ENTRIES, MAX_SELECTED_ENTRIES_OF_A_LANE, MAX_SORTED_SCALARS
 from . import control_flow, indexing, linear_algebra, reductions
 from .constant_folding import SIMPLIFIED, fold
 from .cost import is_large
@@ -111,7 +111,9 @@ class ScalarInterpreter:
         return [read(v) for v in jaxpr.outvars]
 
     def prefers_memory(self, name: str, inputs: list[Value]) -> bool:
-        """Whether an entry at a variable index is better looked up in memory than selected among all entries."""
+        """Whether an entry at a variable index is better looked up in memory than selected among all entries, or an axis sorted there."""
+        if name == "sort":
+            return self.emitter.has_memory and len(inputs[0].shape) == 1 and inputs[0].size > MAX_SORTED_SCALARS
         places = inputs[1:] if name in ("gather", "dynamic_slice") else inputs[2:] if "slice" in name else inputs[1:2]
         most = MAX_SELECTED_ENTRIES if self.emitter.pack == 1 else MAX_SELECTED_ENTRIES_OF_A_LANE
         return self.emitter.has_memory and inputs[0].size > most and not all(map(all_constant, places))
@@ -144,7 +146,7 @@ class ScalarInterpreter:
         if name in CONTROL:
             return CONTROL[name](self, eqn, inputs)
         large = is_large(eqn, self.emitter.max_scalars) and not self.is_sparse(eqn, inputs)
-        if large or (name in INDEXED and self.prefers_memory(name, inputs)):
+        if large or ((name in INDEXED or name == "sort") and self.prefers_memory(name, inputs)):
             return self.emitter.array_primitive(self, eqn, inputs)
         if name in RULES:
             return RULES[name](self, eqn, inputs)
