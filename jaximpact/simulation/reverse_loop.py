@@ -1,7 +1,7 @@
 """Reverse mode of a motion in native code: stored states, and steps differentiated one by one from last to first.
 
-Each part of the motion (start, one step, one row) is a function whose transposed derivative is compiled once; a loop in Python calls
-them. The cost of a step then does not depend on the number of inputs. The cotangent of a saved row is added when the loop reaches
+Each part of the motion (start, one step, one row) is a function whose transposed derivative is compiled once; loops call
+them, between two rows in machine code. The cost of a step then does not depend on the number of inputs. The cotangent of a saved row is added when the loop reaches
 its step.
 """
 
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from ..compiler.llvm.call import BoundCall, CompiledFunction, as_columns, as_lanes, compile_lanes
+from ..compiler.llvm.call import BoundCall, CallsInTurn, CompiledFunction, as_columns, as_lanes, compile_lanes
 from ..compiler.llvm.xla_ffi import lane_pool, register_target
 from ..compiler.scalar import Unsupported
 from ..compiler.stream import stream
@@ -263,15 +263,16 @@ class Backwards:
             return [BoundCall(part, [*operands, *((x, None) for x in here)], there, whole, 2) for here, there in both]
 
         row, step = placed(self.of_row, *known, *kept, *moving), placed(self.of_step, *known, *moving)
-        side, last = 0, len(numbers)
-        for k in reversed(range(self.steps + 1)):
+        side, last, k, steps = 0, len(numbers), self.steps, CallsInTurn(step)
+        while True:
             while last and numbers[last - 1] == k:
                 last -= 1
                 row[side](k, last)
                 side = 1 - side
-            if k:
-                step[side](k - 1, 0)
-                side = 1 - side
+            if k == 0:
+                break
+            before = numbers[last - 1] if last else 0
+            side, k = steps(side, k - 1, k - before), before
         results = self.of_start.run_columns([*fixed, *found[side]], whole, whole)
         return [as_lanes(x, lanes, a.shape, False) for x, (a, _) in zip(results, self.of_start.results, strict=True)]
 

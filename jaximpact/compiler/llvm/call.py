@@ -20,6 +20,7 @@ from ...jaxtools.shapes import operand_type
 from ...jaxtools.trace_context import trace_settings, without_collection
 from ..limits import (
     LONG_PROGRAM_OPS,
+    LONG_PROGRAM_OPS_OF_A_LANE,
     MAX_COPIED_BYTES,
     MAX_OPS_LLVM,
     MAX_OPS_OF_A_LANE,
@@ -34,7 +35,7 @@ from ..scalar import Unsupported, carried_axes
 from ..scalar.cost import cost, count_entries
 from ..scalar.interpreter import program_inputs
 from .emitter import ProgramText, emit
-from .jit import MachineCode, host, load_or_emit
+from .jit import MachineCode, host, load_module, load_or_emit
 from .program_key import program_key
 
 _lock = Lock()
@@ -187,6 +188,85 @@ class BoundCall:
         self.call(*self.arguments)
 
 
+# calls of a program one after the other, each writing beside what the one before found: a program with the parameters of all programs, in
+# which `%entries` points to what `CallsInTurn` keeps
+_IN_TURN = """
+define void @motion(ptr %entries, ptr %results, ptr %given, ptr %work, i64 %lanes, i64 %rows) {
+entry:
+  %program = load ptr, ptr %entries
+  %at.1 = getelementptr i64, ptr %entries, i64 1
+  %table = load ptr, ptr %at.1
+  %at.2 = getelementptr i64, ptr %entries, i64 2
+  %strides = load ptr, ptr %at.2
+  %at.3 = getelementptr i64, ptr %entries, i64 3
+  %count = load i64, ptr %at.3
+  %at.4 = getelementptr i64, ptr %entries, i64 4
+  %first = load i64, ptr %at.4
+  %at.5 = getelementptr i64, ptr %entries, i64 5
+  %begin = load i64, ptr %at.5
+  br label %turn
+turn:
+  %j = phi i64 [ 0, %entry ], [ %j.next, %call ]
+  %side = phi i64 [ %begin, %entry ], [ %side.next, %call ]
+  %k = sub i64 %first, %j
+  %base.at = getelementptr ptr, ptr %given, i64 %side
+  %base = load ptr, ptr %base.at
+  %result.at = getelementptr ptr, ptr %results, i64 %side
+  %result = load ptr, ptr %result.at
+  br label %fill
+fill:
+  %i = phi i64 [ 0, %turn ], [ %i.next, %fill ]
+  %one.at = getelementptr i64, ptr %base, i64 %i
+  %one = load i64, ptr %one.at
+  %stride.at = getelementptr i64, ptr %strides, i64 %i
+  %stride = load i64, ptr %stride.at
+  %skip = mul i64 %stride, %k
+  %address = add i64 %one, %skip
+  %target = getelementptr i64, ptr %table, i64 %i
+  store i64 %address, ptr %target
+  %i.next = add i64 %i, 1
+  %more = icmp slt i64 %i.next, %count
+  br i1 %more, label %fill, label %call
+call:
+  call void %program(ptr %table, ptr %result, ptr null, ptr %work, i64 %lanes, i64 0)
+  %j.next = add i64 %j, 1
+  %side.next = sub i64 1, %side
+  %again = icmp slt i64 %j.next, %rows
+  br i1 %again, label %turn, label %done
+done:
+  ret void
+}
+"""
+
+
+class CallsInTurn:
+    """Two bound calls of one program, each of which reads what the other writes, taken in turn along the first axis of their operands."""
+
+    def __init__(self, pair: Sequence[BoundCall]):
+        self.pair = pair
+        bases = _pointer_table([x.base_addresses.ctypes.data for x in pair])
+        targets = _pointer_table([ctypes.addressof(x.arguments[1]) for x in pair])
+        first, (_, _, _, work, whole, _) = pair[0], pair[0].arguments
+        self.known = [
+            first.keep_alive[0].code.address,
+            first.table.ctypes.data,
+            first.strides.ctypes.data,
+            len(first.table),
+        ]
+        self.arguments = targets, bases, work, whole
+
+    def __call__(self, side: int, first: int, count: int) -> int:
+        """Makes ``count`` > 0 calls for the places ``first``, ``first`` - 1, ..., beginning with the one of ``side``; which one is next."""
+        entries = (ctypes.c_int64 * 6)(*self.known, first, side)
+        _in_turn().call(entries, *self.arguments, count)
+        return (side + count) % 2
+
+
+@lru_cache
+def _in_turn() -> MachineCode:
+    return load_module(_IN_TURN)
+
+
 def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> CompiledFunction:
     """Compiles a jitted function of one lane, or returns the earlier result for the same jaxpr.
 
@@ -268,7 +348,8 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
     pack = 1 if many or sparse or not wide else host().vector_bytes // max(real, default=8)
     most = MAX_OPS_OF_A_LANE if pack > 1 else MAX_OPS_LLVM
     max_scalars = MAX_SCALARS
-    if (count := cost(closed)) > (most if sparse or pack > 1 else LONG_PROGRAM_OPS):
+    long = LONG_PROGRAM_OPS_OF_A_LANE if pack > 1 else most if sparse else LONG_PROGRAM_OPS
+    if (count := cost(closed)) > long:
         max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)
     if count > most:
         raise Unsupported(f"a program of some {count} operations, more than {most}")
