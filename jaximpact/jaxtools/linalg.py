@@ -17,7 +17,8 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from .semidefinite import MAX_UNROLLED as MAX_SWEPT
 
 MAX_UNROLLED = 6  # unknowns
-FEW = 16  # rows of a large matrix that are solved by themselves
+FEW, SEVERAL = 4, 48  # rows of a large matrix that are solved by themselves, a handful without pivots
+MANY = 32  # rows from which on that is worth while
 
 MAX_ITERATIONS = 100  # of `solve_near_identity`
 
@@ -180,20 +181,56 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 def _solve_rows(a: Array, b: Array, active: Array) -> Array:
     """Solves a x = b, where a is the identity but for the rows and columns that are ``active`` (n,); x is 0 in the others."""
+
+    def part(rows: Array) -> Array:
+        return a.at[rows[:, None], rows[None, :]].get(mode="fill", fill_value=0)
+
+    return _in_active(part, lambda: jnp.where(active, solve(a, b), 0), b, active)
+
+
+def _in_active(part: Callable[[Array], Array], whole: Callable[[], Array], b: Array, active: Array) -> Array:
+    """Solves a x = b in the ``active`` rows and columns; ``part(rows)`` is a in some of them, zero for the row n, ``whole()`` the solution by all."""
     n = b.shape[0]
 
-    def whole() -> Array:
-        return jnp.where(active, solve(a, b), 0)
-
-    def few() -> Array:
-        rows = jnp.nonzero(active, size=FEW, fill_value=n)[0]
-        part = a.at[rows[:, None], rows[None, :]].get(mode="fill", fill_value=0)
-        part = jnp.where(jnp.diag(rows == n), 1, part)
-        x = solve(part, b.at[rows].get(mode="fill", fill_value=0))
+    def few(size: int) -> Array:
+        marks, places = lax.top_k(lax.convert_element_type(active, jnp.float32), size)
+        rows = jnp.where(marks > 0, places, n)
+        matrix, given = jnp.where(jnp.diag(rows == n), 1, part(rows)), b.at[rows].get(mode="fill", fill_value=0)
+        x = solve_masked(matrix, given, rows < n) if size <= MAX_UNROLLED else solve(matrix, given)
         return jnp.zeros_like(b).at[rows].add(x, mode="drop")
 
-    # most contacts of many do not act: 168 of 16 disks take 1 ms by all rows, and .01 by those that do
-    return whole() if n <= 2 * FEW else lax.cond(jnp.sum(active) <= FEW, few, whole)
+    # most contacts of many do not act: 184 of 16 disks take 1 ms by all rows
+    def among(*sizes: int) -> Array:
+        if not sizes:
+            return whole()
+        size, *larger = sizes
+        return lax.cond(jnp.sum(active) <= size, lambda: few(size), lambda: among(*larger))
+
+    return among(*(size for size in (FEW, SEVERAL) if n > max(MANY, 2 * size)))
+
+
+@jax.custom_jvp
+def solve_among(rows: Array, columns: Array, b: Array, active: Array) -> Array:
+    """`solve_masked` for the matrix of products ``rows @ columns``, (n, d) and (d, n), of which those of ``active`` rows alone are computed."""
+    n = b.shape[0]
+    if n <= MANY:
+        return solve_masked(rows @ columns, b, active)
+    b, small = jnp.where(active, b, 0), 64 * jnp.finfo(b.dtype).eps
+
+    def part(chosen: Array) -> Array:
+        left = rows.at[chosen].get(mode="fill", fill_value=0)
+        product = left @ columns.T.at[chosen].get(mode="fill", fill_value=0).T
+        return product + jnp.diag(small * jnp.diagonal(product))
+
+    return _in_active(part, lambda: solve_masked(rows @ columns, b, active), b, active)
+
+
+@solve_among.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    rows, columns, b, active = primals
+    d_rows, d_columns, db, _ = tangents
+    x = solve_among(rows, columns, b, active)
+    return x, solve_among(rows, columns, db - d_rows @ (columns @ x) - rows @ (d_columns @ x), active)
 
 
 def solve(a: Array, b: Array) -> Array:

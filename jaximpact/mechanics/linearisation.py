@@ -261,8 +261,10 @@ class Contacts(NamedTuple):
 
     def balance(self) -> Callable[[Array, Array], Array]:
         """Function (offset (m,), closed (m,)) -> forces or impulses L (m,) with A L + offset = 0 at closed contacts and L = 0 elsewhere."""
-        matrix = self.delassus()
-        return lambda offset, closed: linalg.solve_masked(matrix, -offset, closed)
+        if self.gram is not None or len(self.jacobian) <= linalg.MANY:
+            matrix = self.delassus()
+            return lambda offset, closed: linalg.solve_masked(matrix, -offset, closed)
+        return lambda offset, closed: linalg.solve_among(self.jacobian, self.response, -offset, closed)
 
     def walked(
         self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,15 +14,25 @@ from jax.flatten_util import ravel_pytree
 from ...jaxtools import linalg
 from ...jaxtools.derivative_rules import implicit_root
 from ...jaxtools.linalg import solve_matrix_free, solve_near_identity
+from ..linearisation import Contacts
 from .laws import Reaction
 
 
-def reaction(residual: Callable, solve: Callable, d: int, m: int, dtype: Any, dense: bool = True) -> Reaction:
+def reaction(
+    residual: Callable,
+    solve: Callable,
+    d: int,
+    m: int,
+    dtype: Any,
+    dense: bool = True,
+    contacts: Contacts | None = None,
+) -> Reaction:
     """Root (jump, impulse) of ``residual``, differentiable; ``solve()`` finds it and returns (residual, iterations, status) beside it.
 
     Forward and reverse mode follow from the implicit function theorem at the solution with the active set frozen.
     Dependent active gradients are regularised by round-off: the jump's derivative is then still right, the split between
-    impulses is the one of least weighted norm. Unless ``dense``, by products with contacts alone.
+    impulses is the one of least weighted norm. Unless ``dense``, by products with contacts alone. ``contacts``: those of linear equations,
+    which are then solved in the acting ones.
     """
 
     def found(_: Any, guess: Any) -> tuple:
@@ -30,7 +41,10 @@ def reaction(residual: Callable, solve: Callable, d: int, m: int, dtype: Any, de
         return root, tuple(x.astype(dtype) for x in aux)
 
     guess = (jnp.zeros(d, dtype), jnp.zeros(m, dtype))
-    (jump, impulse), aux = implicit_root(residual, guess, found, _tangent if dense else _tangent_by_products)
+    tangent = _tangent if dense else _tangent_by_products
+    if dense and contacts is not None:
+        tangent = partial(_tangent_of_acting, contacts)
+    (jump, impulse), aux = implicit_root(residual, guess, found, tangent)
     error, iterations, status = lax.stop_gradient(aux)
     return Reaction(jump, impulse, impulse > 0, error, iterations.astype(jnp.int32), status.astype(jnp.int32))
 
@@ -50,6 +64,15 @@ def _tangent(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
     upper = primal @ flat[:d]
     lower = dual @ (flat[d:] - matrix[d:, :d] @ upper)
     return unravel(jnp.concatenate([upper - coupling @ lower, lower]))
+
+
+def _tangent_of_acting(contacts: Contacts, linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Solves ``linear(x) = y``, (jump - R impulse, G jump of acting contacts and impulse of the others), by the Delassus matrix of acting ones."""
+    acting = linear((jnp.zeros_like(y[0]), jnp.ones_like(y[1])))[1] == 0
+    known = jnp.where(acting, 0, y[1])
+    free = y[0] + contacts.jump(known)
+    impulse = known + contacts.balance()(contacts.velocity(free) - y[1], acting)
+    return y[0] + contacts.jump(impulse), impulse
 
 
 def _tangent_by_products(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:

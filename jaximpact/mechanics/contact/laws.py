@@ -184,9 +184,9 @@ class Held(ContactLaw):
         # z again, now with the derivative of the jump that the known impulse makes
         shift = target.scale * contacts.jump(self.impulse)
         gap = gap + lax.stop_gradient(rows) @ (shift - lax.stop_gradient(shift))
-        matrix = rows @ contacts.response
-        balance = lambda offset, closed: linalg.solve_masked(matrix, -offset, closed)
-        return self._found(contacts, balance, jnp.diagonal(matrix), gap / target.scale)
+        response = contacts.response
+        balance = lambda offset, closed: linalg.solve_among(rows, response, -offset, closed)
+        return self._found(contacts, balance, jnp.sum(rows * response.T, axis=1), gap / target.scale)
 
     def _listed_position(self, problem: Problem, metric: Metric, target: Target, z: Array, args: Any) -> Reaction:
         """Position projection with neighbour lists: derivative at the known position z (d,), without a matrix."""

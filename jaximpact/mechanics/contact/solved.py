@@ -55,7 +55,7 @@ class Solved(ContactLaw):
             return Reaction.none(d, offset < 0, offset.dtype)
         kind = _Velocities if contacts.dense else _ManyVelocities
         problem = kind(self.solver, contacts, offset, self.guess, self.couples)
-        return reaction(problem.residual, problem.solve, d, m, offset.dtype, contacts.dense)
+        return reaction(problem.residual, problem.solve, d, m, offset.dtype, contacts.dense, contacts)
 
     def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
         """Solves the problem of cones; its derivative keeps the modes of the contacts."""

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft_once, graft_tree
+from ...jaxtools.jacobians import SMALL
 from ..contact.laws import ContactLaw, Held
 from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, linearise
 from ..motion import Motion
@@ -115,8 +116,30 @@ class Corrected(Wrapping):
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
+        new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, state.state)))
+        touches = lambda: self._touching_step(problem, law, motion, state, new, info)
+        if state.last.size <= SMALL:
+            return touches()
+        # of many contacts none acts in most steps, not even in those that are looked at
+        missed, gap, change = near_misses(problem, self.traits, motion, state)
+        acts = jnp.any(info.impulse != 0) | jnp.any(state.last == LASTING) | jnp.any(missed) | (state.n == 0)
+
+        def flies() -> tuple[Any, Info]:
+            moved = motion._replace(e=jnp.zeros_like(motion.e))
+            found, told = self.tangent.beside(new.v).free_step(problem, moved, state.state)
+            # impulses and residuals of the step, which has none
+            told = info._replace(z=told.z, chord=told.chord, joints=told.joints)
+            found, told = graft_tree((new, info), (found, told))
+            free = state._replace(state=found, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
+            return free._replace(friction=info.friction), told
+
+        return lax.cond(acts, touches, flies)
+
+    def _touching_step(
+        self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, new: Any, info: Info
+    ) -> tuple[Any, Info]:
+        """The step to ``new``, with the derivative across what contacts do in it."""
         before, last = state[:2]
-        new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
         h, args = motion.h, motion.args
         q, v, t = before.q, before.v, motion.time(before.n)
         e, traits = nearby_restitution(problem, motion, t, q, v), self.traits
@@ -195,7 +218,11 @@ class Corrected(Wrapping):
             | (missed & ~active)
         )
         # of a joint one side takes over from the other, or stays
-        grazing = touched & ~beside_in_joints(here.contacts, q, active | lasted)
+        beside = lambda: beside_in_joints(here.contacts, q, active | lasted)
+        if last.size <= SMALL:
+            grazing = touched & ~beside()
+        else:
+            grazing = lax.cond(jnp.any(touched), lambda: touched & ~beside(), lambda: touched)
         acting = jnp.where(active, info.impulse, 0)
         status = info.status | derivative_status(here, q, e, impact, grazing, zeno, acting)
         # an impact of two steps is under way in the next one, too
@@ -256,17 +283,25 @@ def derivative_status(
     here: Instant, q: Array, e: Array, impact: Array, grazing: Array, zeno: Array, impulse: Array
 ) -> Array:
     """Status bits of derivatives across a step with impacts or near-impacts of contacts (m,) and impulses (m,)."""
-    oblique = here.contacts.coupled(impact)
-    count = jnp.sum(impact)
-    together = (count > 1) & (oblique | (count > IMPACTS))
-    if here.contacts.dense and len(impulse) > 1:
-        joints = beside_in_joints(here.contacts, q, jnp.ones_like(impact))
-        together |= shared(here.contacts.oblique(), impact, impulse > 0, joints, impulse, e)
+    several = jnp.sum(impact | (impulse > 0)) > 1
+    look = lambda: _together(here, q, e, impact, impulse)
+    # angles between all pairs of many contacts are dear, and of one alone there are none
+    together = look() if impact.size <= SMALL else lax.cond(several, look, lambda: jnp.zeros((), bool))
     return (
         as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
         | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
         | as_status(together, Status.DERIVATIVE_SIMULTANEOUS)
     )
+
+
+def _together(here: Instant, q: Array, e: Array, impact: Array, impulse: Array) -> Array:
+    """Whether impacts (m,) at one instant are not independent of each other, or of other contacts with impulses (m,), ()."""
+    count = jnp.sum(impact)
+    together = (count > 1) & (here.contacts.coupled(impact) | (count > IMPACTS))
+    if here.contacts.dense and len(impulse) > 1:
+        joints = beside_in_joints(here.contacts, q, jnp.ones_like(impact))
+        together |= shared(here.contacts.oblique(), impact, impulse > 0, joints, impulse, e)
+    return together
 
 
 def velocity_at_row_time(
