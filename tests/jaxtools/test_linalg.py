@@ -7,32 +7,45 @@ import pytest
 
 from jaximpact.jaxtools import linalg
 
+N, D = 100, 80
 
-@pytest.mark.parametrize(
-    "count", [0, 3, 20, 70]
-)  # of the active rows: a handful, several, and more than are solved by themselves
+
+# compiled once for all masks
+@jax.jit
+def forward(at, change, active):
+    return jax.jvp(lambda *x: linalg.solve_among(*x, active), at, change)
+
+
+@jax.jit
+def backward(at, weight, active):
+    return jax.grad(lambda *x: weight @ linalg.solve_among(*x, active), (0, 1, 2))(*at)
+
+
+@jax.jit
+def masked(at, active):
+    return linalg.solve_masked(at[0] @ at[1], at[2], active)
+
+
+# of the active rows: a handful, several, and more than are solved by themselves
+@pytest.mark.parametrize("count", [0, 3, 20, 70])
 def test_active_rows_of_many(count):
     rng = np.random.default_rng(count)
-    n, d = 100, 80
-    rows, columns, b = rng.normal(size=(n, d)), rng.normal(size=(d, n)), rng.normal(size=n)
-    columns = 0.1 * columns / np.sqrt(d) + rows.T  # not quite symmetric
-    active = np.isin(np.arange(n), rng.permutation(n)[:count])
-    solve = lambda rows, columns, b: linalg.solve_among(rows, columns, b, active)
+    rows, columns, b = rng.normal(size=(N, D)), rng.normal(size=(D, N)), rng.normal(size=N)
+    columns = 0.1 * columns / np.sqrt(D) + rows.T  # not quite symmetric
+    active = np.isin(np.arange(N), rng.permutation(N)[:count])
 
     def dense(rows, columns, b):
         part = (rows @ columns)[np.ix_(active, active)]
-        return jnp.zeros(n).at[np.flatnonzero(active)].set(jnp.linalg.solve(part, b[active]))
+        return jnp.zeros(N).at[np.flatnonzero(active)].set(jnp.linalg.solve(part, b[active]))
 
-    at, change = (
-        jax.tree.map(jnp.asarray, (rows, columns, b)),
-        (rng.normal(size=rows.shape), rng.normal(size=columns.shape), rng.normal(size=n)),
-    )
+    at = tuple(jnp.asarray(x) for x in (rows, columns, b))
+    change = tuple(jnp.asarray(rng.normal(size=x.shape)) for x in at)
+    weight = jnp.asarray(rng.normal(size=N))
     # 64 roundings of the diagonal times a condition of a few thousand
     close = lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-8 * (1 + np.max(np.abs(y))))
-    for found, expected in zip(jax.jvp(solve, at, change), jax.jvp(dense, at, change), strict=True):
+    for found, expected in zip(forward(at, change, active), jax.jvp(dense, at, change), strict=True):
         close(found, expected)
-    weight = rng.normal(size=n)
-    of = lambda f: jax.grad(lambda *x: jnp.sum(weight * f(*x)), (0, 1, 2))(*at)
-    for found, expected in zip(of(solve), of(dense), strict=True):
+    by_dense = jax.grad(lambda *x: weight @ dense(*x), (0, 1, 2))(*at)
+    for found, expected in zip(backward(at, weight, active), by_dense, strict=True):
         close(found, expected)
-    close(linalg.solve_masked(rows @ columns, b, active), dense(*at))
+    close(masked(at, active), dense(*at))
