@@ -15,7 +15,6 @@ References:
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -23,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..compiler.llvm.jit import compile_module
-from ..compiler.llvm.xla_ffi import lane_pool
-from .mprgp_kernel import KernelWriter
+from .mprgp_kernel import KernelWriter, call_lane, over_lanes
 
 LED, PLAIN = 3000, 1500  # sweeps with conjugate directions, and without, in turn
 SLACK = 1.1  # by which the squared change of a pair of sweeps may grow before its direction is dropped
@@ -302,17 +300,6 @@ def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray]
         m, rows, places = given[0].shape[0], 1 + k, (bodies + 1) * D
         sizes = [m * rows * 2 * D, *[m * rows] * 4, 2 * m, m, m, *[places] * 3]
         own = [np.empty(m, np.int32) for _ in range(3)] + [np.empty(size, real) for size in sizes]
-        tables = [
-            (ctypes.c_void_p * len(x))(*(y.ctypes.data for y in x))
-            for x in (given, [x[n : n + 1] for x in results], own)
-        ]
-        code.call(tables[0], tables[1], None, ctypes.addressof(tables[2]), m, bodies)
+        call_lane(code, (given, [x[n : n + 1] for x in results], own), m, bodies)
 
-    def call(operands: list[np.ndarray], results: list[np.ndarray]) -> None:
-        lanes = range(results[1].shape[0])
-        if len(lanes) == 1:
-            lane(0, operands, results)
-        else:
-            list(lane_pool().map(lambda n: lane(n, operands, results), lanes))
-
-    return call
+    return lambda operands, results: over_lanes(lambda n: lane(n, operands, results), results[1].shape[0])

@@ -13,7 +13,7 @@ termination, Comput. Optim. Appl. 30 (2005), algorithm MPRGP.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..compiler.llvm.emitter import FUNCTION_NAME
-from ..compiler.llvm.jit import compile_module
+from ..compiler.llvm.jit import MachineCode, compile_module
 from ..compiler.llvm.xla_ffi import lane_pool
 
 FAST = ("reassoc", "nsz", "contract", "arcp")  # sums in any order, but what is no number stays so
@@ -469,17 +469,20 @@ def solver(D: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[n
         m = given[0].shape[0]
         own = [np.empty(m, np.int32) for _ in INTEGERS] + [np.empty(m, real) for _ in range(len(REALS) + 2 * D)]
         own += [np.empty(bodies + 1, real) for _ in range(D)]
-        tables = [
-            (ctypes.c_void_p * len(x))(*(y.ctypes.data for y in x))
-            for x in (given, [x[k : k + 1] for x in results], own)
-        ]
-        code.call(tables[0], tables[1], None, ctypes.addressof(tables[2]), m, bodies)
+        call_lane(code, (given, [x[k : k + 1] for x in results], own), m, bodies)
 
-    def call(operands: list[np.ndarray], results: list[np.ndarray]) -> None:
-        lanes = range(results[1].shape[0])
-        if len(lanes) == 1:
-            lane(0, operands, results)
-        else:
-            list(lane_pool().map(lambda k: lane(k, operands, results), lanes))
+    return lambda operands, results: over_lanes(lambda k: lane(k, operands, results), results[1].shape[0])
 
-    return call
+
+def call_lane(code: MachineCode, arrays: Iterable[list[np.ndarray]], m: int, bodies: int) -> None:
+    """Calls a solver for one lane of m contacts, with its operands, results and working memory."""
+    operands, results, own = ((ctypes.c_void_p * len(x))(*(y.ctypes.data for y in x)) for x in arrays)
+    code.call(operands, results, None, ctypes.addressof(own), m, bodies)
+
+
+def over_lanes(lane: Callable[[int], None], number: int) -> None:
+    """Calls ``lane`` for each of a number of lanes, several of them at a time."""
+    if number == 1:
+        lane(0)
+    else:
+        list(lane_pool().map(lane, range(number)))

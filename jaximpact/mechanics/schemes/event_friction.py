@@ -20,8 +20,19 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
-from .base import JointInfo, add_compensated, gradient_status, mass_status, restitution_status
-from .events import Event, behind, impulses_of, lasting_at_end, met_together, noise, nonzero, order_matters, shared
+from .base import JointInfo, add_compensated, gradient_status
+from .events import (
+    Event,
+    behind,
+    collision_status,
+    impulses_of,
+    lasting_at_end,
+    met_together,
+    noise,
+    nonzero,
+    order_matters,
+    shared,
+)
 from .frictional_impacts import fall_back, strike
 from .joints import put_on_joints
 from .mode_ends import at_once, ends, only_just
@@ -87,19 +98,10 @@ def arrive(
         oblique, impact & ~found.lands, closed | impact | beside, jnp.zeros_like(closed), found.impulse[:, 0], e
     )
     in_order = order_matters(problem, event, closed, candidates, e, motion.h, args)
-    status |= (
-        jnp.where(strikes, found.status, 0)
-        | mass_status(event.metric)
-        | as_status(last & jnp.any(impact & ~zeno & (event.speed < -found.slow)), Status.EVENTS_UNRESOLVED)
-        | as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
-        | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
-        | as_status(through, Status.IMPULSES_COUPLED)
-        | as_status(
-            jnp.any(pairs) | through | in_order | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS
-        )
-    )
-    if callable(problem.restitution):
-        status |= restitution_status(e, impact)
+    status |= jnp.where(strikes, found.status, 0) | collision_status(
+        problem, event.metric, e, impact, unresolved=last & jnp.any(impact & ~zeno & (event.speed < -found.slow)), zeno=jnp.any(zeno),
+        grazing=jnp.any(grazing), through=through, at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
+    )  # fmt: skip
     impulse = progress.impulse + left_over + jnp.where(strikes, found.impulse, 0)
     joints = progress.joints
     if joints is not None:

@@ -386,21 +386,36 @@ def collide(
     pairs = oblique & impact[:, None] & (impact | met)[None, :]
     sides = jnp.any(closed[:, None] & closed[None, :] & (contacts.angles() < FACING), axis=1)
     through = shared(oblique, impact & ~blow.lands, closed | impact | beside, sides, blow.percussion, e)
-    status = (
-        blow.status
-        | mass_status(metric)
-        | as_status(last & jnp.any(impact & ~zeno & (speed < -blow.slow)), Status.EVENTS_UNRESOLVED)
-        | as_status(jnp.any(zeno | blow.back), Status.DERIVATIVE_ZENO)
-        | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
-        | as_status(through, Status.IMPULSES_COUPLED)
-        | as_status(
-            jnp.any(pairs) | through | in_order | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS
-        )
-    )
-    if callable(problem.restitution):
-        status |= restitution_status(e, impact)
+    status = blow.status | collision_status(
+        problem, metric, e, impact, unresolved=last & jnp.any(impact & ~zeno & (speed < -blow.slow)), zeno=jnp.any(zeno | blow.back), grazing=jnp.any(grazing),
+        through=through, at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
+    )  # fmt: skip
     closed = (closed | blow.lands | blow.back) & ~blow.opened
     return Collision(q, v, closed, tangent + blow.percussion + blow.rest, impact, blow.error, status)
+
+
+def collision_status(
+    problem: Problem,
+    metric: Metric,
+    e: Array,
+    impact: Array,
+    *,
+    unresolved: Array,
+    zeno: Array,
+    grazing: Array,
+    through: Array,
+    at_once: Array,
+) -> Array:
+    """Status of contacts (m,) that had an ``impact``, from what is known of them together, each ()."""
+    status = (
+        mass_status(metric)
+        | as_status(unresolved, Status.EVENTS_UNRESOLVED)
+        | as_status(zeno, Status.DERIVATIVE_ZENO)
+        | as_status(grazing, Status.DERIVATIVE_GRAZING)
+        | as_status(through, Status.IMPULSES_COUPLED)
+        | as_status(at_once | through, Status.DERIVATIVE_SIMULTANEOUS)
+    )
+    return status | restitution_status(e, impact) if callable(problem.restitution) else status
 
 
 def lasting_at_end(kinks: Kinks | None, idle: Array, event: Event, closed: Array, args: Any) -> tuple[Array, Array]:
