@@ -67,7 +67,8 @@ CAUSES = {
     Status.DERIVATIVE_GRAZING: "(derivatives only) a contact closed, or was only just missed, at a normal velocity too small, for this h, "
     "to be told from none: near grazing the derivative diverges; take a smaller h, or trust no derivative of this motion",
     Status.DERIVATIVE_SIMULTANEOUS: "(derivatives only) contacts that are not orthogonal, that bend or turn each other's paths "
-    "(forces of the velocity), or more than are followed one by one, struck within one step: at a simultaneous impact the motion is not differentiable; a smaller h tells whether they coincide",
+    "(forces of the velocity), or more than are followed one by one, struck within one step: at a simultaneous impact the motion is not differentiable; a smaller h tells "
+    "whether they coincide, and sensitivities(direction=...) has the derivative on one side",
     Status.DERIVATIVE_AT_END: "(derivatives only) an impact lies within a step or two of t0 or t1, or as near t1 as h and the impacts "
     "before leave its time open: at the time of an impact the state has no derivative; move t1, or take a smaller h",
     Status.DERIVATIVE_ZENO: "(derivatives only) infinitely many impacts accumulated (bounces died out): the derivative behind "

@@ -294,7 +294,7 @@ def for_lanes(
     problem, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, args, args_axes, scheme, of_contacts)
     # round-off in h must not make a step more
     lanes = lanes if steps is None else lanes.with_steps(steps)
-    problem = _check_lanes(problem, lanes)
+    problem = check_lanes(problem, lanes)
     if chunk is not None:
         check_counts(chunk=chunk)
     counts = lanes.motion.steps
@@ -488,7 +488,7 @@ def _lane_like(args: Any, args_axes: tuple, lanes: int) -> str:
     return ""
 
 
-def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
+def check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     """Raises unless every lane has an admissible start and a positive mass; returns the problem as `fit_room` and `fit_joints` give it."""
     shortest = lanes.motion.h.min()
 
@@ -509,7 +509,7 @@ def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     report: StartReport = jax.tree.map(lambda *x: np.concatenate(x), *parts)
     fitting = fit_room(problem, report)
     if fitting is not problem:
-        return _check_lanes(fitting, lanes)
+        return check_lanes(fitting, lanes)
     outward = raise_or_warn(report, lanes=True)
     if outward:
         remark(outward, stacklevel=4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -37,6 +37,7 @@ from .backends import batch_backend, one_lane, through_xla
 from .chunked_runs import devices, in_chunks
 from .lanes import Lanes
 from .limits import MAX_FORWARD_DIRECTIONS, MAX_JACOBIAN_ENTRIES, MAX_SMALL_SYSTEM
+from .one_sided import beside, limit
 from .program import Program
 from .start_report import refused_lanes
 from .trajectory import trajectory
@@ -77,6 +78,7 @@ def sensitivities(
     until: Any = None,
     sensitivity: str = "corrected",
     mode: str | None = None,
+    direction: Mapping[str, Any] | None = None,
     chunk: int | None = None,
     progress: bool | None = None,
     execution: str = "auto",
@@ -95,6 +97,9 @@ def sensitivities(
         sensitivity: "corrected" or "discrete", as in `solve`.
         mode: "forward", "reverse", or by default the cheaper one: forward where inputs do not outnumber
             outputs, and where native code takes up to 32 of them.
+        direction: changes of inputs by name, {"q0": (d,), ...}, broadcast against them, of args a pytree with None for what stays: the limit of the
+            Jacobians of motions aside in this direction, with `EventDriven`, to about its tolerance. Where two impacts coincide and the motion is
+            only piecewise smooth its product with the direction is the derivative along it, the B-derivative of arXiv 2102.10702.
 
     Returns:
         `Sensitivities`: ``found.jacobian["q"]["e"]`` is dq(t1)/de.
@@ -156,7 +161,9 @@ def sensitivities(
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
     program = program.replace(sensitivity=sensitivity, clock=not {"t0", "t1"}.isdisjoint(wrt))
     mode = cheaper(program, lanes.take(0), wrt, output, execution) if mode is None else mode
-    jacobian, (value, status) = jacobians(program, lanes, Jacobian(wrt, output, mode), execution, chunk, progress)
+    near = lanes if direction is None else beside(program.problem, program.scheme, lanes, direction)
+    found = jacobians(program, near, Jacobian(wrt, output, mode), execution, chunk, progress)
+    jacobian, (value, status) = found if direction is None else limit(found, lanes.count)
     one = lanes.take(0)
     if not single:
         return Sensitivities(value, jacobian, status, mode, chosen_numbers(lanes, wrt))
@@ -169,6 +176,7 @@ def sensitivities(
         "save": save,
         "mode": mode,
         "until": until,
+        "direction": direction,
     }
     stated = program.problem if callable(problem.restitution) else problem
     again = Again(stated, one, options | {"sensitivity": sensitivity, "chunk": chunk, "execution": execution})

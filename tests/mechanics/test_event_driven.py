@@ -274,9 +274,8 @@ def test_impacts_at_once_whose_order_matters_have_no_derivative(scheme):
 
 
 def test_derivatives_on_either_side_of_impacts_at_once():
-    """A hair's breadth aside: the product of the saltation matrices in the order of that side, to the breadth."""
+    """The product of the saltation matrices in the order of that side; half a batch each."""
     problem, start = corner()
-    breadth = 1e-7
 
     def impact(matrix, v, wall):
         """The saltation matrix of a wall, behind another ``matrix``, and the velocity behind it."""
@@ -287,17 +286,39 @@ def test_derivatives_on_either_side_of_impacts_at_once():
         jump = np.block([[np.eye(2), np.zeros((2, 2))], [np.zeros((2, 2)), law]])
         return (jump + np.outer(later - jump @ rates, np.eye(4)[wall]) / v[wall]) @ matrix, after
 
-    def end(x):
-        s = ji.solve(problem, x[:2], x[2:], t1=0.7, steps=1, e=0.5, scheme=ji.EventDriven(1e-12, 1e-12), save="final")
-        return jnp.concatenate([s.q[-1], s.v[-1]])
-
-    jacobian = jax.jit(jax.jacfwd(end))
-    for aside in np.eye(4)[:2]:
+    sides = np.eye(4)[:2]
+    options = {"t1": 0.7, "steps": 1, "e": 0.5, "scheme": SCHEME}
+    starts = np.stack([start, start])
+    found = ji.sensitivities(problem, starts[:, :2], starts[:, 2:], direction={"q0": sides[:, :2]}, **options)
+    assert found.trusted.all()
+    of = lambda x: np.concatenate([found.jacobian[x]["q0"], found.jacobian[x]["v0"]], axis=2)
+    for aside, jacobian in zip(sides, np.concatenate([of("q"), of("v")], axis=1), strict=True):
         first = int(np.argmin((flow(0.4) @ aside)[:2]))  # nearer to its wall
         matrix, v = impact(flow(0.4), np.array([-1.0, -1.0]), first)
         matrix, v = impact(matrix, v, 1 - first)
-        # some ten times the breadth
-        np.testing.assert_allclose(jacobian(start + breadth * aside), flow(0.3) @ matrix, atol=100 * breadth)
+        np.testing.assert_allclose(jacobian, flow(0.3) @ matrix, atol=FACTOR * SCHEME.rtol)
+    np.testing.assert_array_equal(found.inputs["q0"], starts[:, :2])
+
+
+@pytest.mark.parametrize(
+    ("direction", "said"),
+    [
+        ({"q0": [0.0, 0.0]}, "is zero"),
+        ({"q": 1.0}, "names 'q'"),
+        ({"args": 1.0}, "no number for"),
+        ({"q0": [1.0, 2.0, 3.0]}, "shape"),
+        ({"e": 1e6, "q0": [np.nan, 0.0]}, "finite"),
+        (3.0, "dict of changes"),
+    ],
+)
+def test_directions_that_are_none(direction, said):
+    problem, start = corner()
+    options = {"t1": 0.7, "steps": 1, "direction": direction}
+    with pytest.raises((ValueError, TypeError), match=said):
+        ji.sensitivities(problem, start[:2], start[2:], scheme=SCHEME, **options)
+    if said == "is zero":
+        with pytest.raises(ValueError, match=r"EventDriven\(\)"):
+            ji.sensitivities(problem, start[:2], start[2:], scheme=ji.MoreauJean(), **options)
 
 
 def test_release_has_the_exact_jacobian():

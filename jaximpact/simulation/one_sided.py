@@ -1,0 +1,115 @@
+"""Derivatives on one side of a motion that has none: those of motions a little aside, extrapolated to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..jaxtools.argument_checks import real
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from .arguments import STATED, check_lanes
+from .lanes import Lanes
+
+MOVED = ("q0", "v0", *STATED, "args")
+APART = 8  # how far the nearer motion is aside, by how exactly the scheme has the times of impacts
+
+
+def beside(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Mapping[str, Any]) -> Lanes:
+    """For each motion one aside in a direction and one twice as far: all lanes, and all once more. How far is relative to the motion's own numbers.
+
+    Raises:
+        ValueError, TypeError: the direction is none, or leads out of what is admissible; or the scheme keeps its steps.
+    """
+    if scheme.traits.order is not None:
+        raise ValueError(
+            f"direction= looks at motions whose impacts are very near in time, which {type(scheme).__name__} does not "
+            "tell apart: take scheme=EventDriven()"
+        )
+    motion, count = jax.tree.map(np.asarray, lanes.motion), lanes.count
+    leaves, structure = jax.tree.flatten(motion)
+    moves = [
+        None if by is None else _of_lanes(by, x, axis, count) for by, x, axis in _paired(motion, lanes.axes, direction)
+    ]
+    if not any(np.any(by) for by in moves if by is not None):
+        raise ValueError("direction is zero: give the change of some number, direction={'q0': ...}")
+    sizes = [(s, by) for s, by in zip(jax.tree.leaves(_sizes(motion)), moves, strict=True) if by is not None]
+    with np.errstate(divide="ignore"):
+        reach = np.min(
+            [np.broadcast_to(s, count) / np.abs(by).reshape(count, -1).max(axis=1) for s, by in sizes], axis=0
+        )
+    reach = np.where(np.isfinite(reach), reach, 0)  # lanes that stay where they are have the status of their own motion
+    reach = reach * APART * np.asarray(scheme.resolution(motion)) / (motion.t1 - motion.t0)
+
+    def moved(x: np.ndarray, axis: int | None, by: np.ndarray | None) -> np.ndarray:
+        if by is None:
+            return x if axis is None else np.concatenate([x, x])
+        by = by * reach.reshape(-1, *[1] * (by.ndim - 1))
+        return np.concatenate([x + by, x + 2 * by]).astype(x.dtype)
+
+    axes = [0 if by is not None else axis for axis, by in zip(lanes.axes, moves, strict=True)]
+    twice = jax.tree.unflatten(structure, map(moved, leaves, lanes.axes, moves))
+    e = twice.e
+    if np.any((e < 0) | (e > 1)):
+        raise ValueError("direction moves e out of [0, 1]")
+    found = Lanes(twice, tuple(axes), 2 * count)
+    check_lanes(problem, found)
+    return found
+
+
+def limit(found: Any, count: int) -> Any:
+    """(Jacobian, (outputs, status)) of ``count`` motions from those of the motions `beside` them."""
+    jacobian, (value, status) = found
+
+    def at_zero(x: np.ndarray) -> np.ndarray:
+        return 2 * x[:count] - x[count:] if jnp.issubdtype(x.dtype, jnp.inexact) else x[:count]
+
+    return jax.tree.map(at_zero, jacobian), (jax.tree.map(at_zero, value), status[:count] | status[count:])
+
+
+def _paired(motion: Motion, axes: tuple, direction: Mapping[str, Any]) -> list[tuple]:
+    """For each leaf of the motion its change, or None; the leaf; and its axis."""
+    if not isinstance(direction, Mapping):
+        raise TypeError(f"direction must be a dict of changes by name, {{'q0': ...}}, got {type(direction).__name__}")
+    for name in direction:
+        if name not in MOVED:
+            raise ValueError(f"direction names {name!r}: name some of {', '.join(map(repr, MOVED))}")
+        if getattr(motion, name) is None:
+            raise ValueError(f"direction names {name!r}, which the motion has no number for")
+    none = jax.tree.map(lambda _: None, motion)
+    changes = none._replace(**direction)
+    try:
+        tree: Any = jax.tree.structure(motion)
+        flat = tree.flatten_up_to(changes)
+    except ValueError as error:
+        raise ValueError(f"direction['args'] must have the structure of args, None for what stays: {error}") from None
+    return list(zip(flat, jax.tree.leaves(motion), axes, strict=True))
+
+
+def _of_lanes(by: Any, x: np.ndarray, axis: int | None, count: int) -> np.ndarray:
+    """A change of a leaf, for each lane."""
+    by = real("direction", by)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(f"direction changes a number of args of type {x.dtype}: only real numbers have derivatives")
+    if not np.isfinite(by).all():
+        raise ValueError("direction must be finite")
+    shape = (count, *(x.shape if axis is None else x.shape[1:]))
+    try:
+        return np.broadcast_to(by, shape)
+    except ValueError:
+        raise ValueError(f"direction: a change of shape {by.shape} is not for a number of shape {shape[1:]}") from None
+
+
+def _sizes(motion: Motion) -> Motion:
+    """Scale of each leaf, () or (B,): of positions and velocities the larger of what either says, of others their own, 1 for zeros."""
+    duration = motion.t1 - motion.t0
+    q, v = (np.abs(x).max(axis=-1) for x in (motion.q0, motion.v0))
+    nonzero = lambda x: np.where(x == 0, 1, x)
+    sizes = jax.tree.map(lambda x: nonzero(np.abs(x).max(initial=0)), motion)
+    reach = nonzero(np.maximum(q, v * duration))
+    return sizes._replace(q0=reach, v0=reach / duration)
