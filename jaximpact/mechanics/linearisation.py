@@ -327,6 +327,11 @@ def drift(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
     return jax.jvp(lambda s: problem.gaps(s, q, args), (t,), (jnp.ones_like(t),))[1]
 
 
+def noise(contacts: Contacts, x: Array, gap_velocity: Array) -> Array:
+    """Round-off (m,) of gap velocities (or accelerations), made of a velocity (or acceleration) x."""
+    return 1e3 * jnp.finfo(x.dtype).eps * (contacts.velocity_terms(x) + jnp.abs(gap_velocity))
+
+
 def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
     """Gap velocities and gap accelerations (m,) of the motion with constant velocity v."""
     zero, one = jnp.zeros_like(t), jnp.ones_like(t)

@@ -65,7 +65,8 @@ CAUSES = {
     Status.START_VELOCITY_PROJECTED: "v0 pointed out of the admissible set at an active constraint, or broke a joint, and was "
     "projected onto the admissible velocities (as an inelastic impact at t0)",
     Status.DERIVATIVE_GRAZING: "(derivatives only) a contact closed, or was only just missed, at a normal velocity too small, for this h, "
-    "to be told from none: near grazing the derivative diverges; take a smaller h, or trust no derivative of this motion",
+    "to be told from none: near grazing the derivative diverges; or it is closed with no force on it, so that a change of the forces one way opens it: "
+    "take a smaller h, or trust no derivative of this motion",
     Status.DERIVATIVE_SIMULTANEOUS: "(derivatives only) contacts that are not orthogonal, that bend or turn each other's paths "
     "(forces of the velocity), or more than are followed one by one, struck within one step: at a simultaneous impact the motion is not differentiable; a smaller h tells "
     "whether they coincide, and sensitivities(direction=...) has the derivative on one side",

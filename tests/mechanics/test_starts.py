@@ -1,4 +1,4 @@
-"""Derivatives of motions that start on a wall, and of those that only just reach one."""
+"""Derivatives of motions that start on a wall, of those that only just reach one, and of those that stop at one with no force on it."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,3 +36,25 @@ def test_a_motion_that_touches_a_wall_exactly_has_no_derivative():
     spring = ji.Problem(lambda t, q, v, args: 1.0 + args - q, lambda t, q, args: q)
     found = [ji.sensitivities(spring, [1.0], [-1.0], t1=1.8, steps=1, args=a, scheme=DRIVEN) for a in (0.0, 1e-3)]
     assert [bool(x.trusted) for x in found] == [False, True] and int(found[0].status) & Status.DERIVATIVE_GRAZING
+
+
+@pytest.mark.parametrize(("scheme", "steps"), [(s, k) for s, k, _ in SCHEMES[:3]], ids=lambda x: type(x).__name__)
+def test_carts_that_meet_without_restitution(scheme, steps):
+    """They go on together. A force that may push one has a derivative on each side where it is zero; masses change nothing, and another force presses them."""
+    push = lambda t, q, v, args: jnp.stack([args["push"] + 0 * t, 0 * t]) * args["pushed"]
+    carts = ji.Problem(push, lambda t, q, args: q[1:] - q[:1], lambda q, args: args["mass"], restitution=0.0)
+    args = {"push": np.array([0.0, 0.0, 0.2]), "pushed": np.array([0.0, 1.0, 1.0]), "mass": np.array([1.0, 2.0])}
+    found = ji.sensitivities(
+        carts,
+        [0.0, 1.0],
+        [2.0, 0.5],
+        args=args,
+        args_axes={"push": 0, "pushed": 0, "mass": None},
+        t1=1.5,
+        steps=steps,
+        scheme=scheme,
+    )
+    assert found.trusted.tolist() == [True, False, True]
+    assert int(found.status[1]) & Status.DERIVATIVE_GRAZING
+    # the velocity of both is the mean by mass
+    np.testing.assert_allclose(found.jacobian["v"]["v0"][0], [[1 / 3, 2 / 3]] * 2, atol=1e-12)

@@ -4,6 +4,8 @@ States, velocities, forces, springs and a magnetic field of 0, 1 or 2, walls alo
 located motions to either side, as far as the start may be moved there.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 import jaximpact as ji
 
+WRT = ("q0", "v0", "args", "e", "t1")
 T1 = 1.7321  # no time at which whole numbers meet
 SIDE = 1e-5  # of differences, off by its root where a start falls back to a wall
 ACCURATE = ji.EventDriven(1e-12, 1e-12)
@@ -41,9 +44,7 @@ def draws(problem, count, seed, elastic):
     args = {"force": rng.choice([-1.0, 0.0, 1.0], (count, 2)), "spring": rng.choice([0.0, 0.0, 1.0, 2.0], count),
             "drag": rng.choice([0.0, 0.5], count), "field": rng.choice([0.0, 0.0, 1.0], count)}  # fmt: skip
     e = rng.choice([0.5, 1.0], count)
-    if not elastic:
-        # a plastic stop in a field alone has no force on it, and is not told from one that lasts
-        args["field"], e = 0 * args["field"], 0 * e
+    e = e if elastic else 0 * e
     inside = admissible(problem, q, v)
     return q[inside], v[inside], {name: x[inside] for name, x in args.items()}, e[inside]
 
@@ -55,24 +56,55 @@ def admissible(problem, q, v):
     return np.array([np.all(gap >= 0) and np.all(rate[gap == 0] >= 0) for gap, rate in found])
 
 
-def differences(problem, q, v, args, e):
-    """Of the end of located motions, (4, 2, B, 4): by each entry of the start, to either side; NaN where it may not be moved there."""
+def moved(start, entry, by):
+    """The numbers (q0, v0, args, e, t1) of all motions with one changed."""
+    (name, k), (q, v, args, e, t1) = entry, start
+    numbers = {"q0": q, "v0": v, **args, "e": e, "t1": t1}
+    x = np.array(numbers[name], float)
+    if k is None:
+        x = x + by
+    else:
+        x[:, k] += by
+    numbers[name] = x
+    q, v, e, t1 = (numbers.pop(of) for of in ("q0", "v0", "e", "t1"))
+    return (q, v, numbers, e, t1)
 
-    def end(q, v):
-        found = ji.ensemble(problem, q, v, t1=T1, steps=1, args=args, args_axes=0, e=e, scheme=ACCURATE, save="final")
+
+ENTRIES = [(name, k) for name in ("q0", "v0", "force") for k in (0, 1)]
+ENTRIES += [(name, None) for name in ("spring", "drag", "field", "e", "t1")]
+
+
+def kept(inside, new, old):
+    """A new number where it is ``inside``, by lane; one that all lanes share as it is."""
+    return new if np.ndim(new) == 0 else np.where(inside.reshape(-1, *[1] * (np.ndim(new) - 1)), new, old)
+
+
+def differences(problem, start):
+    """Of the end of located motions, (11, 2, B, 4): by each number, to either side; NaN where it may not be moved there."""
+
+    def end(q, v, args, e, t1):
+        found = ji.ensemble(problem, q, v, t1=t1, steps=1, args=args, args_axes=0, e=e, scheme=ACCURATE, save="final")
         return np.concatenate([found.q[:, -1], found.v[:, -1]], axis=1), ~np.asarray(found.failed)
 
-    middle, sound = end(q, v)
-    found = np.full((4, 2, *middle.shape), np.nan)
-    for entry in range(4):
-        for side, sign in enumerate((1, -1)):
-            moved = np.concatenate([q, v], axis=1)
-            moved[:, entry] += sign * SIDE
-            inside = admissible(problem, moved[:, :2], moved[:, 2:])
-            there, fine = end(*np.split(np.where(inside[:, None], moved, np.concatenate([q, v], axis=1)), 2, axis=1))
+    middle, sound = end(*start)
+    found = np.full((len(ENTRIES), 2, *middle.shape), np.nan)
+    for entry, of in enumerate(ENTRIES):
+        for side, by in enumerate((SIDE, -SIDE)):
+            there = moved(start, of, by)
+            inside = admissible(problem, *there[:2]) & (there[3] >= 0) & (there[3] <= 1)
+            there = jax.tree.map(partial(kept, inside), there, start)
+            end_there, fine = end(*there)
             known = (inside & fine & sound)[:, None]
-            found[entry, side] = np.where(known, (there - middle) / (sign * SIDE), np.nan)
+            found[entry, side] = np.where(known, (end_there - middle) / by, np.nan)
     return found
+
+
+def derivative(found, entry):
+    """Of the end (B, 4) by a number, from the Jacobians."""
+    name, k = entry
+    of = lambda y: found.jacobian[y][name] if name in found.jacobian[y] else found.jacobian[y]["args"][name]
+    x = np.concatenate([of("q"), of("v")], axis=1)
+    return x.reshape(len(x), 4, -1)[..., 0 if k is None else k]
 
 
 @pytest.mark.slow
@@ -80,21 +112,15 @@ def differences(problem, q, v, args, e):
 @pytest.mark.parametrize("walls", WALLS)
 def test_a_trusted_derivative_is_right(walls, elastic):
     problem = ji.Problem(force, WALLS[walls])
-    q, v, args, e = draws(problem, 150, 5, elastic)
-    either = differences(problem, q, v, args, e)
+    start = (*draws(problem, 150, 5, elastic), T1)
+    either = differences(problem, start)
+    q, v, args, e, _ = start
     for name, (scheme, steps, tolerance) in SCHEMES.items():
         if name == "Maury" and elastic:
             continue
-        found = ji.sensitivities(problem, q, v, t1=T1, steps=steps, args=args, args_axes=0, e=e, scheme=scheme)
-        jacobian = np.concatenate(
-            [
-                np.concatenate([found.jacobian[y][x].reshape(-1, 2, 2) for x in ("q0", "v0")], axis=2)
-                for y in ("q", "v")
-            ],
-            axis=1,
-        )
-        by_entry = np.moveaxis(jacobian, 2, 0)[:, None]
-        off = np.max(np.abs(by_entry - either), axis=-1) > tolerance * (1 + np.max(np.abs(either), axis=-1))
+        found = ji.sensitivities(problem, q, v, t1=T1, steps=steps, args=args, args_axes=0, e=e, scheme=scheme, wrt=WRT)
+        jacobian = np.stack([derivative(found, entry) for entry in ENTRIES])[:, None]
+        off = np.max(np.abs(jacobian - either), axis=-1) > tolerance * (1 + np.max(np.abs(either), axis=-1))
         wrong = np.any(off, axis=(0, 1)) & np.asarray(found.trusted)
         assert not wrong.any(), (name, np.flatnonzero(wrong), q[wrong], v[wrong])
         # many starts are on a wall, or at rest on one

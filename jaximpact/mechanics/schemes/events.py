@@ -23,6 +23,7 @@ from ..linearisation import (
     joint_acceleration,
     lengths,
     linearise,
+    noise,
     span,
 )
 from ..motion import Motion
@@ -30,6 +31,7 @@ from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
 from .base import FACING, mass_status, restitution_status
+from .force_free import opens_by_change
 
 MANY = 8  # impacts left out of a step, at one pair of contacts, from which on it is not resolved
 COUPLED = 1e-6  # of their accelerations, by which impacts at once change those of each other
@@ -234,11 +236,6 @@ def behind(law: ContactLaw, h: Array, contacts: Contacts, speed: Array, e: Array
     return together, jnp.any(turns & many)
 
 
-def noise(contacts: Contacts, x: Array, gap_velocity: Array) -> Array:
-    """Round-off (m,) of gap velocities (or accelerations), made of a velocity (or acceleration) x."""
-    return 1e3 * jnp.finfo(x.dtype).eps * (contacts.velocity_terms(x) + jnp.abs(gap_velocity))
-
-
 def impulses_of(contacts: Contacts, target: Array, held: Array) -> Array:
     """Impulses (m,) of the held contacts that change their gap velocities by ``target``, of least norm if dependent."""
     if held.shape[0] == 0:
@@ -376,6 +373,9 @@ def collide(
     in_order = jnp.zeros((), bool)
     if spread is not None:
         in_order = order_matters(problem, event._replace(speed=speed), closed, candidates, e, spread, motion.args)
+        # one that this impact turns away may have been the first
+        soon = ~closed & ~impact & (speed < -noise(contacts, v, speed)) & (contacts.gap <= -spread * speed)
+        in_order |= jnp.any(oblique & impact[:, None] & soon[None, :])
     blow = Blow.of(problem, law, motion, slowest, event._replace(q=q, v=v, speed=speed), closed, impact, beside)
     v = v + contacts.jump(blow.percussion) + contacts.jump(blow.rest)
     # the others are met at times of their own, the same in value
@@ -391,6 +391,9 @@ def collide(
         through=through, at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
     )  # fmt: skip
     closed = (closed | blow.lands | blow.back) & ~blow.opened
+    if spread is not None:
+        free = opens_by_change(problem, event.t, q, event.v, v, impact & (e <= 0), closed, motion.args, spread)
+        status |= as_status(free, Status.DERIVATIVE_GRAZING)
     return Collision(q, v, closed, tangent + blow.percussion + blow.rest, impact, blow.error, status)
 
 

@@ -8,12 +8,12 @@ from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
 from ..contact.laws import ContactLaw
-from ..linearisation import Contacts, Metric, acceleration, closure, linearise
+from ..linearisation import Contacts, Metric, acceleration, closure, linearise, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .base import FACING
-from .events import View, noise
+from .events import View
 from .trials import gap_rates
 
 

@@ -1,0 +1,91 @@
+"""Contacts that an inelastic impact leaves closed with no force on them: pushed one way they stay, the other way they open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..linearisation import Metric, acceleration, gap_derivatives, linearise, noise
+from ..problem import Problem
+
+
+def opens_by_change(
+    problem: Problem,
+    t: Array,
+    q: Array,
+    before: Array,
+    v: Array,
+    stopped: Array,
+    closed: Array,
+    args: Any,
+    within: Array,
+) -> Array:
+    """Whether one of the ``stopped`` contacts (m,) has no force on it, and would be pressed or open with another state or other numbers, ().
+
+    The motion then has a derivative on each side. Between carts that nothing pushes together no change does so, and there is one. Beside
+    them ``closed`` contacts hold. An impact turned the velocity ``before`` (d,) into v, and its time is known to ``within`` ().
+    """
+    numbers = problem, args
+    t, q, before, v, numbers, within = lax.stop_gradient((t, q, before, v, numbers, within))
+
+    def look() -> Array:
+        problem, args = numbers
+        metric = Metric.at(problem, q, args, t)
+        contacts = linearise(problem, metric, t, q, args)
+        balance, keep = contacts.balance(), stopped | closed
+
+        def gaps(q: Array, numbers: Any) -> Array:
+            return numbers[0].gaps(t, q, numbers[1])
+
+        def speeds(q: Array, v: Array, numbers: Any) -> Array:
+            return gap_derivatives(numbers[0], t, q, v, numbers[1])[0]
+
+        def pulls(t: Array, q: Array, v: Array, numbers: Any) -> tuple[Array, Array]:
+            """Acceleration (d,) without contacts, and that of the gaps (m,)."""
+            problem, args = numbers
+            a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
+            return a, contacts.velocity(a) + gap_derivatives(problem, t, q, v, args)[1]
+
+        def in_contact(change: Array, of_gaps: Array) -> Array:
+            """The change (d,) of a position or velocity with which the contacts stay closed."""
+            return change + contacts.jump(balance(of_gaps, keep))
+
+        def loads(pull: Array) -> Array:
+            return contacts.diagonal() * balance(pull, keep)
+
+        # one direction stands for all: it would have to be one of those that change nothing
+        others = _direction(numbers)
+        aside, turned = (metric.solve(x) for x in _direction((q, v)))
+        aside = in_contact(aside, jax.jvp(gaps, (q, numbers), (aside, others))[1])
+        turned = in_contact(turned, jax.jvp(speeds, (q, v, numbers), (aside, turned, others))[1])
+        here = t, q, v, numbers
+        (a, pull), (da, change) = jax.jvp(pulls, here, (jnp.zeros_like(t), aside, turned, others))
+        push = loads(pull)
+        small = jnp.max(jnp.where(keep, noise(contacts, a, pull), 0))
+        along = jnp.ones_like(t), before, acceleration(problem, metric, t, q, before, args), _none(numbers)
+        small = small + within * jnp.abs(loads(jax.jvp(pulls, here, along)[1][1]))
+        moved = jnp.max(jnp.where(keep, noise(contacts, da, change), 0))
+        return jnp.any(stopped & (jnp.abs(push) <= small) & (jnp.abs(loads(change)) > moved))
+
+    return lax.cond(jnp.any(stopped), look, lambda: jnp.zeros((), bool))
+
+
+def _direction(tree: Any) -> Any:
+    """A change of all real numbers of a pytree that is orthogonal to none that has few digits."""
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, [_change(x, jnp.cos, 1.3 + k) for k, x in enumerate(leaves)])
+
+
+def _none(tree: Any) -> Any:
+    return jax.tree.map(lambda x: _change(x, jnp.zeros_like, 0.0), tree)
+
+
+def _change(x: Any, entries: Any, start: float) -> Any:
+    if not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
+        return np.zeros(jnp.shape(x), jax.dtypes.float0)
+    x = jnp.asarray(x)
+    return entries(start + jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)
