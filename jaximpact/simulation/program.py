@@ -107,9 +107,10 @@ class Program:
 
 
 def _classes_of(x: Any) -> tuple[type, ...]:
-    """The class of an object, and those of the dataclasses in its fields."""
+    """The class of an object, and those of the pytrees in its fields: in place of its numbers jax puts descriptions, dataclasses of its own."""
     parts = (getattr(x, part.name) for part in fields(x)) if is_dataclass(x) else ()
-    return (type(x), *(found for part in parts if is_dataclass(part) for found in _classes_of(part)))
+    nodes = (part for part in parts if is_dataclass(part) and not jax.tree_util.all_leaves([part]))
+    return (type(x), *(found for part in nodes for found in _classes_of(part)))
 
 
 def _saved_times(save: Save, motion: Motion) -> Any:
