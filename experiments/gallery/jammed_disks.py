@@ -14,7 +14,7 @@ import numpy as np
 from falling_disks import heap
 
 import jaximpact as ji
-from jaximpact import bodies
+from jaximpact import analysis, bodies
 from jaximpact.plots.style import new_figure
 
 jax.config.update("jax_enable_x64", True)
@@ -41,35 +41,37 @@ def main() -> None:
     # they start at 40 % of their size, and are braked, so that they are pushed apart and not thrown
     brake = lambda t, q, v, args: -20.0 * v
     problem = bodies.disks(0.4 * radii, growth=0.6 * radii, periodic=(1.0, 1.0), force=brake)
-    solver = bodies.ConjugateGradients(tolerance=1e-6, max_iterations=4000)
-    found = ji.solve(problem, q, 0 * q, t1=0.999, h=1e-3, save=10, projection=solver)
+    solver = bodies.ConjugateGradients(tolerance=1e-6, max_iterations=30000)
+    found = ji.solve(problem, q, 0 * q, t1=0.999, h=1e-3, save=10, projection=solver, until=ji.Until.jammed())
     t, pairs, impulse = (np.asarray(x) for x in (found.t, found.pairs, found.impulse))
     size = 0.4 + 0.6 * t
     share = np.pi * np.sum(radii**2) * size**2
-    contacts = np.sum(impulse > 1e-12, axis=1) * 2 / len(radii)
-    # jammed: from here on they have no room, and the status says so
-    failed = float(found.failed_at) if bool(found.failed) else np.inf
-    last = int(np.searchsorted(t, failed)) - 1 if np.isfinite(failed) else len(t) - 1
+    contacts = np.sum(impulse > 1e-3 * np.mean(impulse, axis=1, keepdims=True), axis=1) * 2 / len(radii)
+    before = t < t[-1]  # the last row has the contacts of the step that finds no room
+    packing = analysis.packing(problem, found, h=1e-3)
+    held = int(np.sum(~packing.rattles))
     print(
-        f"jammed at a share of {share[last]:.4f}, {contacts[last]:.2f} contacts a disk; {ji.Status(int(found.status))}"
+        f"jammed: {bool(found.stopped)}, at a share of {share[-1]:.4f}, {len(packing)} contacts of {held} disks that do not rattle, what is left of "
+        f"forces {packing.unbalance:.0e} of one; {ji.Status(int(found.status))}"
     )
 
     figure = new_figure(9.0, 4.2)
     ax = figure.add_subplot(1, 2, 1)
-    centres = np.asarray(found.q[last]).reshape(-1, 2) % 1.0
+    centres = np.asarray(found.q[-1]).reshape(-1, 2) % 1.0
     inside = np.all(
-        np.abs(np.diff(centres[np.where(pairs[last] < len(radii), pairs[last], 0)], axis=1)[:, 0]) < 0.5, axis=1
+        np.abs(np.diff(centres[np.where(pairs[-1] < len(radii), pairs[-1], 0)], axis=1)[:, 0]) < 0.5, axis=1
     )
-    heap(ax, size[last] * radii, centres.ravel(), pairs[last], np.where(inside, impulse[last], 0))
+    heap(ax, size[-1] * radii, centres.ravel(), pairs[-1], np.where(inside, impulse[-1], 0))
     ax.set(
         xlim=(0, 1),
         ylim=(0, 1),
-        title=f"{100 * share[last]:.1f} % covered, with the forces",
+        title=f"{100 * share[-1]:.1f} % covered, with the forces",
         xlabel="x [m]",
         ylabel="y [m]",
     )
     ax = figure.add_subplot(1, 2, 2)
-    ax.plot(share[: last + 1], contacts[: last + 1], color="#b03a2e")
+    ax.plot(share[before], contacts[before], color="#b03a2e")
+    ax.plot(share[-1], contacts[-1], "o", color="#b03a2e")
     ax.axhline(4, color="0.6", lw=0.8, ls="--")
     ax.set(xlabel="share of the area covered", ylabel="contacts a disk", title="4 are as many as coordinates ask for")
     figure.savefig(options.out / "jam.png", dpi=150)

@@ -27,6 +27,7 @@ class Packing(Result):
         ends: the two bodies of each contact (c, 2); obstacle a as -1 - a.
         force: normal force of each, the mean over the step (c,) [N].
         push: the force on the first body, friction included (c, space) [N].
+        net: what is left of pushes and the problem's force on each body (N, space) [N].
         branch: from the second body to the first one, by its nearest periodic image (c, space) [length]; NaN of an obstacle.
         rattles: whether a body is held by less than ``needed`` contacts, those of other rattlers not counted (N,).
         coordination: mean number of contacts of the bodies that do not rattle, obstacles counted; NaN if all rattle.
@@ -40,6 +41,7 @@ class Packing(Result):
     ends: np.ndarray
     force: np.ndarray
     push: np.ndarray
+    net: np.ndarray
     branch: np.ndarray
     rattles: np.ndarray
     coordination: float
@@ -52,12 +54,19 @@ class Packing(Result):
         """Mean of the normal stresses [N/area]."""
         return float(np.trace(self.stress)) / len(self.stress)
 
+    @property
+    def unbalance(self) -> float:
+        """Root mean square of what is left on bodies that do not rattle, by that of the forces of contacts (Ng 2006); NaN if all rattle."""
+        rms = lambda x: np.sqrt(np.mean(np.square(x))) if len(x) else np.nan
+        return float(rms(np.linalg.norm(self.net[~self.rattles], axis=1)) / rms(self.force))
+
     def _columns(self) -> dict[str, np.ndarray]:
         return {"first": self.ends[:, 0], "second": self.ends[:, 1]} | self._table("force", "push", "branch")
 
     def _arrays(self) -> Arrays:
         contacts = self._along("contact", "force") | self._along("contact end", "ends")
         contacts |= self._along("contact direction", "push", "branch") | self._along("body", "rattles")
+        contacts |= self._along("body direction", "net")
         return contacts | self._along("direction other", "fabric", "stress")
 
     def __len__(self) -> int:
@@ -126,6 +135,12 @@ def packing(
     if solution.friction_impulse is not None:
         along = _slip_gradient(bodies, solution.t[row], q, args, ends)
         push += np.einsum("ck,cks->cs", np.asarray(solution.friction_impulse[row])[pushes] / h, along)
+    net = np.array(
+        problem.generalised_force(jnp.asarray(solution.t[row]), jnp.asarray(q), jnp.asarray(solution.v[row]), args)
+    )
+    net = net.reshape(bodies.number, -1)[:, :space]
+    np.add.at(net, ends[:, 0], push)
+    np.subtract.at(net, ends[ends[:, 1] >= 0, 1], push[ends[:, 1] >= 0])
     rattles = _rattlers(ends, bodies.number, needed)
     holds = _counted(ends, ~rattles)
     degree = _degrees(ends[holds], bodies.number)[~rattles]
@@ -137,6 +152,7 @@ def packing(
         ends=ends,
         force=force,
         push=push,
+        net=net,
         branch=branch,
         rattles=rattles,
         coordination=float(np.mean(degree)) if degree.size else np.nan,

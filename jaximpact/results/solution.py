@@ -80,7 +80,7 @@ class Solution(Drawable):
         friction_impulse: with friction, the impulse of each contact along its tangents accumulated since the start, (k, m, 1) in the plane, (k, m, 2) in
             space. Else None.
         joint_residual: with joints, the largest of their values |c| over all steps, (). Else None.
-        stopped: with ``until=``, whether the motion met the surface before t1, (); rows from there on are those of the stop, times included.
+        stopped: with ``until=``, whether the motion came to its end before t1, (); rows from there on are those of the stop, times included.
             Else None.
     """
 
@@ -117,6 +117,9 @@ class Solution(Drawable):
             t, status = np.asarray(self.t), int(np.bitwise_or.reduce(np.ravel(self.status)))
             parts += [f"t = {t.min():g} ... {t.max():g}", f"penetration = {np.max(self.penetration):.3g}"]
             parts += [f"status = {Status(status)}"]
+            if self.stopped is not None:
+                ended = int(np.sum(self.stopped))
+                parts += [f"{ended} stopped" if batch else "stopped" if ended else "not stopped"]
             if batch:
                 parts.append(f"{np.sum(self.failed)} failed")
         return f"Solution({', '.join(parts)})"

@@ -41,7 +41,7 @@ MEANING: dict[str, tuple[tuple[str, ...], str, str]] = {
     "iterations": ((), PURE, "projection iterations of all steps"),
     "status": ((), PURE, "Status bits OR-ed over the steps"),
     "failed_at": ((), SECOND, "time of the first failure, NaN where none"),
-    "stopped": ((), PURE, "whether the motion met the surface at which it ends before t1"),
+    "stopped": ((), PURE, "whether the motion came to the end that until= asks for before t1"),
 }
 # of `LocatedImpacts`, in datasets and files after "events_"
 EVENTS: dict[str, tuple[tuple[str, ...], str, str]] = {

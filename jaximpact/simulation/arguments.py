@@ -235,9 +235,9 @@ def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
 
 
 def check_until(until: Any, problem: Problem, one: Motion) -> Until | None:
-    """The surface at which motions end; TypeError or ValueError if it is none."""
+    """Where motions end; TypeError or ValueError if it is no such place."""
     found = Until.of(until)
-    if found is not None:
+    if found is not None and found.by_step is None:
         found = found.of_problem(problem, one.t0, one.q0, one.args)
         shape = outcome("until(t, q, v, args)", as_array, found.function, one.t0, one.q0, one.v0, one.args)
         if shape.shape != () or not jnp.issubdtype(shape.dtype, jnp.floating):

@@ -56,10 +56,11 @@ class BatchedLoop:
 
     def whole(self, begin: tuple, length: Any) -> Solution:
         """Runs all steps, or ``length`` of them if the number is not static; steps beyond the motion's own do nothing."""
-        program, steps = self.program, self.motion.steps
+        program, motion_loop, steps = self.program, self.motion_loop, self.motion.steps
+        first = jnp.asarray(1, jnp.int32)
         if program.branch_free:
             return self.branch_free(self.start_carry(begin), steps if length is None else length)
-        forgetful, ragged = self.motion_loop.forgets(begin[1].q), length is not None
+        forgetful, ragged = motion_loop.forgets(begin[1].q), length is not None
 
         def body(carry: Any, k: Array) -> tuple[Any, None]:
             live: Any = True
@@ -70,9 +71,12 @@ class BatchedLoop:
             return (*found, self.keeper.put(carry[3], k, found[1], live)), None
 
         carry = self.start_carry(begin)
-        if program.length is None:
+        if motion_loop.by_step is not None:
+            last = steps if length is None else jnp.minimum(steps, length)
+            going = lambda now: (now[0] <= last) & motion_loop.goes_on(now[1][1])
+            _, carry = lax.while_loop(going, lambda now: (now[0] + 1, body(now[1], now[0])[0]), (first, carry))
+        elif program.length is None:
             last = steps if length is None else length
-            first = jnp.asarray(1, jnp.int32)
             carry = lax.fori_loop(first, last + 1, lambda k, carry: body(carry, k)[0], carry)
         else:
             numbers = jnp.arange(1, program.length + 1, dtype=jnp.int32)
@@ -89,7 +93,7 @@ class BatchedLoop:
 
         def turn(some: list) -> list:
             now = whole(some)
-            live = now[0].n < steps
+            live = (now[0].n < steps) & motion_loop.goes_on(now[1])
             return [jnp.where(live, x, y) for x, y in zip(taken(advance(now)), some, strict=True)]
 
         def keep(kept: Any, some: list) -> Any:
@@ -115,7 +119,7 @@ class BatchedLoop:
 
         def continues(now: tuple[tuple, Array]) -> Array:
             carry, full = now
-            return (carry[0].n < last) & ~full
+            return (carry[0].n < last) & ~full & self.motion_loop.goes_on(carry[1])
 
         def body(now: tuple[tuple, Array]) -> tuple[tuple, Array]:
             carry, _ = now
@@ -131,7 +135,12 @@ class BatchedLoop:
         """Solution from the carry at the end."""
         state, row, account, kept = carry
         account = self.motion_loop.close_account(state, row, account)
-        return self.collect(state, row, self.keeper.all(kept) if self.program.rows else None, account)
+        rows = self.keeper.all(kept) if self.program.rows else None
+        if rows is not None and self.motion_loop.by_step is not None:
+            passed, last = self.keeper.behind(state.n), self.content(state.n, row, self.program.rows - 1)
+            repeat = lambda kept, x: jnp.where(passed.reshape(-1, *[1] * x.ndim), x[None], kept)
+            rows = jax.tree.map(repeat, rows, last)
+        return self.collect(state, row, rows, account)
 
     def collect(self, state: Any, row: Row, kept: Any, account: Any) -> Solution:
         """Solution from the last state, the saved rows, the last row and the account."""
@@ -159,6 +168,7 @@ class BatchedLoop:
         )
         return motion_loop.solution(
             state,
+            final,
             (times, rows.q, rows.v, rows.z, rows.impulse, energy, rows.joint_impulse, rows.friction_impulse),
             values,
             account,

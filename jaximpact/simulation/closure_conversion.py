@@ -75,7 +75,7 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
     )
     kept = open_one(program.function, t, q, v)
     until = program.until
-    if until is not None:
+    if until is not None and until.by_step is None:
         opened: Any = open_one(until.function, t, q, v)
         until = replace(until, function=opened)
     if not is_traced(constants):

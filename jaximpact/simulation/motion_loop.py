@@ -21,6 +21,7 @@ from ..mechanics.jumps import across_jumps, steep_status
 from ..mechanics.linearisation import Metric, acceleration, closure, linearise
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
+from ..mechanics.rest import Watch
 from ..mechanics.schemes.base import Info, JointInfo, Timing, finite, state_switches, unstable
 from ..mechanics.schemes.corrected import Corrected, Tracked, end, velocity_at_row_time
 from ..mechanics.schemes.frictional import FrictionCorrected
@@ -99,13 +100,19 @@ class MotionLoop:
                 f"sensitivity={program.sensitivity!r}: derivatives of bodies in lists with friction are not known; give sensitivity='none', or of few "
                 "bodies Bodies(lists=False), all pairs"
             )
+        self.by_step = program.by_step  # what ends the motion, if it is seen at the ends of steps
+        if wanted and self.by_step is not None:
+            raise ValueError(
+                f"sensitivity={program.sensitivity!r}: a motion that ends at rest or jammed, until=Until.at_rest(...), ends at a step, whose time has no "
+                "derivative; give t1=solution.t[-1] in its place, or sensitivity='none'"
+            )
         wrapper = Corrected if self.problem.slip is None else FrictionCorrected
         self.scheme: Any = wrapper(program.scheme) if self.corrected else program.scheme
         self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
         self.tells_jumps = program.sensitivity == "corrected" or (wanted and self.locates)
         self.scheme = self.scheme if self.tells_jumps else self.scheme.for_values()
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
-        if program.impacts or program.until is not None:
+        if program.impacts or (program.until is not None and self.by_step is None):
             self.scheme = self.scheme.observing(program.impacts, program.until)
         if self.listed:
             self.scheme = Listing(self.scheme)
@@ -135,7 +142,10 @@ class MotionLoop:
         row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.has_touched(impulse, None))
         held = None if joints is None else joints.impulse
         row = row._replace(before=(state, (impulse, held, None))) if self.locates else row
-        row = row if self.program.until is None else row._replace(stop=state.stop.time)
+        if self.by_step is not None:
+            row = row._replace(stop=jnp.full_like(motion.t0, jnp.inf), watch=Watch.start(motion))
+        elif self.program.until is not None:
+            row = row._replace(stop=state.stop.time)
         if joints is not None:
             row = row._replace(joint_impulse=joints.impulse, joint_last=joints.impulse)
         if info.friction is not None:
@@ -165,7 +175,27 @@ class MotionLoop:
         full = lambda: self.contact_step(carry, k, forgetful)
         # through XLA a branch of a lane would be work for all of them, and a selection
         new, new_row, account = self.free_step_or(full, carry) if self.program.per_lane_branches else full()
-        return self.across_jumps(carry, (new, new_row, account))
+        found = self.across_jumps(carry, (new, new_row, account))
+        return found if self.by_step is None else self.at_its_end(carry, found)
+
+    def at_its_end(self, before: tuple, after: tuple) -> tuple:
+        """What a step leads to, with the stop of the motion if it ends with the step, or in front of it."""
+        (old, old_row, old_account), (new, row, account) = before, after
+        motion, status = self.moving, account.status
+        watch, ends = self.by_step.after(self.problem, motion, old_row.watch, old, new, row, status)
+        t = motion.time(old.n if self.by_step.before else new.n)
+        ends &= t <= motion.t1 + ALIGNED * motion.h  # the last step may lead beyond
+        row = row._replace(stop=jnp.where(ends, t, jnp.inf), watch=watch)
+        if not self.by_step.before:
+            return new, row, account
+        names = ("impulse", "last", "pairs", "friction_impulse", "friction_last", "stop", "watch")
+        stays = old, old_row._replace(**{name: getattr(row, name) for name in names}), old_account
+        stays = (*stays[:2], old_account._replace(iterations=account.iterations))
+        return jax.tree.map(lambda x, y: jnp.where(ends, x, y), stays, (new, row, account))
+
+    def goes_on(self, row: Row) -> Array | bool:
+        """Whether the motion has not come to its end at a step, ()."""
+        return True if self.by_step is None else ~jnp.isfinite(row.stop)
 
     def contact_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
         """Step k in which contacts may act, with the full account."""
@@ -201,10 +231,11 @@ class MotionLoop:
         right = ~needs_contact_step(new, info) & jnp.all(gaps >= 0)
         if self.looks_for_tunnelling(state):
             right &= ~may_tunnel(self.problem, self.way(state, new))
-        if self.program.rows == 0 or self.locates:
+        makes_rows = self.program.rows > 0 or self.by_step is not None
+        if not makes_rows or self.locates:
             right &= new.n < self.moving.steps  # the last step has all of one
         counted = account.with_joints(info)._replace(iterations=account.iterations + info.iterations)
-        if self.program.rows:
+        if makes_rows:
             free_row = self.row_of(new, info, row, state)
         else:
             # the last row alone counts, which a contact step makes
@@ -244,7 +275,7 @@ class MotionLoop:
         impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
         kept = (begin, (before, row.joint_impulse, row.friction_impulse)) if self.locates else None
         pairs, touched = self.pairs_of(state), self.has_touched(info.impulse, row.touched)
-        stop = None if self.program.until is None else state.stop.time
+        stop = row.stop if self.program.until is None or self.by_step is not None else state.stop.time
         others: dict[str, Array] = {}
         if info.joints is not None:
             held = jnp.where(finite(state), row.joint_impulse + info.joints.impulse, jnp.nan)
@@ -253,7 +284,9 @@ class MotionLoop:
             earlier = jnp.zeros_like(row.friction_impulse) if self.listed else row.friction_impulse
             rubbed = jnp.where(finite(state), earlier + info.friction.impulse, jnp.nan)
             others |= {"friction_impulse": rubbed, "friction_last": info.friction.impulse}
-        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched, stop, **others)
+        return Row(
+            state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched, stop, row.watch, **others
+        )
 
     def has_touched(self, impulse: Array, before: Array | None) -> Array | None:
         """Whether any contact has had an impulse so far; tracked for derivatives where rows hold the impulses of one step only."""
@@ -326,6 +359,8 @@ class MotionLoop:
     def in_time(self, t: Array, row: Row, back: Array) -> Row:
         """Row interpolated to time t, which is ``back`` before the end of its step."""
         h = self.moving.h
+        if self.by_step is not None:
+            back = jnp.where(row.stop < t, 0, back)
         found = row.interpolated(back, h)
         if self.corrected:
             touched = jnp.any(found.impulse > 0) if found.touched is None else found.touched
@@ -353,7 +388,7 @@ class MotionLoop:
         found, args = self.problem.energy, self.moving.args
         if found is None:
             return None
-        v = row.v if self.problem.constraints is None or self.listed else self.outside(t, row)
+        v = row.v if self.problem.constraints is None or self.listed else self.outside(row.time(t), row)
         return jnp.asarray(found(row.time(t), row.q, v, args), row.q.dtype)
 
     def outside(self, t: Array, row: Row) -> Array:
@@ -390,11 +425,11 @@ class MotionLoop:
         back = self.ended.time(self.moving.steps) - self.moving.t1
         return self.in_time(self.moving.t1, row._replace(before=None), back)
 
-    def solution(self, state: Any, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
-        """Solution from the last state, rows (t, q, v, z, impulse, energy, those of joints and friction), saved values and account."""
+    def solution(self, state: Any, row: Row, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
+        """Solution from the last state and row, rows (t, q, v, z, impulse, energy, those of joints and friction), saved values and account."""
         t, q, v, z, impulse, energy, joint_impulse, friction_impulse = rows
         events = LocatedImpacts(*state.record) if self.program.impacts else None
-        stopped = None if self.program.until is None else state.stop.stopped
+        stopped = None if self.program.until is None else jnp.isfinite(row.stop)
         more = {"pairs": pairs, "events": events, "stopped": stopped, "joint_impulse": joint_impulse}
         more |= {"friction_impulse": friction_impulse}
         more |= account._asdict()
@@ -430,11 +465,11 @@ class MotionLoop:
         program, (state, row, account) = self.program, carry
         account = self.close_account(state, row, account)
         if program.function is None:
-            return self.solution(state, rows, None, account)
+            return self.solution(state, row, rows, None, account)
         (t, values), final = rows, self.last(row)
         energy = self.energy(self.moving.t1, final)
         one = jax.tree.map(lambda x: x[None], (*final[:4], energy, final.joint_impulse, final.friction_impulse))
-        return self.solution(state, (t, *one), values, account)
+        return self.solution(state, row, (t, *one), values, account)
 
     def next_row(self, carry: Any, turn: RowRequest) -> tuple[Any, Any]:
         """Runs to the next saved row, and returns it."""
@@ -447,7 +482,7 @@ class MotionLoop:
 
     def step_to(self, target: Array, carry: Any) -> Any:
         """Runs up to step ``target``."""
-        return lax.while_loop(lambda carry: carry[0].n < target, self.advance, carry)
+        return lax.while_loop(lambda carry: (carry[0].n < target) & self.goes_on(carry[1]), self.advance, carry)
 
     def row_at(self, carry: Any, target: Array, turn: RowRequest | None) -> Any:
         """Content of a requested row: time, state and energy, or the saved value."""

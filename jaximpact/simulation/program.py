@@ -33,7 +33,7 @@ class Program:
         rows: number of rows. every: number of steps from row to row, in place of times.
         function: save function, whose values replace the state (`Save`).
         impacts: of how many impacts, from the first on, times and states are kept (`Events`).
-        until: the surface at which the motion ends, if it meets it before t1.
+        until: where the motion ends, if it comes there before t1.
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
         clock: whether derivatives by t0, t1 or h are wanted, for which the fixed times at which a force jumps count as well.
         again: whether the derivative is differentiated, as far as that is known.
@@ -80,8 +80,16 @@ class Program:
     ) -> Program:
         """Makes a program for motions with known step counts; their numbers may have a lane axis."""
         dtype = motion.q0.dtype
-        if save.impacts or until is not None:
+        by_step = None if until is None else until.by_step
+        if save.impacts or (until is not None and by_step is None):
             scheme.observing(save.impacts, until)  # which refuses what it cannot do
+        if by_step is not None:
+            by_step.check(problem)
+            if scheme.traits.locates:
+                raise ValueError(
+                    f"until=Until.at_rest(...) and jammed(...) are seen at the ends of steps, and {type(scheme).__name__} chooses its own: give "
+                    "scheme=MoreauJean(), Maury() or PaoliSchatzman(), or a surface, until=function(t, q, v, args)"
+                )
         times, rows = np.zeros((0,), dtype), 0
         if save.every is not None:
             rows = -(-int(np.max(motion.steps)) // save.every)
@@ -89,6 +97,11 @@ class Program:
             times = _saved_times(save, motion)
             rows = times.shape[0]
         return cls(problem, scheme, solver, times, rows, save.every, save.function, save.impacts, until)
+
+    @property
+    def by_step(self) -> Any:
+        """What ends the motion at the end of a step (`mechanics.rest`), if anything does; else None."""
+        return None if self.until is None else self.until.by_step
 
     def replace(self, **changes: Any) -> Program:
         """Copy with some fields changed."""

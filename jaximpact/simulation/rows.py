@@ -25,6 +25,7 @@ class Row(NamedTuple):
         pairs: bodies of each contact (m, 2), for contacts between bodies.
         touched: whether any contact has had an impulse so far (), for contacts between bodies if derivatives are corrected.
         stop: the time () at which the motion has stopped, infinity before, where it may.
+        watch: what is known of whether it is at rest, where it ends there (`mechanics.rest`).
         joint_impulse, joint_last: of joints (j,), as ``impulse`` and ``last`` of contacts; None where there are none.
         friction_impulse, friction_last: of friction (m, k), likewise.
     """
@@ -39,6 +40,7 @@ class Row(NamedTuple):
     pairs: Any = None
     touched: Any = None
     stop: Any = None
+    watch: Any = None
     joint_impulse: Any = None
     joint_last: Any = None
     friction_impulse: Any = None
@@ -129,6 +131,11 @@ class RowWriter:
         value = self.content(k, row, pointer)
         buffer = jax.tree.map(lambda b, x: lax.dynamic_update_index_in_dim(b, x, where, 0), buffer, value)
         return RowBuffer(buffer, jnp.where(live, following, pointer))
+
+    def behind(self, n: Array) -> Array:
+        """Which rows are those of steps behind step n, (rows,)."""
+        every = self.program.every
+        return (self.index if every is None else jnp.arange(self.program.rows, dtype=jnp.int32) * every) > n
 
     def all(self, kept: RowBuffer) -> Any:
         """Saved rows, without the spare one."""

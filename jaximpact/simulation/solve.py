@@ -84,7 +84,8 @@ def solve(
         static_friction: coefficients >= friction up to which contacts at rest stick, likewise.
         save: "all" steps, "final", every k-th step (k), an array of times, or `Save`.
         until: with `EventDriven`, a function (t, q, v, args) -> () or `Until`: where it changes its sign the motion ends, at a time of the order of
-            the scheme. ``solution.t[-1]`` and the state there have the derivative of the motion; ``solution.stopped`` says whether it did.
+            the scheme. ``solution.t[-1]`` and the state there have the derivative of the motion; ``solution.stopped`` says whether it did. With
+            schemes of fixed steps `Until.at_rest` or, of listed bodies, `Until.jammed`: the motion ends at a step, without derivatives.
         sensitivity: the derivative of the solution. "corrected", of the motion, to O(h): the discrete map's on smooth
             pieces and in lasting contact, a saltation at impacts; "discrete", of the discrete map, exactly (wrong
             across impacts, whatever h); "none", differentiation raises. The values are the same in all three. By default
@@ -131,9 +132,8 @@ def solve(
     # the rows while they are made, the rows that are returned, and the numbers of the steps
     rows = 2.0 * (program.rows + 1) * program.row_size(motion, problem.count(motion.t0, motion.q0, motion.args))
     check_memory(rows + 4.0 * number, f"save: a motion of {number} steps with {program.rows + 1} rows", FEWER_ROWS)
-    program = program.replace(
-        sensitivity=sensitivity or ("none" if concrete else None), reports_progress=bool(progress)
-    )
+    untold = "none" if concrete or program.by_step is not None else None
+    program = program.replace(sensitivity=sensitivity or untold, reports_progress=bool(progress))
     if concrete and problem.listed:
         call = with_room(program)
     elif concrete:
@@ -146,7 +146,7 @@ def solve(
         clock = is_traced(motion.t0, motion.t1, motion.h)
         # of bodies in lists with friction no derivative is known, which is said where one is taken
         taken = "none" if problem.listed and problem.slip is not None else "corrected"
-        known = program.replace(sensitivity=sensitivity or taken, length=number, clock=clock)
+        known = program.replace(sensitivity=program.sensitivity or taken, length=number, clock=clock)
         call = partial(one_lane, known, task=trajectory)
     with differentiable(), progress_bar(number) if progress else nullcontext():
         found = call_interruptibly(lambda: call(motion), number)

@@ -58,7 +58,7 @@ def resume_until_step(
     found = jax.tree.map(
         lambda x, y: jnp.where(ended, x, y), loop.last(row)._replace(before=None), row._replace(before=None)
     )
-    t = jnp.where(ended, motion.t1, motion.time(state.n))
+    t = row.time(jnp.where(ended, motion.t1, motion.time(state.n)))
     told = {"t": t, "q": found.q, "v": found.v, "z": found.z, "impulse": found.impulse, "pairs": found.pairs}
     told |= {"energy": loop.energy(t, found), "joint_impulse": found.joint_impulse}
     told |= {"friction_impulse": found.friction_impulse}

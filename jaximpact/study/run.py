@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from ..results import Solution
 from ..results.provenance import now, provenance
 from ..results.save import Save
 from ..results.tables import MEANING
-from ..simulation.arguments import OF_FRICTION, canonical, check_start, choose_methods
+from ..simulation.arguments import OF_FRICTION, canonical, check_start, check_until, choose_methods
 from ..simulation.backends import listed_lane
 from ..simulation.canonical_arrays import count_steps
 from ..simulation.program import Program
@@ -37,7 +37,7 @@ from .zarr_store import ZarrStore
 
 BLOCK_BYTES = 16 * 2**20  # bytes of rows in one automatic block
 STATE = ("q", "v", "z", "impulse", "energy", "joint_impulse", "friction_impulse", "pairs")
-ACCOUNT = ("penetration", "residual", "iterations", "status", "failed_at", "joint_residual")
+ACCOUNT = ("penetration", "residual", "iterations", "status", "failed_at", "joint_residual", "stopped")
 
 
 class Rows(NamedTuple):
@@ -59,6 +59,7 @@ class Run:
         path: a directory, e.g. "heap.zarr". A run that exists there is continued; it must be the same.
         problem, q0, v0, t1, h, t0, scheme, projection, args, e: as in `jaximpact.solve`.
         save: every k-th step, or "all".
+        until: as in `jaximpact.solve`. Rows behind the end repeat it, and cost no steps.
         block: number of rows written together; by default 16 MB of them.
 
     Raises:
@@ -86,6 +87,7 @@ class Run:
         friction: Any = None,
         static_friction: Any = None,
         save: Any = 1,
+        until: Any = None,
         block: int | None = None,
     ) -> None:
         kept = Save.of(save)
@@ -98,7 +100,8 @@ class Run:
         steps = int(count_steps(float(motion.t0), float(motion.t1), float(motion.h), eps))
         self._motion = motion._replace(steps=np.asarray(steps, np.int32))
         self._stated, self._naming = fitted, problem.naming
-        program = Program.of(fitted, scheme, projection, Save(), self._motion)
+        ends = check_until(until, fitted, self._motion)
+        program = Program.of(fitted, scheme, projection, Save(), self._motion, ends)
         self._program, self._every = program.replace(sensitivity="none"), kept.every
         self.store = ZarrStore(path)
         self._variables = self._description()
@@ -156,7 +159,7 @@ class Run:
         account: dict[str, Any] = {
             name: kept[name]
             for name in ACCOUNT
-            if name in kept  # of joints where there are any
+            if name in kept  # of joints and of an end where there are any
         }
         missing: dict[str, Any] = dict.fromkeys({"energy", "pairs"} - set(arrays))
         found = Solution(**arrays, **missing, **account, values=None, timing=Timing.of(self._program.scheme))
@@ -197,6 +200,10 @@ class Run:
         found = {name: of(call, given) for name, (call, given) in calls.items() if callable(call)}
         for name in ("q0", "v0", "t0", "t1", "h", "e", "args"):
             found[name] = _hash(getattr(motion, name))
+        if (until := self._program.until) is not None:
+            function = until.function
+            surface = repr(function) if is_dataclass(function) else of(function, operands)
+            found["until"] = f"{surface} {until.direction} {until.number}"
         found |= {name: _hash(x) for name in OF_FRICTION if (x := getattr(motion, name)) is not None}
         words = {"scheme": repr(self._program.scheme), "projection": repr(self._program.solver)}
         shape = {"every": self._every, "block": self.blocks.shape[0]}
@@ -226,7 +233,7 @@ class Run:
                 f"{self.store.name}: block {min(missing)} is missing: restore it from a copy, or remove the run"
             )
         first = self.blocks.shape[0] * begin
-        steps = int(self._motion.steps)
+        steps, account = int(self._motion.steps), dict[str, Any]()
         with tqdm(
             total=steps, initial=min(first * self._every, steps), unit="step", disable=not progress, desc="1 motion"
         ) as bar:
@@ -235,7 +242,8 @@ class Run:
                 (where,) = self.blocks.where(block)
                 for row in range(where.start, where.stop):
                     last = min(row * self._every, steps)
-                    found, account, carry = self._row(carry, last)
+                    if row == where.start or not account.get("stopped", False):  # rows behind an end repeat it
+                        found, account, carry = self._row(carry, last)
                     rows.append(found)
                     bar.update(last - bar.n)
                 arrays = {x.name: np.stack([row[x.name] for row in rows]) for x in self._variables}
@@ -255,6 +263,8 @@ class Run:
                     like = trim_room(replace(_EMPTY, **{name: row[name] for name in names}), self._stated)
                     row |= {name: getattr(like, name) for name in names}
                 told = {name: np.asarray(x) for name, x in account._asdict().items() if x is not None}
+                if new[1].stop is not None:
+                    told["stopped"] = np.isfinite(new[1].stop)
                 return row, told, new
             problem = self._program.problem
             if new[2].status & int(Status.NEIGHBOURS_LOST):  # at its start

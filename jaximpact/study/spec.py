@@ -31,7 +31,7 @@ h = 2e-3
 scheme = { name = "paoli-schatzman", force = "mean" }   # or only a name
 save = [40.0, 50.0]                     # times; or "final", "all", every k-th step
 chunk = 100
-# until = { impact = 0, number = 3 }    # of event-driven: ends each motion there; or apex = 0, or "module:name"
+# until = { impact = 0, number = 3 }    # of event-driven: ends each motion there; or apex = 0, or "module:name"; of others at_rest = 1e-3
 
 [args]                                  # parameters; the design replaces some of them
 damping = 0.1
@@ -238,16 +238,17 @@ def _save(value: Any) -> Any:
 
 
 def _until(value: Any) -> Any:
-    """The end of motions, as a table has it: "module:name", or a table of one of `UNTIL` with direction and number."""
+    """The end of motions, as a table has it: "module:name", or a table of one of `UNTIL` and what goes with it."""
     if isinstance(value, str):
         return load(value)
     check_kind("until", value, Mapping, "'module:name' or a table")
     kinds = [kind for kind in UNTIL if kind in value]
     if len(kinds) != 1:
         raise ValueError(f"until: give one of {', '.join(UNTIL)}")
-    check_entries("entry of until", value, (kinds[0], "number", *(["direction"] if kinds[0] == "function" else [])))
+    make, more = UNTIL[kinds[0]]
+    check_entries("entry of until", value, (kinds[0], *more))
     given = load(value[kinds[0]]) if kinds[0] == "function" else value[kinds[0]]
-    return UNTIL[kinds[0]](given, **{key: x for key, x in value.items() if key != kinds[0]})
+    return make(given, **{key: x for key, x in value.items() if key != kinds[0]})
 
 
 def _design(table: Any) -> Design:
@@ -295,7 +296,13 @@ def _values(key: str, value: Any) -> Any:
     return SPACINGS[spacing](float(low), float(high), count)
 
 
-UNTIL: dict[str, Callable[..., Until]] = {"function": Until, "impact": Until.impact, "apex": Until.apex}
+UNTIL: dict[str, tuple[Callable[..., Until], tuple[str, ...]]] = {  # and what goes with each
+    "function": (Until, ("number", "direction")),
+    "impact": (Until.impact, ("number",)),
+    "apex": (Until.apex, ("number",)),
+    "at_rest": (Until.at_rest, ("time",)),
+    "jammed": (Until.jammed, ("needed",)),
+}
 ENTRIES = ("problem", "case", *BASE, "scheme", "projection", "save", "until", "design")
 READERS: dict[str, Callable[[Any], Any]] = {
     "scheme": lambda value: _method("scheme", value, scheme_from_name),

@@ -16,6 +16,7 @@ from jax import Array
 
 from ...jaxtools.argument_checks import check_counts, is_whole
 from ..problem import Problem
+from ..rest import AtRest, Jammed
 from ..status import Status, as_status
 from .searches import CLOSE, STEPPING, STOP, TOGETHER, Search, Verdict, bracketed
 from .trials import Base, Sight, Trial, cubic, first_root, frozen, least_gaps
@@ -25,9 +26,9 @@ NEAR_START = 16  # roundings of time, within which a surface is the one that the
 
 @dataclass(frozen=True)
 class Until:
-    """A surface at which a motion ends, for ``until=``: where a function (t, q, v, args) -> () changes its sign.
+    """Where a motion ends, for ``until=``: where a function (t, q, v, args) -> () changes its sign; or `at_rest`, or `jammed`.
 
-    The end is located to the order of the scheme, and its time and state have the derivative of the motion. A motion that starts on the
+    Of such a surface the end is located to the order of the scheme, and its time and state have the derivative of the motion. A motion that starts on the
     surface leaves it first. The gap of a contact is met at its first impact, before the impact; an impact through which a function of the
     velocity changes its sign ends the motion behind the impact.
 
@@ -39,7 +40,7 @@ class Until:
         contact: of `Until.impact`, whose impacts are counted in place of changes of sign.
     """
 
-    function: Callable
+    function: Any
     direction: int = 0
     number: int = 1
     contact: Any = None
@@ -63,12 +64,45 @@ class Until:
         return cls(function, direction, number)
 
     @classmethod
+    def at_rest(cls, speed: float, time: float | None = None) -> Until:
+        """When nothing has been faster than ``speed`` for a ``time``, nor so accelerated that it would have been: seen at the ends of steps.
+
+        With every scheme but `EventCorrected` and `EventDriven`, for one motion, ensembles, studies and `study.Run`. No steps are made behind the end,
+        which is one of a step and has no derivative.
+
+        Args:
+            speed: of a body the one of its kinetic energy, sqrt(2 T / m), rotation included [m/s]; of other problems |v_i| of every coordinate, in its unit.
+            time: by default ten steps, or as long as the forces without contacts would take to give a hundred times that speed, if that is more: what turns
+                round in flight is not at rest, and at the end bodies are accelerated by at most a hundredth of what their weight would do [s].
+        """
+        return cls(AtRest(speed, time))
+
+    @classmethod
+    def jammed(cls, balance: float = 1e-2, needed: int | None = None) -> Until:
+        """Before the step in which listed bodies that grow, or are pressed by walls that move, would find no room: seen at the ends of steps, as `at_rest`.
+
+        In that step forces balance each other, at as many contacts as hold all bodies but rattlers: a self-stress, by which no velocities make room (Farkas). In a
+        periodic box without friction these are space (N - 1) + 1 contacts of N bodies (Goodrich, Liu, Nagel, Phys. Rev. Lett. 109, 095704 (2012)). The row at the
+        end has positions from before the step, and its impulses, of which the ratios alone mean something.
+
+        Args:
+            balance: root mean square of the contacts' force on a body by that of the forces (Ng, J. Eng. Mech. 132 (2006)), at which they count as balanced.
+            needed: contacts that hold a body, as of `analysis.packing`; by default one more than there are directions, with friction as many.
+        """
+        return cls(Jammed(balance, needed))
+
+    @property
+    def by_step(self) -> AtRest | Jammed | None:
+        """What is seen at the ends of steps, where that is no surface; else None."""
+        return self.function if isinstance(self.function, AtRest | Jammed) else None
+
+    @classmethod
     def of(cls, until: Any) -> Until | None:
         """`Until` from its short form, the function; TypeError or ValueError for what is neither."""
         if until is None:
             return None
         found = until if isinstance(until, cls) else cls(until)
-        if not callable(found.function):
+        if not callable(found.function) and found.by_step is None:
             raise TypeError(
                 f"until must be a function(t, q, v, args) -> () or Until(function, direction), got {until!r}"
             )
