@@ -11,6 +11,7 @@ import numpy as np
 from ..jaxtools.argument_checks import are_texts, is_array
 from ..mechanics.contact import ContactSolver
 from ..mechanics.method_names import METHODS
+from ..mechanics.rest import AtRest, Jammed
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.schemes.stops import Gap, Speed, Until
 from ..results.safe_reading import rebuilt
@@ -30,7 +31,7 @@ EARLIER = {
     "PaoliSchatzman": "schemes.paoli_schatzman",
     "Save": "save",
 }
-NAMED: dict[str, type] = {method.__qualname__: method for method in (*METHODS, Save, Until, Gap, Speed)}
+NAMED: dict[str, type] = {method.__qualname__: method for method in (*METHODS, Save, Until, Gap, Speed, AtRest, Jammed)}
 # The classes that a study may hold, besides those of the module of its problem, and schemes and contact solvers of one's own.
 CLASSES: dict[str, type] = (
     {f"{method.__module__}:{name}": method for name, method in NAMED.items()}

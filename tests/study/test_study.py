@@ -197,6 +197,26 @@ def test_motions_end_at_a_surface(tmp_path):
         ji.Study.from_table(table | {"until": {"number": 2}}, tmp_path / "other.zarr")
 
 
+def test_motions_end_at_rest(tmp_path):
+    """Half a second after a ball rests that falls from a height of 1 under a gravity of 1."""
+    table = tomllib.loads("""
+        problem = "bouncing-ball"
+        t1 = 9.0
+        h = 1e-2
+        scheme = "moreau-jean"
+        until = { at_rest = 1e-3, time = 0.5 }
+        design.e = [0.5, 0.8]
+    """)
+    study = ji.Study.from_table(table, tmp_path / "s.zarr")
+    study.run()
+    found = study.solution()
+    # bounces accumulate at sqrt(2) (1 + e)/(1 - e), 4.24 and 12.7 s; the scheme is of first order, after some twenty impacts
+    assert found.stopped.tolist() == [True, False] and found.t[1, -1] == 9.0
+    assert abs(found.t[0, -1] - (3 * np.sqrt(2) + 0.5)) < 20 * 1e-2
+    with pytest.raises(ValueError, match=r"until.function.time: 0.5 → None"):
+        ji.Study.from_table(table | {"until": {"at_rest": 1e-3}}, tmp_path / "s.zarr")
+
+
 # the store
 
 
