@@ -34,14 +34,15 @@ class Chosen(NamedTuple):
     ends: np.ndarray
 
     @classmethod
-    def of(cls, problem: Problem, solution: Solution, every: bool) -> Chosen:
-        """Selects the pairs that push at some time, or with ``every`` all that were on the list at some time.
+    def of(cls, problem: Problem, solution: Solution, every: bool, rubs: bool = False) -> Chosen:
+        """Selects the pairs that push at some time, or with ``every`` all that were on the list at some time; bodies may rub if ``rubs`` says so.
 
         Raises:
             ValueError: the solution is not one of the bodies.
         """
         bodies: Any = problem.constraints
-        refuse_friction(problem)
+        if not rubs:
+            refuse_friction(problem)
         check_pairs(problem, solution)
         pairs, impulse = np.asarray(solution.pairs), np.asarray(solution.impulse)
         n = bodies.number
@@ -72,7 +73,7 @@ class Chosen(NamedTuple):
 
     def solution(self, solution: Solution) -> Solution:
         """Copy of a solution with these accumulated impulses in place of its rows' impulses of one step."""
-        changed: Any = {"impulse": self.impulse, "pairs": None}
+        changed: Any = {"impulse": self.impulse, "pairs": None, "friction_impulse": None}
         return replace(solution, **changed)
 
 

@@ -148,6 +148,13 @@ def test_listed_pairs_and_all_pairs(turns):
     # impulses of the last step, by pair
     step = [x.friction_impulse[-1] - (0 if x is listed else x.friction_impulse[-2]) for x in runs]
     assert np.allclose(np.sort(np.abs(step[0]).ravel())[-4:], np.sort(np.abs(step[1]).ravel())[-4:], rtol=0, atol=1e-9)
+    of_listed, of_all = (
+        analysis.impacts(falling(count, lists, turns)[0], x) for x, lists in zip(runs, (True, False), strict=True)
+    )
+    assert len(of_listed) == len(of_all) > 4
+    for name in ("t", "before", "after", "impulse"):
+        # times are found from gaps and speeds, of metres a second: as exact as these
+        assert np.allclose(np.sort(getattr(of_listed, name)), np.sort(getattr(of_all, name)), rtol=0, atol=1e-8), name
 
 
 def test_what_lists_refuse():
@@ -166,7 +173,7 @@ def test_what_lists_refuse():
     with pytest.raises(ValueError, match="takes no friction"):
         call(problem, scheme=ji.Maury())
     found = call(problem)
-    for look in (analysis.impacts, analysis.balance):
+    for look in (analysis.check_hypotheses, analysis.balance):
         with pytest.raises(ValueError, match="no friction of listed bodies"):
             look(problem, found)
     with pytest.raises(ValueError, match="no friction of listed bodies"):
