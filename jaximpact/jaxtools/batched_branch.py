@@ -1,4 +1,4 @@
-"""A `lax.cond` that stays a branch under vmap, where jax would compute both sides for every lane."""
+"""Branches under vmap, where jax computes both sides of a `lax.cond` for every lane: one that stays a branch, and one that is none."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
+
+
+def run_where_needed(branches: bool, needed: Array, work: Callable, otherwise: Callable, *operands: Any) -> Any:
+    """``work(*operands)``, which gives what ``otherwise(*operands)`` does where it is not ``needed``, ().
+
+    With ``branches`` a lane then leaves it out. Without, all lanes do the work, which spares a selection from two results.
+    """
+    return lax.cond(needed, work, otherwise, *operands) if branches else work(*operands)
 
 
 def run_where_pending(work: Callable, pending: Array, value: Any, operands: Any) -> Any:

@@ -107,7 +107,7 @@ class MotionLoop:
                 "derivative; give t1=solution.t[-1] in its place, or sensitivity='none'"
             )
         wrapper = Corrected if self.problem.slip is None else FrictionCorrected
-        self.scheme: Any = wrapper(program.scheme) if self.corrected else program.scheme
+        self.scheme: Any = wrapper(program.scheme, program.per_lane_branches) if self.corrected else program.scheme
         self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
         self.tells_jumps = program.sensitivity == "corrected" or (wanted and self.locates)
         self.scheme = self.scheme if self.tells_jumps else self.scheme.for_values()

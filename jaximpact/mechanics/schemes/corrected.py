@@ -19,13 +19,14 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.batched_branch import run_where_needed
 from ...jaxtools.derivative_rules import graft_once, graft_tree
 from ...jaxtools.jacobians import SMALL
 from ..contact.laws import ContactLaw, Held
@@ -95,7 +96,14 @@ class Contact(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Corrected(Wrapping):
-    """Wraps a scheme that locates no impacts: its values, with the derivative of the motion."""
+    """Wraps a scheme that locates no impacts: its values, with the derivative of the motion.
+
+    Attributes:
+        branches: whether a lane leaves out what a step does not need, an impact where there is none, say; through XLA all lanes would do it,
+            and select.
+    """
+
+    branches: bool = field(default=False, metadata={"static": True})
 
     @property
     def tangent(self) -> Scheme:
@@ -164,13 +172,14 @@ class Corrected(Wrapping):
         slow = ~impact & ~rebound & (rest | (jnp.abs(here.gap_velocity) <= here.threshold))
         reacting, lasted = slow & active, last == LASTING
         balance = here.contacts.balance()
-        pressed = solve_active_forces(balance, here.gap_acceleration, slow & (active | lasted), jnp.zeros_like(active))[
-            1
-        ]
+        may, none = slow & (active | lasted), jnp.zeros_like(active)
+        pressed = solve_active_forces(balance, here.gap_acceleration, may, none, branches=self.branches)[1]
         closed = reacting & (lasted | pressed)
         lasting = closed | pressed
 
-        salted = cross_impacts(problem, motion, t_mid, q_mid, v_mid, here, impact, lasting, reacting, resolution)
+        salted = cross_impacts(
+            problem, motion, t_mid, q_mid, v_mid, here, impact, lasting, reacting, resolution, self.branches
+        )
         crossed = jnp.any(impact)
         back = before._replace(
             q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)
@@ -226,12 +235,10 @@ class Corrected(Wrapping):
         )
         # of a joint one side takes over from the other, or stays
         beside = lambda: beside_in_joints(here.contacts, q, active | lasted)
-        if last.size <= SMALL:
-            grazing = touched & ~beside()
-        else:
-            grazing = lax.cond(jnp.any(touched), lambda: touched & ~beside(), lambda: touched)
+        branches = self.branches or last.size > SMALL
+        grazing = run_where_needed(branches, jnp.any(touched), lambda: touched & ~beside(), lambda: touched)
         acting = jnp.where(active, info.impulse, 0)
-        status = info.status | derivative_status(here, q, e, impact, grazing, zeno, acting)
+        status = info.status | derivative_status(here, q, e, impact, grazing, zeno, acting, branches)
         # an impact of two steps is under way in the next one, too
         met_now = Event(motion.time(before.n), q, before.v, metric, here.contacts, here.gap_velocity)
         in_order = order_matters(
@@ -287,13 +294,13 @@ def beside_in_joints(contacts: Contacts, q: Array, sides: Array) -> Array:
 
 
 def derivative_status(
-    here: Instant, q: Array, e: Array, impact: Array, grazing: Array, zeno: Array, impulse: Array
+    here: Instant, q: Array, e: Array, impact: Array, grazing: Array, zeno: Array, impulse: Array, branches: bool
 ) -> Array:
-    """Status bits of derivatives across a step with impacts or near-impacts of contacts (m,) and impulses (m,)."""
+    """Status bits of derivatives across a step with impacts or near-impacts of contacts (m,) and impulses (m,); ``branches`` as of `Corrected`."""
     several = jnp.sum(impact | (impulse > 0)) > 1
     look = lambda: _together(here, q, e, impact, impulse)
-    # angles between all pairs of many contacts are dear, and of one alone there are none
-    together = look() if impact.size <= SMALL else lax.cond(several, look, lambda: jnp.zeros((), bool))
+    # angles between all pairs of contacts are dear, and of one alone there are none
+    together = run_where_needed(branches, several, look, lambda: jnp.zeros((), bool))
     return (
         as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
         | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.batched_branch import run_where_needed
 from ...jaxtools.linalg import MAX_UNROLLED
 from ..joints import Joints
 from ..linearisation import (
@@ -77,28 +78,38 @@ def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any)
 
 
 def solve_active_forces(
-    balance: Callable, offset: Array, closed: Array, always: Array, slack: Array | None = None
+    balance: Callable,
+    offset: Array,
+    closed: Array,
+    always: Array,
+    slack: Array | None = None,
+    branches: bool = False,
 ) -> tuple[Array, Array]:
     """Forces or impulses (m,) with A L + offset = 0 at the closed contacts, without those that pull unless ``always``.
 
     Returns them and the contacts that act. The contact that pulls most is released first, since without it others may push. With
-    ``slack`` (m,), contacts that pull less, or have no impulse, are kept: their sign is round-off.
+    ``slack`` (m,), contacts that pull less, or have no impulse, are kept: their sign is round-off. ``branches``: as of `Corrected`.
     """
 
-    def released(acting: Array, last: Any) -> Array:
-        pull = jnp.where(acting & ~always, -balance(offset, acting), -jnp.inf)
+    def released(force: Array, acting: Array, last: Any) -> Array:
+        pull = jnp.where(acting & ~always, -force, -jnp.inf)
         lets_go = pull >= 0 if slack is None else pull > slack
         return lets_go & ((pull >= jnp.max(pull)) | last)
 
-    acting = closed
+    def settle(acting: Array, left: int) -> tuple[Array, Array]:
+        force = balance(offset, acting)
+        if left == 0:
+            return force, acting
+        goes = released(force, acting, left == 1)
+        release = lambda: settle(acting & ~goes, left - 1)
+        return run_where_needed(branches, jnp.any(goes), release, lambda: (force, acting))
+
     if closed.shape[0] <= MAX_UNROLLED:
-        for left in reversed(range(min(closed.shape[0], RELEASES))):
-            acting = acting & ~released(acting, left == 0)
-        return balance(offset, acting), acting
+        return settle(closed, min(closed.shape[0], RELEASES))
 
     def release(now: tuple) -> tuple:
         k, acting, _ = now
-        goes = released(acting, k == RELEASES - 1)
+        goes = released(balance(offset, acting), acting, k == RELEASES - 1)
         return k + 1, acting & ~goes, jnp.any(goes)
 
     # of many contacts once in code, and where all push once at run time
@@ -129,19 +140,21 @@ def cross_impacts(
     closed: Array,
     reacting: Array,
     resolution: Any,
+    branches: bool = False,
 ) -> Salted:
     """The state after the impacts at one instant, with the derivative of crossing them in the order of arrival.
 
     The value is that of impacts at this very instant; the derivative has the variation of their times. ``closed`` are
     the contacts already closed. A percussion meets the reaction of the ``reacting`` ones alone, as in the scheme: closed
     contacts without an impulse in this step have their impact in the next one. Their gap velocities are known to a ``resolution`` ().
+    ``branches``: as of `Corrected`.
     """
     h, args = motion.h, motion.args
     m = impact.shape[0]
     index, none = jnp.arange(m), jnp.zeros(m, bool)
     given = jnp.broadcast_to(motion.e, (m,))
     balance = here.contacts.balance()
-    force, _ = solve_active_forces(balance, here.gap_acceleration, closed, none)
+    force, _ = solve_active_forces(balance, here.gap_acceleration, closed, none, branches=branches)
     start = Salted(
         q,
         v,
@@ -168,13 +181,14 @@ def cross_impacts(
         diagonal = contacts.diagonal()
         slack = jnp.maximum(here.noise, resolution) / jnp.where(diagonal > 0, diagonal, 1)
         percussion, acting = solve_active_forces(
-            contacts.balance(), offset, this | reacting, this, lax.stop_gradient(slack)
+            contacts.balance(), offset, this | reacting, this, lax.stop_gradient(slack), branches
         )
         v_after = v_at + contacts.jump(percussion)
         before = here.joint_forces(force)
         # the motion after it, in which an inelastic contact may stay
         here = observe(problem, h, t, q, jnp.where(some, v_after, v), args)
-        force_after, staying = solve_active_forces(balance, here.gap_acceleration, acting & (~this | (e <= 0)), none)
+        stays = acting & (~this | (e <= 0))
+        force_after, staying = solve_active_forces(balance, here.gap_acceleration, stays, none, branches=branches)
         a_after = here.acceleration + here.contacts.jump(force_after)
         impulse = impulse + jnp.where(some, percussion + delay * (force - force_after), 0)
         if metric.joints is not None:
@@ -194,15 +208,23 @@ def cross_impacts(
         nearest = index == jnp.argmin(jnp.where(impact, here.contacts.gap / closing, jnp.inf))
         return (salted, here, force, impact), impact & nearest
 
-    return _in_turn(strike, first, (start, here, force, impact), m)[0]
+    return _in_turn(strike, first, (start, here, force, impact), m, branches)[0]
 
 
-def _in_turn(strike: Callable, first: Callable, now: tuple, m: int) -> tuple:
+def _in_turn(strike: Callable, first: Callable, now: tuple, m: int, branches: bool) -> tuple:
     """What follows from ``now`` where contacts, of m, ``strike`` one after the other, as ``first`` tells."""
+
+    def following(now: tuple, left: int) -> tuple:
+        now, this = first(now)
+
+        def struck() -> tuple:
+            found = strike(now, this)
+            return found if left == 1 else following(found, left - 1)
+
+        return run_where_needed(branches, jnp.any(this), struck, lambda: now)
+
     if m <= MAX_UNROLLED:
-        for _ in range(min(m, IMPACTS)):
-            now = strike(*first(now))
-        return now
+        return following(now, min(m, IMPACTS))
 
     def next_one(now: tuple, _: None) -> tuple[tuple, None]:
         now, this = first(now)
