@@ -20,14 +20,17 @@ stream_p = Primitive("stream")
 stream_p.multiple_results = True
 
 
-def stream(body: Callable, carry: Any, given: Any) -> tuple[Any, Any]:
+def stream(body: Callable, carry: Any, given: Any, by_row: bool = False, backwards: bool = False) -> tuple[Any, Any]:
     """Loop ``carry, row = body(carry, given)``: returns the last carry, and a row that stands for the rows of all iterations.
 
-    ``given``: pytree of `jax.ShapeDtypeStruct` of shape (), for the entries of sequences that each call of native code passes.
+    ``given``: pytree of `jax.ShapeDtypeStruct`, for the entries of sequences that each call of native code passes: of shape (), the same for
+    all lanes, or, ``by_row``, of any shape and for each lane. Rows ``by_row`` lie one after the other in memory, for a loop that reads them as its
+    ``given``; ``backwards``: from the last one to the first.
     """
     closed, shape = jax.make_jaxpr(body, return_shape=True)(carry, given)
     leaves = jax.tree.leaves(carry)
-    found = stream_p.bind(*closed.consts, *leaves, jaxpr=closed.jaxpr, carried=len(leaves))
+    kind = {"by_row": by_row, "backwards": backwards}
+    found = stream_p.bind(*closed.consts, *leaves, jaxpr=closed.jaxpr, carried=len(leaves), **kind)
     return jax.tree.unflatten(jax.tree.structure(shape), found)
 
 
@@ -56,7 +59,7 @@ def _varying_parts(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int
         carry = new
 
 
-def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: int) -> tuple[list, list]:
+def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: int, **kind: bool) -> tuple[list, list]:
     """JVP rule: a stream that also carries the nonzero tangents, with a tangent row for every row of floats."""
     fixed, given, moved, _ = _varying_parts(jaxpr, carried, [type(t) is not ad.Zero for t in tangents])
     real = lambda x: jnp.issubdtype(x.dtype, jnp.inexact)
@@ -80,13 +83,15 @@ def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: i
         changes = [change[i] for i in out]
         return (found[:carried], changes[: len(carries)]), (found[carried:], changes[len(carries) :])
 
-    (last, last_change), (rows, row_changes) = stream(body, start, given)
+    (last, last_change), (rows, row_changes) = stream(body, start, given, **kind)
     changes = dict(zip(out, [*last_change, *row_changes], strict=True))
     none = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in (*last, *rows)]
     return [*last, *rows], [changes.get(i, zero) for i, zero in enumerate(none)]
 
 
-def _stream_batching(operands: Sequence, axes: Sequence, *, jaxpr: Any, carried: int) -> tuple[list, list]:
+def _stream_batching(
+    operands: Sequence, axes: Sequence, *, jaxpr: Any, carried: int, **kind: bool
+) -> tuple[list, list]:
     """Batching rule: a stream whose body is vmapped; values that are equal in all lanes stay unbatched."""
     batch = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
     fixed, given, many, out = _varying_parts(jaxpr, carried, [a is not None for a in axes])
@@ -101,7 +106,7 @@ def _stream_batching(operands: Sequence, axes: Sequence, *, jaxpr: Any, carried:
         found = jax.vmap(of, in_axes=lead, out_axes=results, axis_size=batch)(*operands[:fixed], *state)
         return found[:carried], found[carried:]
 
-    last, rows = stream(body, list(operands[fixed:]), given)
+    last, rows = stream(body, list(operands[fixed:]), given, **kind)
     return [*last, *rows], results
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from itertools import compress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -198,6 +199,25 @@ def _value_equations(jaxpr: Jaxpr) -> tuple[list, set]:
     return _live_equations(jaxpr, operands)
 
 
+@remember_by_jaxpr
+def used_inputs(jaxpr: Jaxpr, wanted: tuple[bool, ...] | None = None) -> list[bool]:
+    """Mask of a jaxpr's inputs on which the values of its outputs depend, or of those that are ``wanted``."""
+    outputs = jaxpr.outvars if wanted is None else compress(jaxpr.outvars, wanted)
+    used = {v for v in outputs if not is_literal(v)}
+    for eqn in reversed(jaxpr.eqns):
+        if used.isdisjoint(eqn.outvars):
+            continue
+        name, flags, found = eqn.primitive.name, [True] * len(eqn.invars), tuple(v in used for v in eqn.outvars)
+        if name == "guard":
+            flags = [True, False]
+        elif name in CALLS:
+            flags = used_inputs(eqn.params[CALLS[name]], found)
+        elif name == "cond":
+            flags = [True, *map(any, zip(*(used_inputs(x, found) for x in eqn.params["branches"]), strict=True))]
+        used.update(v for v, flag in zip(eqn.invars, flags, strict=True) if flag and not is_literal(v))
+    return [v in used for v in jaxpr.invars]
+
+
 def _live_equations(jaxpr: Any, operands: Callable) -> tuple[list, set]:
     """Equations on which outputs depend, an equation depending on its ``operands(eqn)``; and all variables that they depend on."""
     live, equations = {v for v in jaxpr.outvars if not is_literal(v)}, []
@@ -232,7 +252,8 @@ def varying_outvars(eqn: Any, given: Sequence[bool]) -> list[bool]:
         return _fixed_point(lambda flags: varying_outputs(p["jaxpr"], [*fixed, *flags, *sequences]), start)
     if name == "stream":
         constants, start = given[: -p["carried"] or None], given[len(given) - p["carried"] :]
-        more = [False] * (len(p["jaxpr"].invars) - p["carried"])
+        # of lanes that differ all rows do
+        more = [p["by_row"] and any(given)] * (len(p["jaxpr"].invars) - p["carried"])
         return _fixed_point(lambda flags: varying_outputs(p["jaxpr"], [*flags, *more], constants), start)
     if name == "cond":
         if given[0]:

@@ -1,17 +1,17 @@
 """Reverse mode of a motion in native code: stored states, and steps differentiated one by one from last to first.
 
-Each part of the motion (start, one step, one row) is a function whose transposed derivative is compiled once; loops call
-them, between two rows in machine code. The cost of a step then does not depend on the number of inputs. The cotangent of a saved row is added when the loop reaches
-its step.
+Each part of the motion (start, steps, one row) is a function whose transposed derivative is compiled once; that of the steps between two rows is a loop
+of machine code. The cost of a step then does not depend on the number of inputs. Of the states those numbers are stored that a transposed step or row
+reads. The cotangent of a saved row is added when the loop reaches its step.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Any
 
 import jax
@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from ..compiler.llvm.call import BoundCall, CallsInTurn, CompiledFunction, as_columns, as_lanes, compile_lanes
+from ..compiler.llvm.call import BoundCall, CompiledFunction, as_columns, as_lanes, compile_lanes
 from ..compiler.llvm.xla_ffi import lane_pool, register_target
 from ..compiler.scalar import Unsupported
 from ..compiler.stream import stream
-from ..jaxtools.jaxpr_tools import contains_primitive, inline_calls
+from ..jaxtools.jaxpr_tools import contains_primitive, inline_calls, used_inputs
 from ..jaxtools.operating_system import core_count
 from ..jaxtools.trace_context import without_collection
 from .account import Account
@@ -87,11 +87,11 @@ class Parts:
         found = jax.tree.leaves(course.solution_from(carry, course.row_at(carry, carry[0].n, turn)))
         return [x for x, u in zip(found, self.used, strict=True) if u]
 
-    def states(self, *leaves: Any) -> tuple:
-        """Forward pass: the carry after the last step, and a stream of the carries before each step."""
+    def states(self, kept: tuple[bool, ...], leaves: Sequence) -> tuple:
+        """Forward pass: the carry after the last step, and a stream of the leaves ``kept`` of the carries before each step."""
         course, motion = self.course(leaves)
-        each = RowRequest(*(jax.ShapeDtypeStruct((), x) for x in (jnp.int32, motion.q0.dtype, bool)))
-        return stream(lambda carry, _: (self.step(leaves, carry), carry), course.begin(motion), each)
+        step = lambda carry, _: (self.step(leaves, carry), list(compress(jax.tree.leaves(carry), kept)))
+        return stream(step, course.begin(motion), (), by_row=True)
 
     def reals(self, carry: Any) -> list:
         """Leaves of the carry that are differentiated."""
@@ -114,6 +114,20 @@ class Parts:
         # of a scan jax transposes no other than a linear one
         some, before = self._transpose_part(after, leaves, carry, change, whole=not contains_primitive(step, "scan"))
         return before, _sum(total, some)
+
+    def of_steps(
+        self, step: ClosedJaxpr, kept: tuple[bool, ...], leaves: Sequence, last: Any, change: Sequence, total: Sequence
+    ) -> tuple[list, list]:
+        """`of_step` for a stream of the leaves ``kept`` of carries, from its end to its beginning; other leaves, which it does not read, are the ``last``."""
+        every, structure = jax.tree.flatten(last)
+
+        def back(now: tuple, row: list) -> tuple:
+            known = iter(row)
+            carry = jax.tree.unflatten(structure, [next(known) if k else x for x, k in zip(every, kept, strict=True)])
+            return _of_step(leaves, carry, *now, parts=self, step=step), ()
+
+        each = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in compress(every, kept)]
+        return stream(back, (change, total), each, by_row=True, backwards=True)[0]
 
     def of_row(
         self, leaves: Sequence, turn: RowRequest, given: Sequence, carry: Any, change: Sequence, total: Sequence
@@ -150,9 +164,13 @@ def _sum(x: Sequence, y: Sequence) -> list:
 
 _step = jax.jit(lambda leaves, carry, parts: parts.step(leaves, carry), static_argnames="parts")
 _start = jax.jit(lambda leaves, parts: parts.start(leaves), static_argnames="parts")
-_states = jax.jit(lambda leaves, parts: parts.states(*leaves), static_argnames="parts")
+_states = jax.jit(lambda leaves, parts, kept: parts.states(kept, leaves), static_argnames=("parts", "kept"))
 _of_start = jax.jit(lambda *operands, parts: parts.of_start(*operands), static_argnames="parts")
 _of_step = jax.jit(lambda *operands, parts, step: parts.of_step(step, *operands), static_argnames=("parts", "step"))
+_of_steps = jax.jit(
+    lambda *operands, parts, step, kept: parts.of_steps(step, kept, *operands),
+    static_argnames=("parts", "step", "kept"),
+)
 _of_row = jax.jit(lambda *operands, parts: parts.of_row(*operands), static_argnames="parts")
 
 
@@ -183,7 +201,7 @@ class Backwards:
             raise Unsupported("reverse mode of so many states")
         if sum(math.prod(x.shape) for x in some) > MAX_REVERSE_INPUTS:
             raise Unsupported("reverse mode of so many numbers")
-        self.steps = program.length
+        self.steps, self.program_rows, self.spare = program.length, program.rows, list[list[np.ndarray]]()
         with without_collection():
             self._prepare(parts, leaves, given, some)
 
@@ -196,21 +214,26 @@ class Backwards:
             flags = [*self.carried[: self.count], *first, *[many] * rest]
             return compile_lanes(one, (leaves, *operands), flags, parts=parts, **static)
 
-        self.states, self.found = part(_states), [*reals, *some]
+        self.found = [*reals, *some]
         step = inline_calls(_step.trace(leaves, self.carry, parts=parts).jaxpr)
-        self.of_step = part(_of_step, self.carry, reals, some, step=step)
         self.of_start = part(_of_start, reals, some)
         self.of_rows, dtype = parts.of_rows, self.carry[1].q.dtype
         of_one = [jax.ShapeDtypeStruct(x.shape[r:], x.dtype) for x, r in zip(given, self.of_rows, strict=True)]
         turn = RowRequest(None, jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct((), bool))
         first = [False, False, *self.carried[self.count :]]
         self.of_row = part(_of_row, turn, of_one, self.carry, reals, some, first=first)
+        by_step = _of_step.trace(leaves, self.carry, reals, some, parts=parts, step=step).jaxpr
+        self.kept = self.leaves_read(by_step, len(leaves))
+        if self.program_rows:
+            by_row = _of_row.trace(leaves, turn, of_one, self.carry, reals, some, parts=parts).jaxpr
+            of_row = self.leaves_read(by_row, len(leaves) + len(jax.tree.leaves((turn, of_one))))
+            self.kept = tuple(map(operator.or_, self.kept, of_row))
+        self.states = part(_states, kept=self.kept)
+        self.of_steps = part(_of_steps, self.carry, reals, some, step=step, kept=self.kept)
 
-    @cached_property
-    def turns(self) -> list[np.ndarray]:
-        """Empty sequences that give the forward loop its number of steps."""
-        dtype = self.carry[1].q.dtype
-        return [np.zeros(self.steps, np.int32), np.zeros(self.steps, dtype), np.zeros(self.steps, bool)]
+    def leaves_read(self, jaxpr: ClosedJaxpr, first: int) -> tuple[bool, ...]:
+        """Mask of the leaves of the carry, operands from the ``first`` on, that a part reads."""
+        return tuple(used_inputs(jaxpr)[first : first + len(jax.tree.leaves(self.carry))])
 
     def __call__(self, operands: list[np.ndarray], found: list[np.ndarray]) -> None:
         """Writes the results of all lanes."""
@@ -247,44 +270,55 @@ class Backwards:
         leaves, given = list(map(np.ascontiguousarray, operands[: self.count])), operands[self.count :]
         numbers, turn = self.rows(leaves)
         leaves[self.times] = leaves[self.times][:0]
-        whole = max(x.padded_count(lanes) for x in (self.states, self.of_step, self.of_row, self.of_start))
+        whole = max(x.padded_count(lanes) for x in (self.states, self.of_steps, self.of_row, self.of_start))
         fixed = [as_columns(x, whole) if c else x for x, c in zip(leaves, self.carried, strict=False)]
-        carries = self.carries(self.states.run_columns(fixed, whole, whole, self.turns))
+        last, kept = self.carries(fixed, whole)
         flags = zip(given, self.carried[self.count :], self.of_rows, strict=True)
         cotangents_of = [self.cotangents_of(x, c, r, len(numbers), whole) for x, c, r in flags]
         # a call is given the numbers of a carry and of a row
-        known, moving = [(x, None) for x in fixed], [(x, 0) for x in carries]
-        kept = [(x, 1) for x in (turn.time, turn.last, *cotangents_of)]
+        known, each, rows = [(x, None) for x in fixed], [(x, 0) for x in kept], iter(kept)
+        carry = [(next(rows), 0) if k else (x, None) for x, k in zip(last, self.kept, strict=True)]
+        of_row = [(x, 1) for x in (turn.time, turn.last, *cotangents_of)]
         # what is found is written beside what was found before
         found = [[np.zeros((math.prod(x.shape), whole), x.dtype) for x in self.found] for _ in range(2)]
 
-        def placed(part: CompiledFunction, *operands: tuple) -> list[BoundCall]:
+        def placed(part: CompiledFunction, operands: Sequence, given: Sequence = ()) -> list[BoundCall]:
             both = ((found[0], found[1]), (found[1], found[0]))
-            return [BoundCall(part, [*operands, *((x, None) for x in here)], there, whole, 2) for here, there in both]
+            unmoved = [[(x, None) for x in here] for here in found]
+            return [
+                BoundCall(part, [*operands, *x], there, whole, 2, given)
+                for x, (_, there) in zip(unmoved, both, strict=True)
+            ]
 
-        row, step = placed(self.of_row, *known, *kept, *moving), placed(self.of_step, *known, *moving)
-        side, last, k, steps = 0, len(numbers), self.steps, CallsInTurn(step)
+        ends = [(x, None) for x in last]
+        row, steps = placed(self.of_row, [*known, *of_row, *carry]), placed(self.of_steps, [*known, *ends], each)
+        side, left, k = 0, len(numbers), self.steps
         while True:
-            while last and numbers[last - 1] == k:
-                last -= 1
-                row[side](k, last)
+            while left and numbers[left - 1] == k:
+                left -= 1
+                row[side](k, left)
                 side = 1 - side
             if k == 0:
                 break
-            before = numbers[last - 1] if last else 0
-            side, k = steps(side, k - 1, k - before), before
+            before = numbers[left - 1] if left else 0
+            steps[side](before, 0, rows=k - before)
+            side, k = 1 - side, before
+        self.spare.append(kept)
         results = self.of_start.run_columns([*fixed, *found[side]], whole, whole)
         return [as_lanes(x, lanes, a.shape, False) for x, (a, _) in zip(results, self.of_start.results, strict=True)]
 
-    def carries(self, found: list[np.ndarray]) -> list[np.ndarray]:
-        """Carries before each step and after the last one, (steps + 1, size, whole), from the results of `Parts.states`."""
-        every = []
-        for last, before in zip(found, found[len(found) // 2 :], strict=False):
-            size, _, whole = last.shape
-            every.append(np.empty((self.steps + 1, size, whole), last.dtype))
-            every[-1][:-1] = np.moveaxis(before, 1, 0)
-            every[-1][-1] = last[:, 0]
-        return every
+    def carries(self, leaves: Sequence[np.ndarray], whole: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The leaves of the last carry, (size, whole), and those that are kept of all of them, (steps + 1, size, whole)."""
+        every = jax.tree.leaves(self.carry)
+        last = [np.empty((math.prod(x.shape), whole), x.dtype) for x in every]
+        kept = self.spare.pop() if self.spare else []
+        if not kept or kept[0].shape[2] != whole:
+            shapes = [(self.steps + 1, math.prod(x.shape), whole) for x in every]
+            kept = [np.empty(n, x.dtype) for x, n, k in zip(every, shapes, self.kept, strict=True) if k]
+        self.states.run_into(leaves, [*last, *kept], whole, self.steps)
+        for x, row in zip(compress(last, self.kept), kept, strict=True):
+            row[-1] = x
+        return last, kept
 
     def cotangents_of(self, x: np.ndarray, carried: bool, of_row: bool, rows: int, whole: int) -> np.ndarray:
         """Cotangents of an output, row by row; an output without rows belongs to the last row."""

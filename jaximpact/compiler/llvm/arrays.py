@@ -389,6 +389,23 @@ def read_input(e: Any, source: ProgramInput) -> Value:
     return scalars_if_small(e, LargeArray(aval.shape, np.dtype(aval.dtype), True, at))
 
 
+def row_of_input(e: Any, pointer: str, aval: Any, i: LaneValue, of_lanes: bool) -> Value:
+    """Emits the loads of the i-th entry, an array, of a sequence: the same for all lanes, or one for each (``of_lanes``)."""
+    w, shape = e.w, aval.shape
+    first = w.op("mul", i, long_constant(math.prod(shape))) if shape else i
+    if not of_lanes or w.width == 1 or e.pack > 1:
+        return scalars_if_small(
+            e, array_at(e, w.address(pointer, aval.dtype, is_vector=False, place=first), shape, aval.dtype, False)
+        )
+
+    def at(index: Sequence[LaneValue]) -> LaneValue:
+        entry = w.op("add", first, flat_index(e, shape, index))
+        place = w.op("add", w.op("mul", entry, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False))
+        return w.load(w.address(pointer, aval.dtype, is_vector=False, place=place), aval.dtype, True)
+
+    return scalars_if_small(e, LargeArray(shape, np.dtype(aval.dtype), True, at))
+
+
 def embed_constant(e: Any, x: np.ndarray) -> LargeArray:
     """A constant array as a global constant of the module."""
     name, dtype = "@" + e.w.fresh_name("array"), memory_dtype(x.dtype)

@@ -35,7 +35,7 @@ from ..scalar import Unsupported, carried_axes
 from ..scalar.cost import cost, count_entries
 from ..scalar.interpreter import program_inputs
 from .emitter import ProgramText, emit
-from .jit import MachineCode, host, load_module, load_or_emit
+from .jit import MachineCode, host, load_or_emit
 from .program_key import program_key
 
 _lock = Lock()
@@ -124,29 +124,23 @@ class CompiledFunction:
         width = self.program.text.width
         return -(-lanes // width) * width
 
-    def run_columns(
-        self, entries: Sequence[np.ndarray], lanes: int, whole: int, given: Sequence = ()
-    ) -> list[np.ndarray]:
+    def run_columns(self, entries: Sequence[np.ndarray], lanes: int, whole: int, rows: int = 0) -> list[np.ndarray]:
         """Runs all lanes as `launch` does, on operands in the program's own layout (`as_columns`); results are (size, rows, whole).
 
         ``whole``: number of lanes with padding.
         """
-        program = self.program
-        given = [np.ascontiguousarray(x) for x in given]
-        rows = len(given[0]) if given else 0
         found = [np.empty((math.prod(a.shape), rows if many else 1, whole), a.dtype) for a, many in self.results]
+        self.run_into(entries, found, lanes, rows)
+        return found
+
+    def run_into(self, entries: Sequence[np.ndarray], results: Sequence[np.ndarray], lanes: int, rows: int = 0) -> None:
+        """Runs all lanes, with ``rows`` turns of a `stream`, on operands and results in the program's own layout."""
+        program = self.program
         work, first = _scratch_memory(program)
         if (watch := current_watch()) is not None and program.text.width == 1:
             watch.count(work[first - work.ctypes.data :][:8].view(np.int64), rows)
-        program.code.call(
-            _address_table([*entries, *program.constants]),
-            _address_table(found),
-            _address_table(given),
-            first,
-            lanes,
-            rows,
-        )
-        return found
+        operands = _address_table([*entries, *program.constants])
+        program.code.call(operands, _address_table(results), None, first, lanes, rows)
 
 
 class BoundCall:
@@ -158,6 +152,7 @@ class BoundCall:
         results: arrays (size, whole) to write to.
         whole: number of lanes with padding.
         numbers: how many indices a call has.
+        given: pairs as of ``operands``, of the sequences of a `stream`, which begin at the index.
     """
 
     def __init__(
@@ -167,9 +162,10 @@ class BoundCall:
         results: Sequence[np.ndarray],
         whole: int,
         numbers: int,
+        given: Sequence = (),
     ):
         program = function.program
-        every = [*operands, *((x, None) for x in program.constants)]
+        every = [*operands, *((x, None) for x in program.constants), *given]
         self.base_addresses = np.array([x.ctypes.data for x, _ in every], np.int64)
         self.strides = np.zeros((numbers, len(every)), np.int64)
         for i, (x, which) in enumerate(every):
@@ -178,93 +174,13 @@ class BoundCall:
         self.table = np.empty_like(self.base_addresses)
         self.work, work = _scratch_memory(program)
         self.keep_alive = program, every, results
-        self.call, self.arguments = (
-            program.code.call,
-            (self.table.ctypes.data, _address_table(results), None, work, whole, 0),
-        )
+        address = self.table.ctypes.data
+        of_given = address + self.table.itemsize * (len(every) - len(given))
+        self.call, self.arguments = program.code.call, (address, _address_table(results), of_given, work, whole)
 
-    def __call__(self, *numbers: int) -> None:
+    def __call__(self, *numbers: int, rows: int = 0) -> None:
         np.add(self.base_addresses, numbers @ self.strides, out=self.table)
-        self.call(*self.arguments)
-
-
-# calls of a program one after the other, each writing beside what the one before found: a program with the parameters of all programs, in
-# which `%entries` points to what `CallsInTurn` keeps
-_IN_TURN = """
-define void @motion(ptr %entries, ptr %results, ptr %given, ptr %work, i64 %lanes, i64 %rows) {
-entry:
-  %program = load ptr, ptr %entries
-  %at.1 = getelementptr i64, ptr %entries, i64 1
-  %table = load ptr, ptr %at.1
-  %at.2 = getelementptr i64, ptr %entries, i64 2
-  %strides = load ptr, ptr %at.2
-  %at.3 = getelementptr i64, ptr %entries, i64 3
-  %count = load i64, ptr %at.3
-  %at.4 = getelementptr i64, ptr %entries, i64 4
-  %first = load i64, ptr %at.4
-  %at.5 = getelementptr i64, ptr %entries, i64 5
-  %begin = load i64, ptr %at.5
-  br label %turn
-turn:
-  %j = phi i64 [ 0, %entry ], [ %j.next, %call ]
-  %side = phi i64 [ %begin, %entry ], [ %side.next, %call ]
-  %k = sub i64 %first, %j
-  %base.at = getelementptr ptr, ptr %given, i64 %side
-  %base = load ptr, ptr %base.at
-  %result.at = getelementptr ptr, ptr %results, i64 %side
-  %result = load ptr, ptr %result.at
-  br label %fill
-fill:
-  %i = phi i64 [ 0, %turn ], [ %i.next, %fill ]
-  %one.at = getelementptr i64, ptr %base, i64 %i
-  %one = load i64, ptr %one.at
-  %stride.at = getelementptr i64, ptr %strides, i64 %i
-  %stride = load i64, ptr %stride.at
-  %skip = mul i64 %stride, %k
-  %address = add i64 %one, %skip
-  %target = getelementptr i64, ptr %table, i64 %i
-  store i64 %address, ptr %target
-  %i.next = add i64 %i, 1
-  %more = icmp slt i64 %i.next, %count
-  br i1 %more, label %fill, label %call
-call:
-  call void %program(ptr %table, ptr %result, ptr null, ptr %work, i64 %lanes, i64 0)
-  %j.next = add i64 %j, 1
-  %side.next = sub i64 1, %side
-  %again = icmp slt i64 %j.next, %rows
-  br i1 %again, label %turn, label %done
-done:
-  ret void
-}
-"""
-
-
-class CallsInTurn:
-    """Two bound calls of one program, each of which reads what the other writes, taken in turn along the first axis of their operands."""
-
-    def __init__(self, pair: Sequence[BoundCall]):
-        self.pair = pair
-        bases = _pointer_table([x.base_addresses.ctypes.data for x in pair])
-        targets = _pointer_table([ctypes.addressof(x.arguments[1]) for x in pair])
-        first, (_, _, _, work, whole, _) = pair[0], pair[0].arguments
-        self.known = [
-            first.keep_alive[0].code.address,
-            first.table.ctypes.data,
-            first.strides.ctypes.data,
-            len(first.table),
-        ]
-        self.arguments = targets, bases, work, whole
-
-    def __call__(self, side: int, first: int, count: int) -> int:
-        """Makes ``count`` > 0 calls for the places ``first``, ``first`` - 1, ..., beginning with the one of ``side``; which one is next."""
-        entries = (ctypes.c_int64 * 6)(*self.known, first, side)
-        _in_turn().call(entries, *self.arguments, count)
-        return (side + count) % 2
-
-
-@lru_cache
-def _in_turn() -> MachineCode:
-    return load_module(_IN_TURN)
+        self.call(*self.arguments, rows)
 
 
 def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> CompiledFunction:

@@ -5,7 +5,8 @@ branches of a `cond` the shortest may always run; each other one runs if any lan
 `Unsupported`.
 
 Layout of arrays in memory: an input or result that differs between lanes is (entries, padded lanes), where padded lanes are a multiple
-of the vector width; rows of a `stream` are (entries, rows, padded lanes). Inputs shared by all lanes are in C order. Booleans are bytes.
+of the vector width; rows of a `stream` are (entries, rows, padded lanes), or (rows, entries, padded lanes) by row. Inputs shared by all lanes are in
+C order. Booleans are bytes.
 """
 
 from __future__ import annotations
@@ -56,11 +57,13 @@ class StreamEntry:
         x: the value.
         stores: lines reserved in the loop's body for its store.
         place: IR name of the position of (row, first lane) in one entry's results.
+        number: of a row that is stored by row, its number.
     """
 
-    x: LaneValue
+    x: Any
     stores: list
     place: str
+    number: LaneValue | None = None
 
     @property
     def dtype(self) -> np.dtype:
@@ -341,21 +344,23 @@ class LLVMEmitter:
         w, jaxpr, carried = self.w, eqn.params["jaxpr"], eqn.params["carried"]
         constants, start = inputs[: len(jaxpr.constvars)], inputs[len(jaxpr.constvars) :]
         flags = [False, *varying_outvars(eqn, [self.varies(x) for x in inputs])[:carried]]
-        given = [(load_pointer(w, "given", i), v.aval.dtype) for i, v in enumerate(jaxpr.invars[carried:])]
-        count, rows = LaneValue("%rows", LONG, False), list[Value]()
+        given = [(load_pointer(w, "given", i), v.aval) for i, v in enumerate(jaxpr.invars[carried:])]
+        count, rows, by_row = LaneValue("%rows", LONG, False), list[Value](), eqn.params["by_row"]
 
         def body(carry: list[Value]) -> list[Value]:
             i, *state = carry
             i = self.as_value(i.item())
-            here = [w.load(w.address(at, dtype, is_vector=False, place=i), dtype, False) for at, dtype in given]
-            found = machine.evaluate(jaxpr, constants, [*state, *(object_array((), [x]) for x in here)])
+            k = w.op("sub", w.op("sub", count, constant(1, LONG)), i) if eqn.params["backwards"] else i
+            here = [arrays.row_of_input(self, at, aval, k, by_row) for at, aval in given]
+            found = machine.evaluate(jaxpr, constants, [*state, *here])
             if any(isinstance(x, LargeArray) and x.size > MAX_SCALARS for x in found[carried:]):
                 raise Unsupported("rows that are large arrays")
             found[carried:] = (arrays.as_scalars(self, x) for x in found[carried:])
             place = w.op("add", w.op("mul", i, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False)).name
-            scalars = [self.of_lane(self.as_value(x)) for y in found[carried:] for x in y.flat]
+            flat = [x for y in found[carried:] for x in y.flat]
+            scalars = flat if by_row and self.pack > 1 else [self.of_lane(self.as_value(x)) for x in flat]
             stores = w.reserve_lines()
-            entries = iter(StreamEntry(x, stores, place) for x in scalars)
+            entries = iter(StreamEntry(x, stores, place, i if by_row else None) for x in scalars)
             rows[:] = [object_array(x.shape, [next(entries) for _ in range(x.size)]) for x in found[carried:]]
             return [object_array((), [w.op("add", i, constant(1, LONG))]), *found[:carried]]
 
@@ -466,6 +471,9 @@ def _store_result(e: LLVMEmitter, target: str, x: Value) -> bool:
         )
         return False
     rows = {j: y for j, y in enumerate(x.flat) if isinstance(y, StreamEntry)}
+    if rows and (first := next(iter(rows.values()))).number is not None:
+        _store_row(e, target, first, [y.x if isinstance(y, StreamEntry) else y for y in x.flat])
+        return True
     for j, y in enumerate(x.flat):
         if not rows:
             _store_entry(e, target, constant(j, LONG), e.of_lane(e.as_value(y)))
@@ -483,6 +491,24 @@ def _store_entry(e: LLVMEmitter, target: str, entry: LaneValue, x: LaneValue) ->
     w = e.w
     place = w.op("add", w.op("mul", entry, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False))
     w.store(w.address(target, x.dtype, is_vector=False, place=place), x)
+
+
+def _store_row(e: LLVMEmitter, target: str, row: StreamEntry, entries: list) -> None:
+    """Writes the stores of all entries of a stream's row, side by side, into the lines that the loop's body reserved for them."""
+    w, number = e.w, row.number
+    assert number is not None
+    # the lines are in an earlier block: results of later blocks are not available there, and its own are not here
+    before, w.lines, w.available = (w.lines, w.available), row.stores, [{}]
+    first = w.op("mul", number, constant(len(entries), LONG))
+    for j in range(0, len(entries), e.pack):
+        part = entries[j : j + e.pack]
+        whole = len(part) == e.pack > 1
+        for k, x in [(j, packs.pack_of(w, part))] if whole else enumerate(map(e.as_value, part), j):
+            place = w.op("add", first, constant(k, LONG))
+            if e.pack == 1 and w.width > 1:
+                place = w.op("add", w.op("mul", place, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False))
+            w.store(w.address(target, x.dtype, is_vector=False, place=place), x if whole else e.of_lane(x))
+    w.lines, w.available = before
 
 
 def _store_stream_entry(w: Writer, target: str, j: int, row: StreamEntry, x: LaneValue) -> None:

@@ -117,6 +117,15 @@ def sum_side_by_side(m: Any, entries: Sequence[Any], dtype: Any) -> Any:
     return m.emitter.reduction("or" if kind == np.dtype(bool) else "add", entries, kind.type(0))
 
 
+def without_repetition(name: str, entries: Iterable[Any]) -> list:
+    """Entries of a reduction, of an extreme without its repeated constants, such as the zeros of a sparse row; the last one of each stays."""
+    every = list(entries)
+    if name not in ("max", "min"):
+        return every
+    last = {x.tobytes(): i for i, x in enumerate(every) if is_constant(x)}
+    return [x for i, x in enumerate(every) if not is_constant(x) or last[x.tobytes()] == i]
+
+
 def _reduce_side_by_side(m: Any, name: str, x: np.ndarray) -> Any:
     """Reductions (r,) of the rows of x (r, n), n > 0, across rows or along them."""
     rows, n = x.shape
@@ -126,7 +135,7 @@ def _reduce_side_by_side(m: Any, name: str, x: np.ndarray) -> Any:
     found = []
     for row in x:
         if 2 * n <= m.emitter.pack or sum(map(is_constant, row)) > n // 2:
-            found.append(reduce(combine, row))
+            found.append(reduce(combine, without_repetition(name, row)))
         elif name == "add":
             found.append(sum_side_by_side(m, list(row), row[0].dtype))
         else:
@@ -150,7 +159,8 @@ def _reduce_rule(name: str, start: Any) -> Callable:
         if m.emitter.pack > 1 and x.shape[1] > 0:
             return [object_array(out.shape, _reduce_side_by_side(m, name, x))]
         combine = lambda x, y: m(name, x, y)
-        return [object_array(out.shape, (reduce(combine, row) if len(row) else out.dtype.type(empty) for row in x))]
+        rows = (without_repetition(name, row) for row in x)
+        return [object_array(out.shape, (reduce(combine, row) if row else out.dtype.type(empty) for row in rows))]
 
     return rule
 
