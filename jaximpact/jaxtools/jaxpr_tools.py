@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 from .argument_checks import is_traced
@@ -289,6 +290,44 @@ def _varying_outputs(jaxpr: Jaxpr, given: tuple[bool, ...], constants: tuple[boo
     for eqn in jaxpr.eqns:
         flags.update(zip(eqn.outvars, varying_outvars(eqn, [read(v) for v in eqn.invars]), strict=True))
     return [read(v) for v in jaxpr.outvars]
+
+
+def moving_outputs(jaxpr: Any, given: Sequence[bool]) -> list[bool]:
+    """Mask of a jaxpr's outputs that may have tangents, if the inputs marked in ``given`` do."""
+    return list(_moving_outputs(jaxpr, tuple(given)))
+
+
+@remember_by_jaxpr
+def _moving_outputs(jaxpr: Jaxpr, given: tuple[bool, ...]) -> list[bool]:
+    flags = dict.fromkeys(jaxpr.constvars, False)
+    flags.update(zip(jaxpr.invars, given, strict=True))
+    read = reader(flags, lambda v: False)
+    for eqn in jaxpr.eqns:
+        found = _moving_outvars(eqn, [read(v) for v in eqn.invars])
+        flags.update({v: moves and _is_real(v) for v, moves in zip(eqn.outvars, found, strict=True)})
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _is_real(v: Any) -> bool:
+    return jnp.issubdtype(v.aval.dtype, jnp.inexact)
+
+
+def _moving_outvars(eqn: Any, given: list[bool]) -> list[bool]:
+    name, p = eqn.primitive.name, eqn.params
+    if name == "stop_gradient" or not any(given):
+        return [False] * len(eqn.outvars)
+    if name in ("jit", "pjit"):
+        return moving_outputs(p["jaxpr"], given)
+    if name == "cond":
+        return [any(x) for x in zip(*(moving_outputs(branch, given[1:]) for branch in p["branches"]), strict=True)]
+    if name == "while":
+        a, b = p["cond_nconsts"], p["body_nconsts"]
+        return _fixed_point(lambda flags: moving_outputs(p["body_jaxpr"], [*given[a : a + b], *flags]), given[a + b :])
+    if name == "scan":
+        count, state = scan_counts(p)
+        fixed, start, sequences = given[:count], given[count : count + state], given[count + state :]
+        return _fixed_point(lambda flags: moving_outputs(p["jaxpr"], [*fixed, *flags, *sequences]), start)
+    return [True] * len(eqn.outvars)
 
 
 def depends_on(function: Callable, operands: Sequence, on: Sequence[int]) -> bool:

@@ -15,6 +15,7 @@ from ..compiler.stream import stream
 from ..jaxtools.batched_branch import run_where_pending
 from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_derivative
 from ..jaxtools.jacobians import SMALL
+from ..jaxtools.loops import while_loop
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
 from ..mechanics.jumps import across_jumps, steep_status
@@ -247,26 +248,29 @@ class MotionLoop:
                 now = {"last": info.impulse, "friction_last": info.friction.impulse}
                 free_row = free_row._replace(friction_impulse=row.friction_impulse + info.friction.impulse, **now)
 
+        # a call, since jax differentiates and batches branches twice, but calls inside of them once
+        @jax.jit
         def unnumbered_contact_step() -> tuple:
             found, *rest = contact_step()
             return with_step_number(found, None), *rest
 
         # the number of the step is that of all lanes, which spares them a choice
         found, *rest = lax.cond(
-            right, lambda: (with_step_number(new, None), free_row, counted), unnumbered_contact_step
+            right, lambda: (with_step_number(new, None), free_row, counted), lambda: unnumbered_contact_step()
         )
         return with_step_number(found, new.n), *rest
 
     def part_step(self, part: PartialStep, state: Any) -> tuple[Any, Info]:
         """Makes a part of a step, up to the time of a row."""
 
+        @jax.jit  # see `free_step_or`
         def contact() -> tuple[Any, Info]:
             return part.step(self.problem, self.law, self.moving, state)
 
         if self.problem.constraints is None or not self.program.per_lane_branches:
             return contact()
         free = part.free_step(self.problem, self.moving, state)
-        return lax.cond(needs_contact_step(*free), contact, lambda: free)
+        return lax.cond(needs_contact_step(*free), lambda: contact(), lambda: free)
 
     def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
         """Row for the state that a step reached, from the previous row and the state at the beginning of the step."""
@@ -482,7 +486,7 @@ class MotionLoop:
 
     def step_to(self, target: Array, carry: Any) -> Any:
         """Runs up to step ``target``."""
-        return lax.while_loop(lambda carry: (carry[0].n < target) & self.goes_on(carry[1]), self.advance, carry)
+        return while_loop(_goes_on, _step_of, (self.program, self.moving, target), carry)
 
     def row_at(self, carry: Any, target: Array, turn: RowRequest | None) -> Any:
         """Content of a requested row: time, state and energy, or the saved value."""
@@ -501,6 +505,17 @@ class MotionLoop:
     def advance(self, carry: Any) -> Any:
         """One step of one lane, traced once for all executions and derivatives."""
         return _step_once(self.program, self.moving, carry)
+
+
+def _goes_on(constants: tuple, carry: Any) -> Array:
+    """Whether a carry is before the step of its loop's ``constants`` (program, motion, step), and the motion has not ended."""
+    program, _, step = constants
+    before = carry[0].n < step
+    return before if program.by_step is None else before & ~jnp.isfinite(carry[1].stop)
+
+
+def _step_of(constants: tuple, carry: Any) -> Any:
+    return _step_once(*constants[:2], carry)
 
 
 @jax.jit

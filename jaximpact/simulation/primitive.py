@@ -176,6 +176,8 @@ class ForwardJacobian(Derivative):
         of, some = self.outputs(operands, branches)
         flat, unravel = ravel_pytree(some)
         push = lambda direction: jax.jvp(of, (some,), (unravel(direction),))[1]
+        if flat.size == 1:  # one number is no batch, which would be traced again
+            return [x[None] for x in push(jnp.ones_like(flat))]
         return jax.vmap(push)(jnp.eye(flat.size, dtype=flat.dtype))
 
 

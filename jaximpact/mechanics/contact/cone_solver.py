@@ -6,6 +6,7 @@ Up to two planar contacts: every mode in closed form. Beyond, Newton's method fr
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,7 @@ def frictional_impulses(
     tolerance: Array | float,
     max_iterations: int = 100,
     method: Method | None = None,
+    derivative: bool = True,
 ) -> tuple[Array, Array, Array]:
     """Solves w = A x + b, K* ∋ w + mu |w_t| n _|_ x ∈ K_mu, for the impulses x of m contacts.
 
@@ -45,6 +47,7 @@ def frictional_impulses(
         tolerance: natural residual to reach [velocity], () or (m,); raised to round-off.
         max_iterations: steps of the method.
         method: what solves the scaled problem, by default `solve_exactly`.
+        derivative: whether the impulses have one, which takes longer to trace.
 
     Returns:
         impulses (m, 1 + k) in the cones; iterations (); and the largest natural residual () [velocity], `cones.residual` with impulses
@@ -71,7 +74,8 @@ def frictional_impulses(
     mu = jnp.where(taking, friction, 0)
     problem = Friction(matrix, offset, mu, jnp.where(taking, allowed, 1))
     start = jnp.where(taking[:, None], jnp.where(taking, root, 0)[:, None] * guess / unit, 0)
-    x, iterations = _differentiable(problem, start, max_iterations, method or solve_exactly)
+    solve = partial(_impulses, limit=max_iterations, method=method or solve_exactly)
+    x, iterations = (_differentiable if derivative else _constant)(problem, start, solve)
     error = jnp.max(lax.stop_gradient(problem.error(x, problem.velocity(x)) * to_velocity))
     return unit * scale[:, None] * x, iterations, error
 
@@ -81,6 +85,7 @@ def _roots(delassus: Array, size: int) -> Array:
     return jnp.sqrt(jnp.max(jnp.diagonal(delassus).reshape(-1, size), axis=1))
 
 
+@partial(jax.jit, static_argnames="max_iterations")  # traced once for all contact problems of a step
 def solve_exactly(problem: Friction, start: Array, max_iterations: int) -> Found:
     """Closed forms for few planar contacts; else Newton's method, begun again from pivots (plane) or projected gradients (space)."""
     m, size = start.shape
@@ -100,7 +105,21 @@ def _by_gradients(problem: Friction, x: Array, needed: Array) -> tuple[Array, Ar
     return found.x, found.iterations
 
 
-def _differentiable(problem: Friction, start: Array, limit: int, method: Method) -> tuple[Array, Array]:
+def _impulses(problem: Friction, start: Array, limit: int, method: Method) -> tuple[Array, Array]:
+    """Impulses (m, 1 + k) in the cones, and iterations, carried as a real number, as a root's."""
+    found = method(problem, start, limit)
+    opened = modes_of(problem.velocity(found.x), found.x, problem.mu) == OPEN
+    clean = jnp.where(opened[:, None] & (found.excess <= 1), 0, found.x)
+    return project(clean, problem.mu), found.iterations.astype(start.dtype)
+
+
+def _constant(problem: Friction, start: Array, solve: Callable) -> tuple[Array, Array]:
+    """Impulses (m, 1 + k) and iterations, without derivatives."""
+    x, iterations = solve(*lax.stop_gradient((problem, start)))
+    return lax.stop_gradient(x), lax.stop_gradient(iterations).astype(jnp.int32)
+
+
+def _differentiable(problem: Friction, start: Array, solve: Callable) -> tuple[Array, Array]:
     """Impulses (m, 1 + k) and iterations; the derivative is that of the equations with modes frozen at the solution."""
 
     def equations(x: Array) -> Array:
@@ -110,14 +129,6 @@ def _differentiable(problem: Friction, start: Array, limit: int, method: Method)
         modes = modes_of(at, fixed, mu, float(jnp.finfo(x.dtype).eps) ** 0.6)
         return frozen(w, x, problem.mu, modes)
 
-    def solve(_: Callable, start: Array) -> tuple[Array, Array]:
-        constant, start = lax.stop_gradient((problem, start))
-        found = method(constant, start, limit)
-        opened = modes_of(constant.velocity(found.x), found.x, constant.mu) == OPEN
-        clean = jnp.where(opened[:, None] & (found.excess <= 1), 0, found.x)
-        # carried as a real number, as a root's
-        return project(clean, constant.mu), found.iterations.astype(start.dtype)
-
     def tangent(linear: Callable, y: Array) -> Array:
         matrix = jax.jacfwd(lambda x: linear(x.reshape(y.shape)).ravel())(jnp.zeros_like(y).ravel())
         # dependent rows: a shift by round-off, and one step of refinement
@@ -125,5 +136,6 @@ def _differentiable(problem: Friction, start: Array, limit: int, method: Method)
         x = inverse @ y.ravel()
         return (x + inverse @ (y.ravel() - matrix @ x)).reshape(y.shape)
 
-    x, iterations = implicit_root(equations, start, solve, tangent)
+    root = lambda _, start: solve(*lax.stop_gradient((problem, start)))
+    x, iterations = implicit_root(equations, start, root, tangent)
     return x, lax.stop_gradient(iterations).astype(jnp.int32)

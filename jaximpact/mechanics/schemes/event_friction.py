@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -208,8 +209,9 @@ def rubbing_step(scheme: Any, problem: Problem, law: ContactLaw, motion: Motion,
 
     def move(carry: tuple[Progress, Array], _: None) -> tuple[tuple[Progress, Array], None]:
         progress, left = carry
-        moved = lambda p: advance(scheme, problem, law, motion, start, r, p, left)
-        return (lax.cond(progress.elapsed < r, moved, lambda p: p, progress), left - 1), None
+        # a call, since jax differentiates and batches branches twice, but calls inside of them once
+        moved = jax.jit(lambda p: advance(scheme, problem, law, motion, start, r, p, left))
+        return (lax.cond(progress.elapsed < r, lambda p: moved(p), lambda p: p, progress), left - 1), None
 
     count = scheme.impacts if m else 0
     return lax.scan(move, (progress, none + count), None, length=count + 1)[0][0]

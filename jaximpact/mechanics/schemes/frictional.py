@@ -106,7 +106,7 @@ class Balance(NamedTuple):
         offset, mu = jnp.where(kept, cones.offset, 0), jnp.where(slipping, 0, lax.stop_gradient(at_rest))
         unit = jnp.max(jnp.abs(offset), initial=0.0)
         guess = jnp.where(kept & closed[:, None], near, 0)
-        x, *_ = frictional_impulses(matrix, offset, mu, guess, closed, SHARP * unit)
+        x, *_ = frictional_impulses(matrix, offset, mu, guess, closed, SHARP * unit, derivative=False)
         x = lax.stop_gradient(jnp.where(slipping[:, None], jnp.concatenate([x[:, :1], pull * x[:, :1]], axis=1), x))
         moves = lax.stop_gradient(cones.velocity(x)[:, 1:])
         sharp = max(1e3 * SHARP, 256 * float(jnp.finfo(moves.dtype).eps))

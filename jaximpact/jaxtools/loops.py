@@ -1,0 +1,68 @@
+"""A loop whose derivative and batch jax finds by tracing its body once, however the numbers that it carries depend on each other.
+
+jax differentiates and batches the body of a loop anew until it knows which carried numbers have a tangent, or differ between lanes, each time
+with all that is inside: of a large body the program takes several times as long to trace as need be. Here that is known before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.custom_derivatives import SymbolicZero
+
+from .jaxpr_tools import moving_outputs
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def while_loop(continues: Callable, body: Callable, constants: Any, carry: Any) -> Any:
+    """`lax.while_loop` of ``carry = body(constants, carry)`` while ``continues(constants, carry)``; neither closes over traced values."""
+    return lax.while_loop(partial(continues, constants), partial(body, constants), carry)
+
+
+@partial(while_loop.defjvp, symbolic_zeros=True)
+def _(continues: Callable, body: Callable, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
+    leaves, structure = jax.tree.flatten(primals)
+    changes = jax.tree.leaves(tangents, is_leaf=lambda x: isinstance(x, SymbolicZero))
+    count = len(jax.tree.leaves(primals[0]))
+    moves = [not isinstance(t, SymbolicZero) for t in changes]
+    if not any(moves):
+        out = while_loop(continues, body, *primals)
+        return out, jax.tree.map(_no_change, out)
+    closed = jax.make_jaxpr(body)(*primals)
+    moves = [*moves[:count], *_moving_carry(closed, moves[:count], moves[count:])]
+    # zeros that are batched with the tangents, as what the loop makes of them is
+    seed = next(t for t in changes if not isinstance(t, SymbolicZero)).ravel()[0]
+    given = [_zeros(t, seed) if isinstance(t, SymbolicZero) else t for t, m in zip(changes, moves, strict=True) if m]
+
+    def loop(some: list) -> Any:
+        numbers = iter(some)
+        full = [next(numbers) if m else x for x, m in zip(leaves, moves, strict=True)]
+        return while_loop.fun(continues, body, *jax.tree.unflatten(structure, full))
+
+    out, change = jax.jvp(loop, ([x for x, m in zip(leaves, moves, strict=True) if m],), (given,))
+    ends, treedef = jax.tree.flatten(change)
+    ends = [x if m else _no_change(x) for x, m in zip(ends, moves[count:], strict=True)]
+    return out, jax.tree.unflatten(treedef, ends)
+
+
+def _moving_carry(body: Any, constants: list[bool], carry: list[bool]) -> list[bool]:
+    """Which carried numbers of a loop with this body have a tangent, from which of its constants and starts do."""
+    while True:
+        new = [x or y for x, y in zip(carry, moving_outputs(body, [*constants, *carry]), strict=True)]
+        if new == carry:
+            return carry
+        carry = new
+
+
+def _zeros(like: SymbolicZero, seed: Array) -> Array:
+    """Zeros that vary between lanes if ``seed``, (), does."""
+    return jnp.broadcast_to(jnp.where(jnp.zeros((), bool), seed.astype(like.dtype), 0), like.shape)
+
+
+def _no_change(x: Any) -> SymbolicZero:
+    return SymbolicZero(jax.typeof(x).to_tangent_aval())
