@@ -112,7 +112,7 @@ CAUSES = {
     Status.ENERGY_GAINED: "an impact with friction and restitution gained energy, as Newton's law allows where normal and tangential velocities are coupled: "
     "a smaller restitution, or none, does not",
     Status.IMPULSES_NOT_UNIQUE: "(remark) contacts with friction held a body in more ways than it has, as two feet that stick side by side: many impulses give the "
-    "same motion, and those told are the smallest or one choice among them; read sums over these contacts, not each. Or equations of joints follow from others: their "
+    "same motion, and those told are the smallest or one choice among them; read sums over these contacts, not each; where some of them slip, how long a body rests on them may depend on that choice. Or equations of joints follow from others: their "
     "impulses are the smallest of those that make the motion",
     Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
     "every gap >= 0",

@@ -143,6 +143,32 @@ def test_least_change_of_redundant_impulses():
     np.testing.assert_allclose(x[:, 1], [-0.25, -0.05], atol=1e-14)
 
 
+def corner(turning):
+    """Two contacts that stick at a body of two coordinates, whose metric is not symmetric with a force that depends on the velocity."""
+    rows = np.random.default_rng(3).standard_normal((4, 2))
+    metric = np.array([[1.0, turning], [-turning, 1.0]])
+    offset = (rows @ np.array([-1.0, 0.3])).reshape(2, 2)
+    return cones.ConeProblem(*map(jnp.asarray, (rows, metric @ rows.T, offset, np.full(2, 5.0))))
+
+
+@pytest.mark.parametrize("turning", [0.0, 1e-3])
+def test_contacts_that_stick_in_a_corner_depend_on_each_other(turning):
+    problem = corner(turning)
+    stick, slip = (jnp.array([cones.STICK, second]) for second in (cones.STICK, cones.OPEN))
+    assert cones.dependent(problem.delassus(), stick, problem.friction)
+    assert not cones.dependent(problem.delassus(), slip, problem.friction)
+
+
+def test_rounding_leads_away_from_no_impulse_that_is_one_of_many():
+    """Ten thousand Newton steps at the solution, as of steps at rest: each may add its rounding, 1e-8 of the terms, to what no velocity shows."""
+    problem, modes = corner(1e-3), jnp.array([cones.STICK, cones.STICK])
+    again = lambda x: problem.in_modes(x, modes, jnp.zeros((2, 1)))
+    begin = again(again(jnp.ones((2, 2))))
+    end = jax.lax.fori_loop(0, 10_000, lambda _, x: again(x), begin)
+    assert np.max(np.abs(problem.velocity(end))) < 1e-12
+    assert np.max(np.abs(end - begin)) < 1e-4
+
+
 @pytest.mark.parametrize(("m", "k"), [(2, 1), (4, 1), (4, 2)])
 def test_homogeneity(m, k):
     """Impulses grow with velocities and shrink with the contacts' inverse masses, of any size and ratio."""

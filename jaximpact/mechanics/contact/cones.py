@@ -119,7 +119,9 @@ def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
     counts = jnp.where(
         jnp.arange(size) == 0, mode[:, None] != OPEN, (mode == STICK)[:, None] & (mu > 0)[:, None]
     ).ravel()
-    matrix = jnp.where(counts[:, None] & counts[None, :], delassus, jnp.eye(m * size, dtype=delassus.dtype))
+    # with forces of the velocity in the metric it is not symmetric; its symmetric part depends as its rows do
+    symmetric = 0.5 * (delassus + delassus.T)
+    matrix = jnp.where(counts[:, None] & counts[None, :], symmetric, jnp.eye(m * size, dtype=delassus.dtype))
     _, pivots = invert_semidefinite(matrix, 256 * float(jnp.finfo(delassus.dtype).eps))
     return jnp.any(counts & ~(pivots > 0))
 
@@ -171,8 +173,14 @@ class ConeProblem(NamedTuple):
             return frozen(w, y, self.friction, modes, u)
 
         matrix = lax.stop_gradient(jax.jacfwd(lambda x: equations(x.reshape(y.shape)).ravel())(y.ravel()))
-        # of contacts whose impulses are not unique: one of them
-        inverse = linalg.inverse(matrix + 64 * jnp.finfo(y.dtype).eps * jnp.eye(y.size, dtype=y.dtype))
+        # of contacts whose impulses are not unique those near x, which rounding must not lead away from
+        eps, fixed = float(jnp.finfo(y.dtype).eps), lax.stop_gradient(self)
+        shift = (
+            jnp.where(dependent(fixed.delassus(), modes, fixed.friction), eps**0.5, 64 * eps)
+            if len(y) > 1
+            else 64 * eps
+        )
+        inverse = linalg.inverse(matrix + shift * jnp.eye(y.size, dtype=y.dtype))
         for _ in range(times):
             y = y - (inverse @ equations(y).ravel()).reshape(y.shape)
         return y / scale
