@@ -8,11 +8,13 @@ Unknowns are the state at the section and the parameter p, and the period of an 
     period doubling    a multiplier passes -1,
     Neimark-Sacker     a complex pair passes the unit circle,
     grazing            an impact appears or disappears: a free flight touches a constraint, or an impact velocity vanishes,
-    end of sticking    impacts do not accumulate any more before the contact that they ended in would be released.
+    end of sticking    impacts do not accumulate any more before the contact that they ended in would be released; or, with friction, a contact
+                       does not come to rest any more: its slip turns round instead, or does not reach zero.
 
-The first four are located by root finding along the arc. At grazing the map has no derivative and the branch ends; its place
-is extrapolated from points ever closer to it. Where sticking ends the branch ends too: orbits behind have impacts of their own; the place is
-that of the last point, a contact of a few steps being the shortest that is seen.
+The first four, and slip that turns round, are located by root finding along the arc. At grazing the map has no derivative and the branch ends; its place
+is extrapolated from points ever closer to it. Where lasting contact ends the branch ends too: orbits behind have impacts of their own; the place is
+that of the last point, a contact of a few steps being the shortest that is seen. Where slip turns round in place of a rest the map has a
+derivative, and the branch goes on; where slip only just reaches zero the orbit ends, at a place that is extrapolated from the rate at which it does.
 
 References: E. J. Doedel, Congr. Numer. 30 (1981) 265-284 (arclength); A. B. Nordmark, J. Sound Vib. 145 (1991) 279-297
 (grazing).
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -55,10 +58,11 @@ class BranchEvent(Result):
     Attributes:
         kind: "fold", "branch point", "period doubling", "Neimark-Sacker", "grazing" or "end of sticking".
         parameter: the parameter's value there.
-        q, v: state at the section (d,); for grazing and the end of sticking that of the last point before.
-        multipliers: Floquet multipliers there, as in `PeriodicOrbit`; for grazing and the end of sticking those of the last point before.
+        q, v: state at the section (d,); where the branch ends, at a grazing or an end of sticking, that of the last point before.
+        multipliers: Floquet multipliers there, as in `PeriodicOrbit`; where the branch ends those of the last point before.
         index: number of the last point of the branch before the event.
-        detail: for grazing, what vanishes: "impact speed" or "clearance"; for the end of sticking "lasting contact".
+        detail: for grazing, what vanishes: "impact speed" or "clearance"; for the end of sticking "lasting contact"; or, with friction, "reversal" where one rest of a contact in a
+            period gives way to a slip that turns round, or the other way about, and "slip" where a slip does not reach zero any more.
     """
 
     kind: str
@@ -253,6 +257,11 @@ def _rotates(point: Point) -> float:
 TESTS = {"fold": _folds, "branch point": _crosses, "period doubling": _doubles, "Neimark-Sacker": _rotates}
 
 
+def _room(k: int, point: Point) -> float:
+    """Test function of a rest that gives way to a reversal: `OrbitSlips.room` of the one with the least but k."""
+    return float(point.slips.room[k]) if k < len(point.slips.room) else np.nan
+
+
 def _follow(family: Family, value: float, direction: int, step: float, most: int) -> Branch:
     """Computes the branch from the first orbit on: its points, and the events between them."""
     guess = family.unknowns(family.start, value)
@@ -278,6 +287,7 @@ def _follow(family: Family, value: float, direction: int, step: float, most: int
         length = min(length, 0.5 * wall)
         if length < SHORTEST * step:
             last = _end_of_sticking(family, branch, behind) or _grazing_ahead(family, branch)
+            last = last or _end_of_slip_ahead(family, branch)
             ended = "no convergence" if last is None else last.kind
             events += [] if last is None else [last]
             break
@@ -317,6 +327,11 @@ def _between(family: Family, here: Point, there: Point, index: int) -> list[Bran
         root, point = _locate(family, test, here, there)
         if kind != "Neimark-Sacker" or _complex_pair(point):
             found.append((root, _event(family, kind, point, index)))
+    if len(here.slips.room) == len(there.slips.room):
+        # one after the other the slips that rest begin to turn round, or those that turn round to rest
+        for k in range(*sorted((here.slips.turns, there.slips.turns))):
+            root, point = _locate(family, partial(_room, k), here, there)
+            found.append((root, _event(family, "end of sticking", point, index, detail="reversal")))
     return [event for _, event in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -389,6 +404,19 @@ def _grazing_ahead(family: Family, branch: list[Point]) -> BranchEvent | None:
         return None
     parameter = family.value(last.z + ahead * (last.z - before.z))
     return _event(family, "grazing", last, len(branch) - 1, parameter, detail)
+
+
+def _end_of_slip_ahead(family: Family, branch: list[Point]) -> BranchEvent | None:
+    """The end of sticking just beyond a branch's last point: slip only just reaches zero, at a rate whose square extrapolates to zero there; else None."""
+    if len(branch) < 2:
+        return None
+    before, last = branch[-2:]
+    early, late = before.slips.square, last.slips.square
+    # as for a grazing, but slip is known to some part of a step alone
+    if not np.isfinite([early, late]).all() or early <= late or late > 4 * (early - late):
+        return None
+    parameter = family.value(last.z + late / (early - late) * (last.z - before.z))
+    return _event(family, "end of sticking", last, len(branch) - 1, parameter, "slip")
 
 
 def _branch(

@@ -21,6 +21,7 @@ from ..simulation.lanes import Lanes
 from ..simulation.solve import solve
 from .checks import number_of
 from .options import MotionOptions
+from .orbit_slips import OrbitSlips, orbit_slips
 from .orbits import PeriodicOrbit
 from .shooting_equations import Closing, Surface
 from .stroboscopic_map import damped_newton, directions, prepare_strobe
@@ -58,8 +59,8 @@ class OrbitContacts(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A point of the branch: scaled unknowns z (n + 1,), unit tangent, Jacobian (n, n + 1) of the equations, and of its orbit monodromy, contacts and
-    rows (k, 2d)."""
+    """A point of the branch: scaled unknowns z (n + 1,), unit tangent, Jacobian (n, n + 1) of the equations, and of its orbit monodromy, contacts,
+    rows (k, 2d) and slips that vanish."""
 
     z: np.ndarray
     tangent: np.ndarray
@@ -68,6 +69,7 @@ class Point(NamedTuple):
     evaluations: int
     contacts: OrbitContacts
     rows: np.ndarray
+    slips: OrbitSlips = OrbitSlips()
 
 
 class Family:
@@ -239,8 +241,8 @@ class Family:
             return None
         return found._replace(tangent=found.tangent * np.sign(found.tangent[-1] * point.tangent[-1]))
 
-    def contacts(self, z: np.ndarray) -> tuple[OrbitContacts, np.ndarray]:
-        """`OrbitContacts` and rows of the orbit at z."""
+    def contacts(self, z: np.ndarray) -> tuple[OrbitContacts, np.ndarray, OrbitSlips]:
+        """`OrbitContacts`, rows and `OrbitSlips` of the orbit at z."""
         program, data = self.program, self.at(z).take(0)
         motion = solve(
             program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.rows, args=data.args,
@@ -253,7 +255,7 @@ class Family:
         found = _contacts(
             np.asarray(gap)[:-1], np.asarray(diagonal)[:-1], impulse, np.asarray(data.e), approach, timing
         )
-        return found, rows
+        return found, rows, OrbitSlips() if program.problem.slip is None else orbit_slips(program.problem, motion, data)
 
 
 def _observer(problem: Problem) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -138,7 +139,9 @@ def slips(
     lanes = (0, 0, 0, jax.tree.map(lambda axis: None if axis < 0 else 0, axes), {x: mu[1] for x, mu in own.items()})
     numbers = {name: mu[0] for name, mu in own.items()}
     ends = solution.timing is not None and solution.timing.scheme == "EventCorrected"
-    before, after, size, limit, static = (np.asarray(x) for x in _look(problem, lanes, ends, t, q, v, args, numbers))
+    leaves, structure = jax.tree.flatten(lanes, is_leaf=lambda x: x is None)
+    looked = _look(problem, tuple(leaves), structure, ends, t, q, v, args, numbers)
+    before, after, size, limit, static = (np.asarray(x) for x in looked)
 
     given = np.diff(along, axis=1)  # of each step, as all that follows
     pushed = np.diff(impulse, axis=1)
@@ -170,8 +173,14 @@ def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None
     return (mu, 0) if by_lane else (mu[0] if np.ndim(mu) == 2 else mu, None)
 
 
-def _look(problem: Problem, lanes: Any, ends: bool, t: Any, q: Any, v: Any, args: Any, mu: Any) -> tuple[Array, ...]:
-    """Of every step of every lane, at its ``ends`` or where `MoreauJean` has it: slips (B, n, m, k) before and after, the largest terms that they consist of (B, n, m), mu (B, 1, m) and static friction by it."""
+@partial(jax.jit, static_argnames=("lanes", "structure", "ends"))
+def _look(
+    problem: Problem, lanes: tuple, structure: Any, ends: bool, t: Any, q: Any, v: Any, args: Any, mu: Any
+) -> tuple[Array, ...]:
+    """Of every step of every lane, at its ``ends`` or where `MoreauJean` has it: slips (B, n, m, k) before and after, the largest terms that they consist of (B, n, m), mu (B, 1, m) and static friction by it.
+
+    ``lanes`` are the leaves, in a tree of ``structure``, that tell the axes of (t, q, v, args, mu).
+    """
 
     def steps(t: Array, q: Array, v: Array, args: Any, mu: Any) -> tuple[Array, ...]:
         own = problem.replace(**mu) if mu else problem
@@ -189,7 +198,7 @@ def _look(problem: Problem, lanes: Any, ends: bool, t: Any, q: Any, v: Any, args
         excess = jnp.ones_like(sliding) if static is None else jnp.where(sliding > 0, static / sliding, 1)
         return *found, sliding[None], excess[None]
 
-    return jax.jit(jax.vmap(steps, in_axes=lanes))(t, q, v, args, mu)
+    return jax.vmap(steps, in_axes=jax.tree.unflatten(structure, lanes))(t, q, v, args, mu)
 
 
 def _events(t: np.ndarray, modes: np.ndarray, slip: np.ndarray, load: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.linalg import expm
+from scipy.optimize import brentq, minimize_scalar
 
 import jaximpact as ji
 from jaximpact import analysis, catalogue
@@ -61,6 +62,50 @@ def test_a_branch_of_motions_that_turn_round():
     turn = ji.solve(SHAKEN, branch.q[-1], branch.v[-1], t1=PERIOD(last), steps=1000, args=last, scheme=SCHEME)
     assert np.max(np.abs(turn.q[:, 0])) == pytest.approx(den_hartog(last["frequency"])[0], abs=2e-4)
     assert list(turn.slips(SHAKEN, args=last).kind) == ["reversal", "reversal"]
+
+
+def test_rests_begin_where_friction_would_hold_a_turn():
+    """With more friction the contact rests at both turns: from where it balances spring and force at a turn, mu g = r^2 x(mu) for the amplitude x."""
+    r = 1.5
+    start = ji.solve(
+        SHAKEN, [den_hartog(r)[0], 0.0], [0.0, 0.0], t1=15 * PERIOD({"frequency": r}), steps=15 * 200, args={"frequency": r}, scheme=SCHEME,
+        save="final",
+    )  # fmt: skip
+    branch = analysis.continue_orbit(
+        SHAKEN, start.q[-1], start.v[-1], parameter="friction", bounds=(RUB / G, 0.8 / G), period=PERIOD, steps=200,
+        args={"frequency": r}, scheme=SCHEME, step=0.1,
+    )  # fmt: skip
+    damping = np.sin(np.pi / r) / (r * (1 + np.cos(np.pi / r)))
+    balance = r**2 * FORCE / (r**2 - 1) / np.sqrt(1 + r**4 * damping**2) / G
+    assert branch.ended == "bounds"
+    assert [(event.kind, event.detail) for event in branch.events] == [("end of sticking", "reversal")] * 2
+    # of second order in the step of 2 pi / 200: 8e-5 off, 2e-5 with 400 steps
+    np.testing.assert_allclose([event.parameter for event in branch.events], balance, rtol=2e-4)
+
+
+def test_stick_slip_ends_where_the_swing_only_just_reaches_the_belt():
+    """With a damper the body leaves the belt at mu_s, swings, and is as fast as the belt again for slow belts alone."""
+    damping, w2, limits = 0.3, ARGS["stiffness"], [ARGS[mu] * G for mu in ("friction", "static_friction")]
+    damped = BELT.problem.replace(
+        force=lambda t, q, v, args: jnp.stack([-args["stiffness"] * q[0] - damping * v[0], -args["gravity"] + 0 * q[1]])
+    )
+    flow = np.array([[0.0, 1.0], [-w2, -damping]])
+    centre = limits[0] / w2
+
+    def fastest(belt):
+        """By how much a swing from break-away is faster than the belt at most."""
+        leaves = np.array([(limits[1] - damping * belt) / w2 - centre, belt])
+        speed = lambda t: (expm(flow * t) @ leaves)[1]
+        turn = np.pi / np.sqrt(w2 - damping**2 / 4)
+        return -minimize_scalar(lambda t: -speed(t), bounds=(turn, 2.2 * turn), method="bounded").fun - belt
+
+    last, belt = brentq(fastest, 0.3, 1.0), 0.4
+    branch = analysis.continue_orbit(
+        damped, [centre, 0.0], [-0.57, 0.0], args=ARGS | {"belt": belt}, parameter="belt", bounds=(0.3, 0.8), period=2.2,
+        surface=lambda t, q, v, args: centre - q[0], steps=400, scheme=SCHEME,
+    )  # fmt: skip
+    assert branch.ended == "end of sticking" and branch.events[-1].detail == "slip"
+    assert branch.events[-1].parameter == pytest.approx(last, rel=3e-4)  # 400 steps leave some (2 pi/400)^2
 
 
 def test_a_branch_of_stick_slip():

@@ -1,0 +1,89 @@
+"""Where the contacts of an orbit with friction come to rest or turn round, and how near each is to the other."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..mechanics.contact.cones import STICK, length
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.frictional import Balance
+from ..results import Solution
+from .slips import REVERSAL, STOP, slips
+
+
+class OrbitSlips(NamedTuple):
+    """Slips that vanish in one period.
+
+    Attributes:
+        room: (n,), increasing: of the force that would hold a contact where its slip vanishes, what is left up to the limit of friction, as
+            a share of that limit; a contact rests where it is positive, and turns round where it is negative.
+        square: smallest square of the rate at which a slip comes to rest [square of velocity over time], inf where none does.
+    """
+
+    room: np.ndarray = np.zeros(0)
+    square: float = np.inf
+
+    @property
+    def turns(self) -> int:
+        """How many of the slips turn round rather than rest."""
+        return int(np.sum(self.room < 0))
+
+
+def orbit_slips(problem: Problem, solution: Solution, data: Motion) -> OrbitSlips:
+    """`OrbitSlips` of a closed orbit that holds every step."""
+    found = slips(problem, solution, args=data.args, friction=data.friction, static_friction=data.static_friction)
+    zeros = np.flatnonzero(np.isin(found.kind, (STOP, REVERSAL)))
+    if zeros.size == 0:
+        return OrbitSlips()
+    t, q, v = (np.asarray(x) for x in (solution.t, solution.q, solution.v))
+    # the last two steps before, across the section where need be: rows -1 and 0 are one
+    n = len(t) - 1
+    last, before, earlier = ((found.row[zeros] - back) % n for back in (1, 2, 3))
+    share, square = _vanishing(*(found.velocity[row, found.contact[zeros]] for row in (last, before, earlier)))
+    h = float(t[1] - t[0])
+    begin = t[found.row[zeros] - 1]
+    state = (begin + share * h, *_ahead(share, (q[last], v[last]), (q[before], v[before]), (q[earlier], v[earlier])))
+    modes = found.modes[found.row[zeros] - 1]
+    room = _rooms(data.stated_in(problem), *state, data.args, found.contact[zeros], modes)
+    square = np.where(found.kind[zeros] == STOP, square, np.inf) / h**2
+    return OrbitSlips(np.sort(np.asarray(room)), float(np.min(square)))
+
+
+def _vanishing(last: np.ndarray, before: np.ndarray, earlier: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Share of a step after which a slip vanishes, and the square of its change in a step there, (n,), from slips (n, k) of three rows.
+
+    Of a parabola the square is what it is at a row less twice the curvature times the slip: it is known, and smooth, where slip only just vanishes.
+    """
+    x, y, z = (np.linalg.norm(slip, axis=1) for slip in (last, before, earlier))
+    bend = x - 2 * y + z
+    slope = x - y + 0.5 * bend
+    square = slope**2 - 2 * bend * x
+    falls = np.sqrt(np.maximum(square, 0)) - slope
+    return np.clip(2 * x / np.where(falls > 0, falls, np.inf), 0, 1), square
+
+
+def _ahead(share: np.ndarray, *states: tuple) -> tuple[np.ndarray, ...]:
+    """Values at a ``share`` (n,) of a step behind the first of three states, a step apart, by the parabola through them."""
+    s = share[:, None]
+    return tuple(x + s * (x - y) + 0.5 * s * (s + 1) * (x - 2 * y + z) for x, y, z in zip(*states, strict=True))
+
+
+@jax.jit
+def _rooms(problem: Problem, t: Array, q: Array, v: Array, args: Any, contact: Array, modes: Array) -> Array:
+    """`OrbitSlips.room` (n,), not sorted, of contacts at states (n, ...), of which others are in ``modes`` (n, m)."""
+
+    def one(t: Array, q: Array, v: Array, contact: Array, modes: Array) -> Array:
+        here = Balance.at(problem, t, q, v, args)
+        cones, others = here.cones, jnp.arange(len(modes)) != contact
+        towards = jnp.where(others[:, None], here.slipping(jnp.zeros(len(modes), q.dtype)), 0)
+        x = cones.in_modes(jnp.zeros_like(cones.offset), jnp.where(others, modes, STICK), towards)
+        limit = cones.at_rest * x[:, 0]
+        return ((limit - length(x[:, 1:])[:, 0]) / jnp.where(limit > 0, limit, 1))[contact]
+
+    return jax.vmap(one)(t, q, v, contact, modes)
