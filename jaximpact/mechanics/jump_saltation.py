@@ -14,16 +14,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from ..jaxtools.derivative_rules import graft
-from .jump_search import SLIGHT
 from .linearisation import Metric, acceleration
 from .motion import Motion
 from .problem import Problem
 from .schemes.base import Scheme, State
+from .schemes.borders import jumps_beyond
 from .schemes.corrected import FREE, LASTING, Tracked, end
 from .schemes.pieces import Pieces
 from .switch_kinds import Sides
@@ -157,38 +156,7 @@ def missed(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array,
     turns &= jnp.min(level, axis=0) <= MISS * bend * reach**2
     near = jnp.where(struck, level[0] + reach * rate[0] < 0, turns)
     near |= (after.n >= motion.steps) & (level[1] + reach * rate[1] < 0)
-    return _jumps_beyond(pieces, sides, near & (pieces.open | clock), here, args)
-
-
-def _jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, Array, Array], args: Any) -> Array:
-    """Whether the force or the mass jumps on one of the surfaces whose levels are ``near`` zero (k,) at a place on given sides, ().
-
-    On a surface that is stated it does, for all that is known.
-    """
-
-    def jumps(one: Array) -> Array:
-        def level(here: tuple[Array, Array, Array]) -> Array:
-            return jnp.sum(jnp.where(one, pieces.levels(sides, *here, args), 0))
-
-        value, slope = jax.value_and_grad(level)(here)
-        square = sum(jnp.sum(x * x) for x in slope)
-        there = tuple(x - value / jnp.where(square > 0, square, 1) * dx for x, dx in zip(here, slope, strict=True))
-        across = pieces.switches.measured(sides, *here, args)[1]
-        beyond = pieces.moved(pieces.start(*here, args)._replace(sides=sides, across=across), one)
-        frozen = lambda x: pieces.switches.frozen(x[0], *x[1], args)
-        of = [(x, y) for y in (there, here) for x in (sides, beyond)]
-        values = lax.map(frozen, jax.tree.map(lambda *x: jnp.stack(x), *of))
-        # the difference of two continuations: across a kink it is zero on the surface
-        found = [
-            jnp.any(jnp.abs(y - x) > 0.5 * jnp.abs(b - a) + SLIGHT * (jnp.abs(x) + jnp.abs(y))) for x, y, a, b in values
-        ]
-        return jnp.any(jnp.stack(found))
-
-    def of_all() -> Array:
-        each = lambda one: lax.cond(jnp.any(one & near), jumps, lambda _: jnp.zeros((), bool), one)
-        return jnp.any(near[pieces.stated]) | jnp.any(lax.map(each, jnp.eye(pieces.count, dtype=bool)))
-
-    return lax.cond(jnp.any(near), of_all, lambda: jnp.zeros((), bool))
+    return jumps_beyond(pieces, sides, near & (pieces.open | clock), here, args)
 
 
 def salted(pieces: Pieces, motion: Motion, step: tuple[Any, Any], passage: Passage) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -20,8 +21,10 @@ from .motion import Motion
 from .problem import Problem
 from .schemes.base import Scheme, Traits, time_of
 from .schemes.corrected import FREE, IMPACT, REBOUND
+from .schemes.crossings import located_pieces
 from .schemes.pieces import Pieces
 from .status import Status, as_status
+from .switch_kinds import Sides
 from .switches import (
     Switches,
     depends_on_data,
@@ -54,6 +57,8 @@ def across_jumps(
     before, after = step
     # t0 stands for any time: where nothing can jump no operation is made
     somewhere = (motion.t0, before.q, before.v, motion.args)
+    if scheme.traits.locates and getattr(before, "where", None) is not None:
+        return _beside_located(problem, scheme, motion, step, impulses, told, clock)
     of_force = force_switches(problem, *somewhere, depends_on_path if clock else depends_on_data)
     of_gaps = gap_switches(problem, motion.t0, before.q, motion.args)
     if of_force is None and of_gaps is None:
@@ -81,6 +86,31 @@ def across_jumps(
     if of_gaps is not None:
         found = found | jumped(TouchingRates(of_gaps, touching), start, end, (args,), size_of_terms(problem, args))
     return new, as_status(found | told, Status.DERIVATIVE_JUMP)
+
+
+def _beside_located(
+    problem: Problem,
+    scheme: Scheme,
+    motion: Motion,
+    step: tuple[Any, Any],
+    impulses: tuple[Array, Array],
+    told: Array,
+    clock: bool,
+) -> tuple[Any, Array] | None:
+    """As `across_jumps`, of a step whose states know on which pieces of the force they are: of what jumps within those pieces."""
+    before, after = step
+    pieces = located_pieces(problem, motion.t0, before.q, before.v, motion.args)
+    assert pieces is not None
+    plain = before._replace(where=None), after._replace(where=None)
+
+    def bits(sides: Sides) -> Array | None:
+        found = across_jumps(pieces.on(sides), scheme, motion, plain, impulses, told, clock, again=True)
+        return None if found is None else found[1]
+
+    if jax.eval_shape(bits, before.where.sides) is None:
+        return None
+    found = lax.map(bits, jax.tree.map(lambda *x: jnp.stack(x), before.where.sides, after.where.sides))
+    return after, found[0] | found[1]
 
 
 def _jump_or_passage(

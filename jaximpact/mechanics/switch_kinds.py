@@ -23,6 +23,7 @@ class Kind(NamedTuple):
             there are no such functions. Where a side is not one for each number, as the order of several, its axis has length 1.
         across: the sides beyond the nearest border.
         definite: as ``side``, where a border itself belongs to one of the sides that it parts; None where ``side`` is so.
+        kinks: whether it only kinks: across its borders its results are continuous.
     """
 
     side: Callable[..., Sides]
@@ -30,6 +31,7 @@ class Kind(NamedTuple):
     levels: Callable[..., list] | None = None
     across: Callable[..., Sides] | None = None
     definite: Callable[..., Sides] | None = None
+    kinks: bool = False
 
 
 def apply(eqn: Any, *values: Any) -> list:
@@ -72,7 +74,7 @@ def _of_two(compare: Callable, value: Callable) -> Kind:
     """Of the larger or smaller of two, the second of which is taken where the first ``compare`` so with it."""
     sign = 1 if compare is jnp.greater else -1
     levels = lambda eqn, sides, x, y: [_signed(sides[0], sign * (x - y))]
-    return Kind(lambda eqn, x, y: [compare(x, y)], value, levels, _not)
+    return Kind(lambda eqn, x, y: [compare(x, y)], value, levels, _not, kinks=True)
 
 
 # integers of real numbers: a level is the product of the distances from the two borders
@@ -161,7 +163,7 @@ def _extreme(sign: int, discrete: bool = False) -> Kind:
         x = sign * _along_last(eqn, x)
         return [jnp.argmax(jnp.where(own(sides, x), -jnp.inf, x), axis=-1).astype(sides[0].dtype)]
 
-    return Kind(side, value, levels, across)
+    return Kind(side, value, levels, across, kinks=not discrete)
 
 
 def _order(eqn: Any, *operands: Array) -> Sides:
@@ -246,13 +248,14 @@ _ABS = Kind(
     lambda eqn, sides, x: [jnp.where(sides[0], -x, x)],
     lambda eqn, sides, x: [_signed(sides[0], -x)],
     _not,
+    kinks=True,
 )
 
 KINKS = {
     "abs": _ABS,
     "max": _of_two(jnp.less, lambda eqn, sides, x, y: [jnp.where(sides[0], y, x)]),
     "min": _of_two(jnp.greater, lambda eqn, sides, x, y: [jnp.where(sides[0], y, x)]),
-    "clamp": Kind(_beyond, _clamp_value, _clamp_levels, _not),
+    "clamp": Kind(_beyond, _clamp_value, _clamp_levels, _not, kinks=True),
     "rem": _REMAINDER,
     "atan2": Kind(_turns, _angle, _angle_levels, _angle_across),
     "sort": Kind(_order, _take_order, _order_levels, _swapped),

@@ -25,14 +25,16 @@ Mark = Callable[[int], bool]
 
 
 class Reported(NamedTuple):
-    """Which switches count: those whose operands' mark is ``moving``, and, if ``levels`` are asked for, have these."""
+    """Which switches count: those whose operands' mark is ``moving``, and, if ``levels`` are asked for, have these; all of them, or without
+    those that only kink."""
 
     moving: Mark
     levels: bool = False
+    kinks: bool = True
 
     def counts(self, kind: Kind) -> bool:
         """Whether an operation is a switch that counts."""
-        return kind.levels is not None or not self.levels
+        return (kind.levels is not None or not self.levels) and (self.kinks or not kind.kinks)
 
 
 class Walk:

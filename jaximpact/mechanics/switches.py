@@ -34,6 +34,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..jaxtools.argument_checks import is_traced
+from ..jaxtools.jaxpr_tools import depends_on
 from .switch_kinds import Sides
 from .switch_walks import (
     DATA,
@@ -76,13 +77,15 @@ class Switches:
         moving: Sequence[int],
         reported: Mark = depends_on_path,
         levels: bool = False,
+        kinks: bool = True,
     ) -> Switches | None:
-        """The switches of a function at operands of these shapes, with ``levels`` those alone that have these; None if it has none."""
+        """The switches of a function at operands of these shapes, with ``levels`` those alone that have these, and with or without those that
+        only kink; None if it has none."""
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*operands)
         if not may_switch(closed):
             return None
         marks = [m for m, x in zip(moving, operands, strict=True) for _ in jax.tree.leaves(x)]
-        found = cls(closed, jax.tree.structure(shape), marks, Reported(reported, levels))
+        found = cls(closed, jax.tree.structure(shape), marks, Reported(reported, levels, kinks))
         return found if jax.eval_shape(lambda: found.sides(*operands)) else None
 
     def both(self, *operands: Any) -> tuple[Any, Sides]:
@@ -191,7 +194,14 @@ def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), 
 
 
 def force_switches(
-    problem: Any, t: Array, q: Array, v: Array, args: Any, reported: Mark = depends_on_data, levels: bool = False
+    problem: Any,
+    t: Array,
+    q: Array,
+    v: Array,
+    args: Any,
+    reported: Mark = depends_on_data,
+    levels: bool = False,
+    kinks: bool = True,
 ) -> Switches | None:
     """Switches of a problem's force and of its mass matrix, as functions of (t, q, v, args); before them those that it states."""
 
@@ -202,16 +212,25 @@ def force_switches(
             found = [jnp.where(above, found[0], found[0])]  # nothing but what the search sees
         return [*found, jnp.asarray(problem.mass(q, args), q.dtype)] if callable(problem.mass) else found
 
-    return Switches.of(function, (t, q, v, args), (TIME, STATE, STATE | SPEED, DATA), reported, levels)
+    return Switches.of(function, (t, q, v, args), (TIME, STATE, STATE | SPEED, DATA), reported, levels, kinks)
 
 
-def stated_switches(problem: Any, t: Array, q: Array, v: Array, args: Any) -> Switches | None:
+def depends_on_place(mark: int) -> bool:
+    """Mark of values that depend on the time or the position, and not on the velocity."""
+    return depends_on_path(mark) and not mark & SPEED
+
+
+def stated_switches(
+    problem: Any, t: Array, q: Array, v: Array, args: Any, reported: Mark = depends_on_path, kinks: bool = True
+) -> Switches | None:
     """Those alone that a problem states, a function that is true on the positive sides; the last of the sides are those of the surfaces."""
     if problem.switches is None:
         return None
     positive = lambda t, q, v, args: problem.switch_values(t, q, v, args) > 0
     operands = (t, q, v, args), (TIME, STATE, STATE | SPEED, DATA)
-    return Switches.of(positive, *operands, depends_on_path, levels=True)
+    if not reported(STATE | SPEED) and depends_on(positive, operands[0], (2,)):
+        return None
+    return Switches.of(positive, *operands, reported, levels=True, kinks=kinks)
 
 
 def gap_switches(problem: Any, t: Array, q: Array, args: Any) -> Switches | None:

@@ -167,7 +167,7 @@ def check_switches(problem: Problem, scheme: Scheme, shape_of: Callable, q0: Arr
         return
     if not scheme.traits.resets:
         raise ValueError(
-            f"{type(scheme).__name__} makes no resets: use EventDriven(), which locates their times, or state one that is an impact as a "
+            f"{type(scheme).__name__} makes no resets: use EventDriven() or EventCorrected(), which locate their times, or state one that is an impact as a "
             "constraint with restitution"
         )
     if problem.joints is not None:

@@ -96,9 +96,11 @@ def test_jump_of_a_force_is_told_or_right(scheme, name):
         assert int(found.status) & int(told)
         return
     right = ji.sensitivities(problem, q0, v0, steps=3, scheme=ji.EventDriven(), **options)
-    assert right.trusted and scheme != SCHEMES[2]
+    assert right.trusted
+    # of h times the speed and the forces, or its square where jumps are located
+    atol = 3e-4 if scheme == SCHEMES[2] else 0.03
     for x, y in zip(jax.tree.leaves(found.jacobian), jax.tree.leaves(right.jacobian), strict=True):
-        np.testing.assert_allclose(x, y, atol=0.03)  # of h times the speed and the forces
+        np.testing.assert_allclose(x, y, atol=atol)
 
 
 @over(SCHEMES)
@@ -111,18 +113,17 @@ def test_kink_of_a_force_is_no_jump(scheme, name):
 
 
 def test_wrong_derivative_across_a_jump_is_not_trusted():
-    force, located = JUMPS["where"], SCHEMES[2]
-    found = ji.sensitivities(ji.Problem(force), [-1.0], [1.0], t1=1.5, h=0.01, args=0.5, wrt="q0", scheme=located)
-    # q = 1/2 - 1/8 and v = 1/2 at t1; the jump's time is -q0/v0: dq/dq0 = 1/2 and dv/dq0 = -1, which is not what is given
-    assert abs(found.jacobian["q"]["q0"][0, 0] - 1.0) < 1e-12 and not found.trusted
+    """Of a surface of the velocity, which `EventCorrected` does not locate."""
+    turned = ji.Problem(lambda t, q, v, args: -1.0 - jnp.where(v > 0, 1.0, 0.0))
+    found = ji.sensitivities(turned, [0.0], [1.0], t1=1.0, h=0.01, wrt="v0", scheme=SCHEMES[2])
+    # at rest at v0 / 2, then a fall: dv/dv0 = 1/2, which is not what is given
+    assert abs(found.jacobian["v"]["v0"][0, 0] - 0.5) > 0.1 and not found.trusted
     assert "jumped" in found.describe_status()
     value, status = jax.jacfwd(
-        lambda q: (lambda s: (s.q[-1, 0], s.status))(
-            ji.solve(ji.Problem(force), q, [1.0], t1=1.5, steps=150, args=0.5, scheme=located)
-        ),
+        lambda v: (lambda s: (s.v[-1, 0], s.status))(ji.solve(turned, [0.0], v, t1=1.0, steps=100, scheme=SCHEMES[2])),
         has_aux=True,
-    )(jnp.array([-1.0]))
-    assert abs(value[0] - 1.0) < 1e-12 and int(status) & ji.Status.DERIVATIVE_JUMP
+    )(jnp.array([1.0]))
+    assert abs(value[0] - 0.5) > 0.1 and int(status) & ji.Status.DERIVATIVE_JUMP
 
 
 def test_values_alone_have_no_doubts():
@@ -133,11 +134,11 @@ def test_values_alone_have_no_doubts():
 
 @pytest.mark.parametrize("wrt", ["q0", "t0", "t1"])
 def test_fixed_time_of_a_jump_matters_to_derivatives_by_time(wrt):
-    # F = 1 up to t = .4, then -1: dv/dt1 = -1, which is given as the mean force
+    # F = 1 up to t = .4, then -1: dv/dt1 = -1, not the mean force
     options = {"args": 0.5, "scheme": SCHEMES[2]}
     found = ji.sensitivities(ji.Problem(KINKS["fixed time"]), [0.0], [1.0], t1=1.0, h=0.01, wrt=wrt, **options)
     right = {"q0": 0.0, "t0": -1.0, "t1": -1.0}[wrt]
-    assert found.trusted == (wrt == "q0") == (abs(found.jacobian["v"][wrt].item() - right) < 1e-9)
+    assert found.trusted and abs(found.jacobian["v"][wrt].item() - right) < 1e-9
     # and by jax's own transformations
     y = {"q0": jnp.zeros(1), "t0": jnp.zeros(()), "t1": jnp.ones(())}
 
@@ -147,7 +148,7 @@ def test_fixed_time_of_a_jump_matters_to_derivatives_by_time(wrt):
         return found.v[-1, 0], found.status
 
     _, status = jax.jacfwd(final, has_aux=True)(y[wrt])
-    assert (int(status) == 0) == (wrt == "q0")
+    assert int(status) == 0
 
 
 @pytest.mark.parametrize(
@@ -157,9 +158,9 @@ def test_fixed_time_of_a_jump_matters_to_derivatives_by_time(wrt):
 def test_kinks_and_jumps_of_lanes_are_told_apart(execution, dtype):
     # each lane has its own: lanes that jump, kink and do neither
     def force(t, q, v, args):
-        return -jnp.where(q > args["at"], 1 + args["jump"], 1.0) - jnp.abs(q - args["kink"])
+        return -jnp.where(v > args["at"], 1 + args["jump"], 1.0) - jnp.abs(q - args["kink"])
 
-    lanes = {"at": [0.0, 0.0, 9.0, 0.2], "jump": [0.5, 0.0, 1.0, 1.0], "kink": [-0.5, -0.5, 9.0, -0.5]}
+    lanes = {"at": [1.0, 1.0, 9.0, 1.2], "jump": [0.5, 0.0, 1.0, 1.0], "kink": [-0.5, -0.5, 9.0, -0.5]}
     lanes = {k: np.array(x) for k, x in lanes.items()}
     found = ji.sensitivities(
         ji.Problem(force), np.full((4, 1), -1.0, dtype), np.full((4, 1), 2.0, dtype), t1=dtype(1.0),
@@ -241,10 +242,15 @@ def test_kink_of_a_gap_counts_in_contact(scheme, name):
     assert (ji.Status.DERIVATIVE_JUMP in status) == jumps or ji.Status.PROJECTION_NOT_CONVERGED in status
 
 
-def test_mass_that_jumps_is_told():
-    for step, jumps in ((where_positive, True), (jax.nn.relu, False)):
-        cart = ji.Problem(lambda t, q, v, args: -q, mass=lambda q, args, step=step: jnp.diag(1.0 + step(q)))
-        assert status_of(cart, [-1.0], [1.0], SCHEMES[2]) == (ji.Status.DERIVATIVE_JUMP if jumps else 0)
+@pytest.mark.parametrize("step", [where_positive, jax.nn.relu])
+def test_mass_that_jumps_is_located(step):
+    cart = ji.Problem(lambda t, q, v, args: -q, mass=lambda q, args: jnp.diag(1.0 + step(q)))
+    options = {"t1": 1.5, "wrt": "q0"}
+    found = ji.sensitivities(cart, [-1.0], [1.0], h=0.01, scheme=SCHEMES[2], **options)
+    right = ji.sensitivities(cart, [-1.0], [1.0], steps=3, scheme=ji.EventDriven(), **options)
+    assert found.trusted
+    for output in ("q", "v"):
+        np.testing.assert_allclose(found.jacobian[output]["q0"], right.jacobian[output]["q0"], atol=3e-4)  # of h^2
 
 
 @over(SCHEMES)

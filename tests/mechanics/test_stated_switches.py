@@ -41,20 +41,30 @@ def test_a_hidden_jump_is_crossed_where_it_is_stated():
     assert status == 0
 
 
-@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.MoreauJean(), ji.EventCorrected()])
-def test_schemes_that_locate_no_switches_trust_no_wrong_derivative_across_one(scheme):
+@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.MoreauJean()])
+def test_schemes_that_keep_their_steps_trust_no_wrong_derivative_across_one(scheme):
     """dq/dq0 = 1 - (t1 - t) with t = 1.003, where that is known as well as it has to be, for which h = .1 is too large."""
     of = lambda h: ji.sensitivities(JUMP, [-1.003], [1.0], t1=1.5, h=h, wrt="q0", scheme=scheme)
     assert int(of(0.1).status) & Status.DERIVATIVE_JUMP
     fine = of(0.01)
-    right = abs(fine.jacobian["q"]["q0"].item() - 0.503) < 0.01  # of h
-    assert fine.trusted == right == (scheme != ji.EventCorrected())
+    assert fine.trusted and abs(fine.jacobian["q"]["q0"].item() - 0.503) < 0.01  # of h
+
+
+def test_event_corrected_crosses_a_hidden_jump_where_it_is_stated():
+    """Exactly, as the force is constant on both sides."""
+    value, dq, dv, status = derivatives(
+        JUMP, [-1.003], [1.0], ("q0", "v0"), t1=1.5, steps=15, scheme=ji.EventCorrected()
+    )
+    rest = 1.5 - 1.003
+    np.testing.assert_allclose([value["q"][0], value["v"][0]], [rest - rest**2 / 2, 1 - rest], atol=1e-14)
+    np.testing.assert_allclose([dq["q0"], dv["q0"], dv["v0"]], [1 - rest, -1.0, 1 - 1.003], atol=1e-12)
+    assert status == 0
 
 
 # hysteresis: a relay, whose mode 1 or -1 is a coordinate at rest that resets set
 
 
-def relay(x):
+def relay(x, scheme=SCHEME):
     """Place at t1 of q'' = -a mode from q = 0, mode = -1 with the speed v0: the mode is 1 from q = d upwards, -1 from q = -d downwards."""
     v0, a, d, t1 = x
 
@@ -67,7 +77,8 @@ def relay(x):
 
     ends = lambda t, q, v, args: jnp.stack([q[0] - d, q[0] + d])
     problem = ji.Problem(force, switches=ends, reset=reset)
-    found = ji.solve(problem, [0.0, -1.0], jnp.stack([v0, 0 * v0]), t1=t1, steps=3, save="final")
+    start = [0.0, -1.0], jnp.stack([v0, 0 * v0])
+    found = ji.solve(problem, *start, t1=t1, steps=20, scheme=scheme, save="final")
     return found.q[-1, 0], (found.q[-1, 0], found.status)
 
 
@@ -88,16 +99,19 @@ def relay_exact(x):
 RELAY = jnp.array([0.5, 1.0, 0.1, 3.0])
 
 
-def test_a_relay_with_a_dead_band():
-    """Both ends are passed both ways; numbers that the functions close over are differentiated too."""
-    slopes, (place, status) = jax.jacfwd(relay, has_aux=True)(RELAY)
+@pytest.mark.parametrize("scheme", [SCHEME, ji.EventCorrected()], ids=repr)
+def test_a_relay_with_a_dead_band(scheme):
+    """Both ends are passed both ways; numbers that the functions close over are differentiated too. The force is constant on each side, for which both
+    schemes are exact."""
+    slopes, (place, status) = jax.jacfwd(lambda x: relay(x, scheme), has_aux=True)(RELAY)
     assert place == pytest.approx(float(relay_exact(RELAY)), abs=1e-12) and status == 0
     np.testing.assert_allclose(slopes, jax.grad(relay_exact)(RELAY), atol=1e-12)
 
 
 @pytest.mark.slow
-def test_second_derivatives_across_resets():
-    found = jax.jacfwd(jax.jacfwd(lambda x: relay(x)[0]))(RELAY)
+@pytest.mark.parametrize("scheme", [SCHEME, ji.EventCorrected()], ids=repr)
+def test_second_derivatives_across_resets(scheme):
+    found = jax.jacfwd(jax.jacfwd(lambda x: relay(x, scheme)[0]))(RELAY)
     np.testing.assert_allclose(found, jax.hessian(relay_exact)(RELAY), atol=1e-11)
 
 
@@ -264,8 +278,13 @@ def test_wrong_statements_are_errors_in_words(fields, words):
 
 
 def test_schemes_that_make_no_resets_refuse_them():
-    with pytest.raises(ValueError, match=r"EventCorrected makes no resets: use EventDriven\(\)"):
-        ji.solve(ji.Problem(FALL, switches=PLACE, reset=BACK), [1.0], [0.0], t1=0.1, h=0.01, scheme=ji.EventCorrected())
+    def run(switches, scheme):
+        ji.solve(ji.Problem(FALL, switches=switches, reset=BACK), [1.0], [0.0], t1=0.1, h=0.01, scheme=scheme)
+
+    with pytest.raises(ValueError, match=r"MoreauJean makes no resets: use EventDriven\(\) or EventCorrected\(\)"):
+        run(PLACE, ji.MoreauJean())
+    with pytest.raises(ValueError, match=r"EventCorrected locates surfaces of t and q alone, and switches depend on v"):
+        run(lambda t, q, v, args: q + v, ji.EventCorrected())
 
 
 def test_switches_and_resets_are_part_of_a_problem():

@@ -130,6 +130,37 @@ def _resets(pieces: Pieces, near: Array) -> Array:
     return jnp.any(near[pieces.stated]) & (pieces.problem.reset is not None)
 
 
+def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, Array, Array], args: Any) -> Array:
+    """Whether the force or the mass jumps on one of the surfaces whose levels are ``near`` zero (k,) at a place on given sides, ().
+
+    On a surface that is stated it does, for all that is known.
+    """
+
+    def jumps(one: Array) -> Array:
+        def level(here: tuple[Array, Array, Array]) -> Array:
+            return jnp.sum(jnp.where(one, pieces.levels(sides, *here, args), 0))
+
+        value, slope = jax.value_and_grad(level)(here)
+        square = sum(jnp.sum(x * x) for x in slope)
+        there = tuple(x - value / jnp.where(square > 0, square, 1) * dx for x, dx in zip(here, slope, strict=True))
+        across = pieces.switches.measured(sides, *here, args)[1]
+        beyond = pieces.moved(pieces.start(*here, args)._replace(sides=sides, across=across), one)
+        frozen = lambda x: pieces.switches.frozen(x[0], *x[1], args)
+        of = [(x, y) for y in (there, here) for x in (sides, beyond)]
+        values = lax.map(frozen, jax.tree.map(lambda *x: jnp.stack(x), *of))
+        # the difference of two continuations: across a kink it is zero on the surface
+        found = [
+            jnp.any(jnp.abs(y - x) > 0.5 * jnp.abs(b - a) + SLIGHT * (jnp.abs(x) + jnp.abs(y))) for x, y, a, b in values
+        ]
+        return jnp.any(jnp.stack(found))
+
+    def of_all() -> Array:
+        each = lambda one: lax.cond(jnp.any(one & near), jumps, lambda _: jnp.zeros((), bool), one)
+        return jnp.any(near[pieces.stated]) | jnp.any(lax.map(each, jnp.eye(pieces.count, dtype=bool)))
+
+    return lax.cond(jnp.any(near), of_all, lambda: jnp.zeros((), bool))
+
+
 class Settled(NamedTuple):
     """Where a motion goes on (`Where`), with which velocity v (d,); status bits of what was crossed, and of what a motion that begins here has
     at its start."""
@@ -170,7 +201,7 @@ def settled(
     now = frozen((t, q, v, args))
     slack, none = jnp.zeros_like(t), jnp.zeros((len(pieces.steep),) * 2, bool)
     eps = ROUNDING * jnp.finfo(q.dtype).eps
-    level, terms = _levels_and_terms(pieces, where.sides, *now)
+    level, terms = levels_and_terms(pieces, where.sides, *now)
     spare = NOTHING * atol + eps * terms
     sides = pieces.switches.chosen(
         pieces.sides_of(jnp.abs(level) <= jnp.maximum(spare, where.allowed)), where.sides, *now
@@ -193,7 +224,7 @@ def settled(
     return lax.cond(jnp.any(close), decided, plain)
 
 
-def _levels_and_terms(pieces: Pieces, sides: list, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+def levels_and_terms(pieces: Pieces, sides: list, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
     """Levels (k,) and sizes of what they are made of: what they change with all of it, by parts that do not cancel each other."""
     levels = lambda t, q, v: pieces.levels(sides, t, q, v, args)
     level, terms = jax.jvp(levels, (t, q, v), (t, 0.618 * q, 1.618 * v))
@@ -227,7 +258,7 @@ def _decided(
         crossed = jnp.where(
             pieces.all_levels(jnp.ones(len(pieces.steep), bool)), pieces.all_levels(choice.crossed), crossed
         )
-    old, new = where.sides, _onto(pieces, where, crossed, hard, slides | (near & ~crossed), rate, a, span, now)
+    old, new = where.sides, sides_behind(pieces, where, crossed, hard, slides | (near & ~crossed), rate, a, span, now)
     # what stays on a border without sliding, as long as nothing moves, has the sides that the function itself has there
     idle = pieces.sides_of((level == 0) & (rate == 0) & ~(slides | hard | crossed))
     new = [jnp.where(i, x, y) for i, x, y in zip(idle, pieces.switches.sides(*now), new, strict=True)]
@@ -247,8 +278,8 @@ def _decided(
         (back > 0) & (_jumps(after, other) | _resets(pieces, near & ~slides & pieces.open)), Status.DERIVATIVE_JUMP
     )
     v = v + jnp.where(some, delay * (before - after), 0)
-    several = some & _jumps(before, after) & _several(pieces, old, crossed, main, now, rate)
-    status = as_status(several, Status.DERIVATIVE_SIMULTANEOUS)
+    at_once = some & _jumps(before, after) & several(pieces, old, crossed, main, now, rate)
+    status = as_status(at_once, Status.DERIVATIVE_SIMULTANEOUS)
     where = where._replace(sides=new, across=pieces.switches.measured(new, *now)[1])
     if steep:
         found, rates = pieces.each(where, t, q, v, closed, slack, args)
@@ -260,7 +291,7 @@ def _decided(
     return Settled(where, v, status, at_start)
 
 
-def _onto(
+def sides_behind(
     pieces: Pieces,
     where: Where,
     crossed: Array,
@@ -323,7 +354,7 @@ def _choice(
     return _Choice(rows, slides, of_all(pushed), of_all(crossed))
 
 
-def _several(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple, rate: Array) -> Array:
+def several(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple, rate: Array) -> Array:
     """Whether borders of different functions are crossed at once, ()."""
     if pieces.count < 2:
         return jnp.zeros((), bool)

@@ -7,7 +7,7 @@ A step follows, from event to event, the cubic path whose acceleration varies li
 r being what is left of the step and a the acceleration with the lasting contacts' reaction. An impact ends it where
 a gap f(t + s, q(s)) vanishes; that time is differentiated by the implicit function theorem, and with it everything that
 an impact does to a derivative (the saltation matrix) follows from automatic differentiation. A release ends it where the
-linearly varying force of a lasting contact vanishes.
+linearly varying force of a lasting contact vanishes, and a surface at which the force jumps where that is met (`crossings`).
 
 Reference: M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958), for
 the derivative at an impact. The scheme is this project's own: no convergence theorem covers it.
@@ -31,10 +31,12 @@ from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
 from .base import Info, JointInfo, Scheme, Traits, add_compensated, before, gradient_status, mass_status, zero_remainder
+from .crossings import AT_ONCE, SHORT, Ahead, Border, located_pieces, start_on_pieces
 from .event_friction import held_velocity, rubbing_step
 from .events import Event, View, behind, collide, impulses_of, lasting_at_end, noise, nonzero, persisting
 from .joints import put_on_joints
-from .paths import STEEP, Path, double_crossing, near_grazing
+from .paths import STEEP, Path, double_crossing, first_zero, near_grazing
+from .pieces import Pieces, Where
 
 
 class EventState(NamedTuple):
@@ -51,6 +53,7 @@ class EventState(NamedTuple):
     rests: Array | None = None
     breaks: Array | None = None
     force: Array | None = None
+    where: Where | None = None  # among the pieces of a force that jumps (`crossings`); None where none does
 
 
 class _Progress(NamedTuple):
@@ -67,6 +70,41 @@ class _Progress(NamedTuple):
     met: Array
     status: Array
     joints: JointInfo | None = None
+    where: Where | None = None
+
+
+class _Flight(NamedTuple):
+    """A path, and the views of its two ends; of contacts (m,) the forces there, those that push at its start, and those that are closed on it; and the ``border`` that is
+    met, None where the force has none."""
+
+    here: View
+    there: View
+    path: Path
+    push: Array
+    push_end: Array
+    pushing: Array
+    closed: Array
+    border: Border | None
+
+    def releases(self, never: Array) -> tuple[Array, Array]:
+        """Contacts (m,) that would pull at the end of the path, and when their forces, linear in time, vanish; ``never`` of others."""
+        there, push, push_end = self.there, self.push, self.push_end
+        loose = self.pushing & (
+            there.contacts.diagonal() * push_end < -noise(there.contacts, there.free, there.gap_acceleration)
+        )
+        return loose, jnp.where(loose, self.path.r * push / jnp.where(loose, push - push_end, 1), never)
+
+    def joint_impulse(self, s: Array) -> Any:
+        """Impulses (j,) of the joints in a time s of the path."""
+        force, force_end = self.here.joint_forces(self.push), self.there.joint_forces(self.push_end)
+        return s * (force + (0.5 * (s / nonzero(self.path.r))) * (force_end - force))
+
+    def opens(self) -> Array:
+        """Contacts (m,) without a force that may open on the way, where their surface curves away or a force changes."""
+        there = self.there
+        normal = there.contacts.velocity(there.free + there.contacts.jump(self.push_end)) + there.gap_acceleration
+        idle = self.closed & ~self.pushing
+        return idle & (normal > noise(there.contacts, there.free, there.gap_acceleration))
 
 
 @jax.tree_util.register_dataclass
@@ -80,9 +118,11 @@ class EventCorrected(Scheme):
     turns away, and has an impact if it turns towards it, at the end of the step: of first order there.
     Contacts that are met at once, up to round-off, meet one impact law together; where their gradients are orthogonal
     one after the other is the same, and keeps the derivative.
+    Where the force or the mass jumps on a surface of t and q, found or stated, that is an event too, and resets are made there; jumps on surfaces of v, and
+    all jumps where contacts rub, are not located, of which DERIVATIVE_JUMP tells.
 
     Attributes:
-        impacts: events (impacts and releases) located in one step. What still penetrates at its end is put back onto
+        impacts: events (impacts, releases and crossings of surfaces at which the force jumps) located in one step. What still penetrates at its end is put back onto
             its surface and reflected there: nothing is lost, but that step is first order, and the status says
             EVENTS_UNRESOLVED.
         newton: Newton iterations for the time of an impact, from the root of the gap's Taylor polynomial.
@@ -93,7 +133,7 @@ class EventCorrected(Scheme):
 
     @property
     def traits(self) -> Traits:
-        return Traits(locates=True, order=2, joints=True, approach=True, friction=True)
+        return Traits(locates=True, order=2, joints=True, approach=True, friction=True, resets=True)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
@@ -105,7 +145,11 @@ class EventCorrected(Scheme):
         zero = jnp.zeros((), jnp.int32)
         state = EventState(zero, q0, v0, at.closed & ~at.outward, before(motion), zero_remainder(q0))
         if problem.slip is None:
-            return state, Info.none(q0, v0, len(at.closed))
+            info, pieces = Info.none(q0, v0, len(at.closed)), located_pieces(problem, t0, q0, v0, args)
+            if pieces is None:
+                return state, info
+            where, status = start_on_pieces(pieces, motion, q0, v0)
+            return state._replace(where=where), info._replace(status=info.status | status)
         rubs = FrictionInfo.none(len(at.closed), problem.slip_velocity(t0, q0, v0, args).shape[1], q0.dtype)
         v0 = held_velocity(problem, t0, motion.h, q0, v0, state.closed, args)
         force = jnp.concatenate([contacts.gap[:, None], rubs.impulse], axis=1)
@@ -124,20 +168,21 @@ class EventCorrected(Scheme):
         zero = jnp.zeros((), q.dtype)
         none = jnp.zeros((), jnp.int32)
         progress = _Progress(zero, q, low, v, closed, jnp.zeros(m, q.dtype), zero, none, jnp.zeros(m, bool), none)
-        progress = progress._replace(joints=JointInfo.none(problem, q, motion.args))
+        progress = progress._replace(joints=JointInfo.none(problem, q, motion.args), where=state.where)
+        pieces = located_pieces(problem, motion.time(n), q, v, motion.args)
 
         def advance(carry: tuple[_Progress, Array], _: None) -> tuple[tuple[_Progress, Array], None]:
             progress, left = carry
-            moved = lambda p: self._segment(problem, law, motion, motion.time(n), r, p, left)
+            moved = lambda p: self._segment(problem, law, motion, pieces, motion.time(n), r, p, left)
             return (lax.cond(progress.elapsed < r, moved, lambda p: p, progress), left - 1), None
 
         # the impacts left are counted, not read from a sequence, which one kernel has no place for
-        count = self.impacts if m else 0
+        count = self.impacts if m or pieces is not None else 0
         found = lax.scan(advance, (progress, none + count), None, length=count + 1)[0][0]
-        _, q_new, low, v, closed, impulse, residual, events, met, status, joints = found
+        _, q_new, low, v, closed, impulse, residual, events, met, status, joints, where = found
         latest = jnp.where(jnp.any(met), lax.stop_gradient(motion.time(n) + r), latest)
         info = Info(q_new, (q_new - q) / r, impulse, jnp.any(impulse > 0), residual, events, status, joints)
-        return EventState(n + 1, q_new, v, closed, latest, low), info
+        return EventState(n + 1, q_new, v, closed, latest, low, where=where), info
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
         """Step without contact; invalid, as ``info.acts`` says, if a contact is closed or an event may lie in the step."""
@@ -145,8 +190,14 @@ class EventCorrected(Scheme):
         r = h if length is None else length
         n, q, v, closed, latest, low, *_ = state
         t = motion.time(n)
+        crosses = jnp.zeros((), bool)
+        pieces = located_pieces(problem, t, q, v, args)
+        if pieces is not None:
+            problem = pieces.on(state.where.sides)
         here = View.at(problem, t, q, v, args)
         a = here.free
+        if pieces is not None:
+            crosses = Ahead.of(pieces, state.where, Path(t, r, q, v, a, jnp.zeros_like(a), args), h).needs_step(motion)
         there = View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
         shift, v_new = Path(t, r, q, v, a, there.free - a, args).along(r)
         q_new, low = add_compensated(q, shift, low)
@@ -159,7 +210,8 @@ class EventCorrected(Scheme):
         event = closed | (problem.gaps(t + r, q_new, args) < -allowed) | double_crossing(taylor, r, closed, allowed)
         event |= near_grazing(taylor, r, h, closed, allowed)
         info = Info.none(q_new, (q_new - q) / r, closed.shape[0])
-        info = info._replace(acts=jnp.any(event), status=mass_status(Metric.at(problem, q_new, args)), joints=joints)
+        acts = jnp.any(event) if pieces is None else jnp.any(event) | crosses
+        info = info._replace(acts=acts, status=mass_status(Metric.at(problem, q_new, args)), joints=joints)
         info = info if joints is None else info._replace(status=info.status | bits)
         if problem.slip is not None:
             info = info._replace(friction=FrictionInfo.none(closed.shape[0], state.breaks.shape[1], q.dtype))
@@ -179,11 +231,47 @@ class EventCorrected(Scheme):
             state.n + 1, found.q, found.v, found.closed, latest, found.low, found.rests, found.breaks, found.force
         ), info
 
+    def _flight(
+        self,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        pieces: Pieces | None,
+        t: Array,
+        r: Array,
+        progress: _Progress,
+        last: Array,
+    ) -> tuple[_Flight, Array]:
+        """The path from a state at time t over the time r that is left of a step, or to the border of a piece of the force; status ()."""
+        args, (q, v) = motion.args, (progress.q, progress.v)
+        here = View.at(problem, t, q, v, args)
+        push, pushing, stays, failure = persisting(
+            law, here.contacts, here.free, here.gap_acceleration, progress.closed
+        )
+        a = here.free + here.contacts.jump(push)
+        reach, border = r, None
+        if pieces is not None and progress.where is not None:
+            parabola = Path(t, r, q, v, a, jnp.zeros_like(a), args)
+            border = Border.of(pieces, progress.where, parabola, motion.h, self.newton)
+            reach = jnp.where(border.some, (1 - SHORT) * border.guess, r)
+        there = View.at(problem, t + reach, q + reach * (v + (0.5 * reach) * a), v + reach * a, args)
+        push_end = impulses_of(there.contacts, -(there.contacts.velocity(there.free) + there.gap_acceleration), pushing)
+        path = Path(t, reach, q, v, a, there.free + there.contacts.jump(push_end) - a, args)
+        if border is not None:
+            border = border.on(path, r, self.newton)
+            # what varies linearly goes on to the border, where a wall may be too
+            end = jnp.minimum(border.time + AT_ONCE * motion.h, r)
+            longer = lax.stop_gradient(jnp.where(border.some & ~last, end / nonzero(reach), 1))
+            r = jnp.where(border.some & ~last, lax.stop_gradient(end), r)
+            path, push_end = path._replace(r=r, change=longer * path.change), push + longer * (push_end - push)
+        return _Flight(here, there, path, push, push_end, pushing, progress.closed & stays, border), failure
+
     def _segment(
         self,
         problem: Problem,
         law: ContactLaw,
         motion: Motion,
+        pieces: Pieces | None,
         start: Array,
         length: Array,
         progress: _Progress,
@@ -191,56 +279,67 @@ class EventCorrected(Scheme):
     ) -> _Progress:
         """Follows the path to the next event, of which ``left`` may still be located, or to the end of the step, and treats it."""
         h, args = motion.h, motion.args
-        elapsed, q, low, v, closed, impulse, residual, events, met, status, joints = progress
-        t, r, last = start + elapsed, length - elapsed, left == 0
+        elapsed, q, low, v, closed, impulse, residual, events, met, status, joints, where = progress
+        t, rest, last = start + elapsed, length - elapsed, left == 0
         kinks = Kinks.at(problem, t, q, args)
+        if pieces is not None and where is not None:
+            problem = pieces.on(where.sides)
+        flight, failure = self._flight(problem, law, motion, pieces, t, rest, progress, last)
+        here, _, path, push, push_end, _, closed, border = flight
+        r = path.r
 
-        # the path: accelerations at its two ends with the reaction of the contacts that push at its start
-        here = View.at(problem, t, q, v, args)
-        push, pushing, stays, failure = persisting(law, here.contacts, here.free, here.gap_acceleration, closed)
-        closed = closed & stays
-        a = here.free + here.contacts.jump(push)
-        there = View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
-        push_end = impulses_of(there.contacts, -(there.contacts.velocity(there.free) + there.gap_acceleration), pushing)
-        path = Path(t, r, q, v, a, there.free + there.contacts.jump(push_end) - a, args)
-
-        # the first event on it: an impact, or the release where a force, linear in time, becomes negative
-        allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
+        # the first event on it: an impact, the release where a force, linear in time, becomes negative, or the crossing of a border
+        allowed, taylor = here.roundoff(q, v, path.a, h), here.taylor(path.a)
         penetrating = ~closed & (lax.stop_gradient(path).gaps(problem, lax.stop_gradient(r))[0] < -allowed)
         impact, which, impact_time = self.find_impact(
             problem, path, taylor, closed, penetrating, allowed, span(h, q.dtype)
         )
-        loose = pushing & (
-            there.contacts.diagonal() * push_end < -noise(there.contacts, there.free, there.gap_acceleration)
-        )
-        release = jnp.where(loose, r * push / jnp.where(loose, push - push_end, 1), 2 * h)
+        loose, release = flight.releases(2 * h)
         release_time = jnp.min(release, initial=jnp.inf)
         releases = jnp.any(loose) & ~last & ~(impact & (impact_time <= release_time))
         impact = impact & ~last & ~releases
-        s = jnp.where(impact, impact_time, jnp.where(releases, release_time, r))
+        s, located = jnp.where(impact, impact_time, jnp.where(releases, release_time, r)), impact | releases
+        if border is not None:
+            first = border.some & ~last & ((border.time < s - AT_ONCE * h) | ~located)
+            impact, releases, located = impact & ~first, releases & ~first, located | first
+            s = jnp.where(first, border.time, s)
+            border = border.crossed_at(path, s, first)
         shift, v = path.along(s)
         arrived, low = add_compensated(q, shift, low)
         impulse = impulse + s * (push + (0.5 * (s / nonzero(r))) * (push_end - push))
         if joints is not None:
             landed = put_on_joints(problem, t + s, arrived, low, shift, here.joints, args, STEEP)
             arrived, low, v, failure = landed.q, landed.low, landed.velocity(v), failure | landed.status
-            force, force_end = here.joint_forces(push), there.joint_forces(push_end)
-            held = s * (force + (0.5 * (s / nonzero(r))) * (force_end - force))
-            joints = JointInfo(joints.impulse + held, jnp.maximum(joints.residual, landed.residual))
+            joints = JointInfo(joints.impulse + flight.joint_impulse(s), jnp.maximum(joints.residual, landed.residual))
 
-        events = events + (impact | releases).astype(jnp.int32)
-        elapsed = jnp.where(impact | releases, elapsed + s, length)
-        progress = _Progress(elapsed, arrived, low, v, closed, impulse, residual, events, met, status | failure, joints)
+        events = events + located.astype(jnp.int32)
+        elapsed = jnp.where(located, elapsed + s, length)
+        told = events, met, status | failure, joints, where
+        progress = _Progress(elapsed, arrived, low, v, closed, impulse, residual, *told)
         candidates = jnp.where(last, penetrating, which & impact)
-        # a contact without a force may open on the way, where its surface curves away or a force changes
-        normal = there.contacts.velocity(there.free + there.contacts.jump(push_end)) + there.gap_acceleration
-        idle = closed & ~pushing & (normal > noise(there.contacts, there.free, there.gap_acceleration))
-        progress, met = self._arrive(problem, law, motion, t + s, progress, candidates, allowed, left, kinks, idle)
+        progress, met = self._arrive(
+            problem, law, motion, t + s, progress, candidates, allowed, left, kinks, flight.opens()
+        )
         metric, moved = Metric.at(problem, q, args, t), lax.stop_gradient(arrived - q)
         status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
         status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)), Status.DERIVATIVE_GRAZING)
         released = releases & (release <= release_time + 1e-9 * h)
-        return progress._replace(closed=progress.closed & ~released, status=status)
+        progress = progress._replace(closed=progress.closed & ~released, status=status)
+        return progress if border is None else self._behind(motion, border, t + s, s, last, allowed, progress)
+
+    def _behind(
+        self, motion: Motion, border: Border, t: Array, s: Array, last: Array, allowed: Array, progress: _Progress
+    ) -> _Progress:
+        """What follows at the end of a path, at time t, a time s behind its start: on the other side of a ``border`` that it has crossed."""
+        q, v, closed = progress.q, progress.v, progress.closed
+        beyond = border.ahead.meets & last
+        still = allowed, 16 * allowed / span(motion.h, q.dtype)
+        after = border.behind(motion, t, (q, v, closed), border.crossed | beyond, still)
+        status = progress.status | after.status | border.status(motion, t, s, q, v, beyond)
+        progress = progress._replace(q=after.q, v=after.v, closed=after.closed, where=after.where, status=status)
+        if progress.low is None:
+            return progress
+        return progress._replace(low=jnp.where(jnp.any(after.q != q), 0, progress.low))
 
     def _arrive(
         self,
@@ -260,7 +359,7 @@ class EventCorrected(Scheme):
         A lasting contact whose gap had a kink on the path is released or struck. Returns the new progress and the contacts (m,) that had an impact.
         """
         h, args = motion.h, motion.args
-        elapsed, q, low, v, closed, impulse, residual, events, met, status, joints = progress
+        elapsed, q, low, v, closed, impulse, residual, events, met, status, joints, where = progress
         last = left == 0
         event = Event.at(problem, t, q, v, args)
         contacts, speed = event.contacts, event.speed
@@ -282,9 +381,8 @@ class EventCorrected(Scheme):
         impulse, met, status = impulse + found.impulse, met | found.impact, status | found.status
         if joints is not None:
             joints = joints._replace(impulse=joints.impulse + event.joint_impulse(found.impulse))
-        progress = _Progress(
-            elapsed, found.q, low, found.v, found.closed, impulse, residual, events, met, status, joints
-        )
+        told = events, met, status, joints, where
+        progress = _Progress(elapsed, found.q, low, found.v, found.closed, impulse, residual, *told)
         return progress, found.impact
 
     def find_impact(
@@ -311,11 +409,7 @@ class EventCorrected(Scheme):
         c = jnp.maximum(c, 0)
         exists = jnp.any(candidates)
         inward = b < 0
-        root = jnp.sqrt(jnp.maximum(b * b - 4 * a * c, 0))
-        falls = ~inward & (a < 0)
-        first = jnp.where(inward, 2 * c / jnp.where(inward, root - b, 1), (b + root) / jnp.where(falls, -2 * a, 1))
-        first = jnp.where(inward | falls, first, r)
-        s = jnp.clip(jnp.min(jnp.where(candidates, first, r)), 0, r)
+        s = jnp.clip(jnp.min(jnp.where(candidates, first_zero(c, b, a, r), r)), 0, r)
 
         def newton(s: Array, gap: Array, slope: Array) -> Array:
             return jnp.where(candidates & (slope < 0), s - gap / jnp.where(slope < 0, slope, -1), jnp.inf)

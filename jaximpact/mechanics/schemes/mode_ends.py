@@ -13,7 +13,7 @@ from ...jaxtools.derivative_rules import graft
 from ..contact.cones import OPEN, SLIP, STICK, direction, length
 from ..problem import Problem
 from .events import nonzero
-from .paths import Path, double_crossing, near_grazing
+from .paths import Path, double_crossing, first_zero, near_grazing
 from .rubbing_paths import Place, Segment, heading
 
 SECANTS = 2  # iterations for the time at which a contact breaks away, from that of forces linear in time
@@ -98,12 +98,7 @@ def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, si
 def located(at: Callable, path: Path, guess: Array, r: Array, some: Array, iterations: int) -> Array:
     """The time () in [0, r] near a ``guess`` at which a function falls through zero on a path, ``at(path, s)`` its value and rate, with two derivatives."""
     frozen = lax.stop_gradient(path)
-
-    def improve(_: Any, s: Array) -> Array:
-        value, rate = at(frozen, s)
-        return jnp.clip(s - jnp.where(rate < 0, value / jnp.where(rate < 0, rate, -1), 0), 0, r)
-
-    time = lax.stop_gradient(lax.fori_loop(0, iterations, improve, jnp.minimum(guess, r)))
+    time = zero_near(at, frozen, guess, r, iterations)
     _, rate = at(frozen, time)
     transversal = lax.stop_gradient(some & (rate < 0))
 
@@ -113,6 +108,16 @@ def located(at: Callable, path: Path, guess: Array, r: Array, some: Array, itera
         return jnp.where(transversal, s - change, time)
 
     return graft(time, implicit(implicit(time)))
+
+
+def zero_near(at: Callable, path: Path, guess: Array, r: Array, iterations: int) -> Array:
+    """As `located`, without derivatives."""
+
+    def improve(_: Any, s: Array) -> Array:
+        value, rate = at(path, s)
+        return jnp.clip(s - jnp.where(rate < 0, value / jnp.where(rate < 0, rate, -1), 0), 0, r)
+
+    return lax.stop_gradient(lax.fori_loop(0, iterations, improve, jnp.minimum(guess, r)))
 
 
 def _stops(problem: Problem, segment: Segment, never: Array, iterations: int) -> tuple[Array, Array]:
@@ -127,10 +132,7 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int) ->
     small = jnp.maximum(here.noise, there.noise)
     dips = double_crossing((s, b, c), r, ~slips, small)
     stops = slips & ((end < -small) | dips)
-    root = jnp.sqrt(jnp.maximum(b * b - 4 * c * s, 0))
-    falls = (b >= 0) & (c < 0)
-    guess = jnp.where(b < 0, 2 * s / jnp.where(b < 0, root - b, 1), (b + root) / jnp.where(falls, -2 * c, 1))
-    guess = jnp.where(stops, jnp.clip(guess, 0, r), never)
+    guess = jnp.where(stops, jnp.clip(first_zero(s, b, c, r), 0, r), never)
     first = jnp.arange(len(slips)) == jnp.argmin(guess)
     of_first = lambda x: jnp.sum(jnp.where(first, along(x), 0))
 

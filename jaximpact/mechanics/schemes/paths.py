@@ -45,6 +45,16 @@ class Path(NamedTuple):
         return problem.slip_velocity(self.t + s, self.q + shift, v, self.args)
 
 
+def first_zero(c: Array, b: Array, a: Array, never: Array) -> Array:
+    """When c + b s + a s^2 falls through zero, with c cut off below at zero; ``never`` where it does not fall."""
+    c = jnp.maximum(c, 0)
+    inward = b < 0
+    root = jnp.sqrt(jnp.maximum(b * b - 4 * a * c, 0))
+    falls = ~inward & (a < 0)
+    first = jnp.where(inward, 2 * c / jnp.where(inward, root - b, 1), (b + root) / jnp.where(falls, -2 * a, 1))
+    return jnp.where(inward | falls, first, never)
+
+
 def double_crossing(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
     """Gaps (m,) c + b s + a s^2 that close and open again within a path of length r, which its end does not show."""
     c, b, a = taylor

@@ -23,7 +23,7 @@ from jax import Array, lax
 from ...jaxtools import linalg
 from ..problem import Problem
 from ..switch_kinds import Sides
-from ..switch_walks import SPEED
+from ..switch_walks import SPEED, Mark
 from ..switches import Switches, depends_on_data, depends_on_path, force_switches, stated_switches
 from .trials import Hold, frozen, held
 
@@ -52,9 +52,8 @@ class Pieces:
         stated: which of them are of surfaces that the problem states; a slice.
     """
 
-    def __init__(self, problem: Problem, switches: Switches, *operands: Any) -> None:
+    def __init__(self, problem: Problem, switches: Switches, stated: Switches | None, *operands: Any) -> None:
         self.problem, self.switches = problem, switches
-        stated = stated_switches(problem, *operands)
         # the stated ones come first, and the surfaces behind what their functions have of their own
         self._place = -1 if stated is None else len(jax.eval_shape(stated.sides, *operands)) - 1
         marks: list[int] = []
@@ -75,17 +74,26 @@ class Pieces:
         self.open = np.array([depends_on_data(int(mark)) for mark in of_each])
 
     @classmethod
-    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Pieces | None:
-        """Of a problem at states of these shapes; None if it has no switches with levels, which is known while tracing. Of too many those that the
-        problem states."""
-        switches = force_switches(problem, t, q, v, args, depends_on_path, levels=True)
+    def of(
+        cls,
+        problem: Problem,
+        t: Array,
+        q: Array,
+        v: Array,
+        args: Any,
+        reported: Mark = depends_on_path,
+        kinks: bool = True,
+    ) -> Pieces | None:
+        """Of a problem at states of these shapes, by the switches that are ``reported``, with or without mere kinks; None if it has none with levels, which is known
+        while tracing. Of too many those that the problem states."""
+        switches = force_switches(problem, t, q, v, args, reported, levels=True, kinks=kinks)
         if switches is None:
             return None
-        found = cls(problem, switches, t, q, v, args)
+        stated = stated_switches(problem, t, q, v, args, reported, kinks)
+        found = cls(problem, switches, stated, t, q, v, args)
         if found.count <= MAX_LEVELS:
             return found
-        stated = stated_switches(problem, t, q, v, args)
-        return None if stated is None else _Stated(problem, stated, t, q, v, args)
+        return None if stated is None else _Stated(problem, stated, stated, t, q, v, args)
 
     def start(self, t: Array, q: Array, v: Array, args: Any) -> Where:
         """Where a motion begins, before its borders are looked at."""
@@ -97,9 +105,10 @@ class Pieces:
         """The problem whose force and mass are those of given sides, also beyond them."""
         of = self.problem
         force, mass = self.functions(sides)
-        if of.switches is not None:
-            force = self.continued(sides, force)
-        return Problem(force, of.constraints, mass, of.restitution, joints=of.joints)
+        left = of.switches
+        if self.stated.stop > self.stated.start:
+            force, left = self.continued(sides, force), None
+        return Problem(force, of.constraints, mass, of.restitution, joints=of.joints, switches=left)
 
     def functions(self, sides: Sides) -> tuple[Callable, Any]:
         """Force and mass on given sides of what was found in them."""

@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..problem import Problem
 from ..status import Status, as_status
 from .borders import meet_border
 from .pieces import Pieces
@@ -42,16 +43,31 @@ def _reset(pieces: Pieces, switched: Array, t: Array, flown: Base, args: Any) ->
     crossed = crossed & jnp.any(switched)
 
     def behind() -> tuple[Base, Array]:
-        q, v = flown.q, flown.v
-        for k in range(len(crossed)):
-            found = problem.state_behind(k, t, q, v, args)
-            q, v = (jnp.where(crossed[k], x, y) for x, y in zip(found, (q, v), strict=True))
-        gap, speed = gap_rates(problem, *frozen((t, q, v, args)))
-        stays = (gap <= flown.allowed) & (jnp.abs(speed) <= flown.still)
+        still = flown.allowed, flown.still
+        q, v, closed, status = state_behind(problem, crossed, t, flown.q, flown.v, flown.closed, still, args)
         low = None if flown.low is None else jnp.zeros_like(flown.low)
-        base = flown._replace(q=q, v=v, low=low, closed=flown.closed & stays)
-        status = as_status(jnp.sum(crossed) > 1, Status.DERIVATIVE_SIMULTANEOUS)
-        return base, status | as_status(jnp.any(gap < -flown.allowed), Status.PENETRATION_DEEP)
+        return flown._replace(q=q, v=v, low=low, closed=closed), status
 
     base, status = lax.cond(jnp.any(crossed), behind, lambda: (flown, none))
     return base, jnp.any(crossed), status
+
+
+def state_behind(
+    problem: Problem,
+    crossed: Array,
+    t: Array,
+    q: Array,
+    v: Array,
+    closed: Array,
+    still: tuple[Array, Array],
+    args: Any,
+) -> tuple[Array, Array, Array, Array]:
+    """q, v (d,) behind the resets of the surfaces that are ``crossed`` (k,), one after the other; which of the closed contacts (m,) still are, whose gaps and
+    gap velocities are zero up to ``still`` (m,) each; and status."""
+    for k in range(len(crossed)):
+        found = problem.state_behind(k, t, q, v, args)
+        q, v = (jnp.where(crossed[k], x, y) for x, y in zip(found, (q, v), strict=True))
+    gap, speed = gap_rates(problem, *frozen((t, q, v, args)))
+    stays = (gap <= still[0]) & (jnp.abs(speed) <= still[1])
+    status = as_status(jnp.sum(crossed) > 1, Status.DERIVATIVE_SIMULTANEOUS)
+    return q, v, closed & stays, status | as_status(jnp.any(gap < -still[0]), Status.PENETRATION_DEEP)

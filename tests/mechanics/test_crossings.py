@@ -1,0 +1,190 @@
+"""Surfaces of time and place at which a force jumps, located by `EventCorrected`: by exact motions, and by those of `EventDriven`.
+
+Where the force is constant on both sides and walls are straight the scheme is exact up to round-off, whatever h.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from breadth import slow
+
+import jaximpact as ji
+from jaximpact import Status
+
+SCHEME = ji.EventCorrected()
+STEP = ji.Problem(lambda t, q, v, args: -jnp.where(q > 0, 1.0, 0.0))
+# a ball with another weight above a place, and one on a spring that is pushed there
+BALL = ji.Problem(lambda t, q, v, args: -10.0 - jnp.where(q > args, 4.0, 0.0), lambda t, q, args: q, restitution=0.5)
+PUSHED = ji.Problem(
+    lambda t, q, v, args: -9 * q - args["drag"] * v - jnp.where(q > args["place"] + 0.1 * t, args["push"], 0.0),
+    lambda t, q, args: q + 0.2,
+)
+DATA = {"drag": 0.2, "place": 0.3, "push": 1.7}
+WRT = ("q0", "v0", "e", "args")
+
+
+def flat(found):
+    """Last position and velocity and their derivatives, (lanes, all)."""
+    trees = [found.value, *(found.jacobian[output] for output in ("q", "v"))]
+    parts = [np.asarray(x) for tree in trees for x in jax.tree.leaves(tree)]
+    return np.concatenate([x.reshape(len(x), -1) for x in parts], axis=1)
+
+
+def of_ball(q0, place, e, t1):
+    """(q, v) at t1 of BALL that falls from above the place, bounces, and passes it again on its way up, before its apex."""
+    down = 2 * 14.0 * (q0 - place)
+    t_place = jnp.sqrt(down) / 14.0
+    speed = jnp.sqrt(down + 2 * 10.0 * place)
+    t_impact = t_place + (speed - jnp.sqrt(down)) / 10.0
+    up = e * speed
+    at_place = jnp.sqrt(up**2 - 2 * 10.0 * place)
+    t_again = t_impact + (up - at_place) / 10.0
+    s, r = t1 - t_again, t1 - t_impact
+    before = jnp.stack([up * r - 5.0 * r**2, up - 10.0 * r])
+    return jnp.where(t1 > t_again, jnp.stack([place + at_place * s - 7.0 * s**2, at_place - 14.0 * s]), before)
+
+
+def test_a_surface_that_is_passed():
+    """q = (t1 - t) v0 - (t1 - t)^2 / 2 from t = -q0 / v0 = 1 on, which is the end of a step; exact, as the force is constant on both sides."""
+    found = ji.sensitivities(STEP, [-1.0], [1.0], t1=1.5, h=0.01, wrt="q0", scheme=SCHEME)
+    assert found.trusted
+    np.testing.assert_allclose([found.value["q"].item(), found.value["v"].item()], [0.375, 0.5], atol=1e-12)
+    np.testing.assert_allclose([found.jacobian[x]["q0"].item() for x in ("q", "v")], [0.5, -1.0], atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1000, 12])
+def test_crossings_and_an_impact_between_them(steps):
+    """Place, wall and place again; of 12 steps one has place and wall, the next one the place."""
+    x = (1.0, 0.1, 0.5, 0.6)
+    found = ji.sensitivities(BALL, [x[0]], [0.0], t1=x[3], steps=steps, e=x[2], args=x[1], wrt=WRT, scheme=SCHEME)
+    assert found.trusted
+    right, slopes = of_ball(*x), jax.jacfwd(of_ball, argnums=(0, 1, 2))(*x)
+    for i, output in enumerate(("q", "v")):
+        assert found.value[output].item() == pytest.approx(float(right[i]), abs=1e-12)
+        of = [found.jacobian[output][name].item() for name in ("q0", "args", "e")]
+        np.testing.assert_allclose(of, [slope[i] for slope in slopes], atol=1e-11)
+
+
+def test_order_of_state_and_jacobian():
+    """Two, through an oblique surface that moves, passed twice, and a wall; on average over motions, as chance is where in its step an event lies."""
+    q0 = np.linspace(0.6, 0.65, 8)[:, None]
+    options = {"t1": 1.6, "e": 0.7, "args": DATA, "wrt": WRT, "mode": "forward", "progress": False}
+    right = ji.sensitivities(PUSHED, q0, 0 * q0, steps=2, scheme=ji.EventDriven(), **options)
+    assert np.all(right.trusted)
+    steps, errors = (80, 160, 320), []
+    for n in steps:
+        found = ji.sensitivities(PUSHED, q0, 0 * q0, steps=n, scheme=SCHEME, **options)
+        assert np.all(found.trusted), found.describe_status()
+        errors.append(np.mean(np.abs(flat(found) - flat(right)), axis=0))
+    orders = -np.polyfit(np.log(steps), np.log(errors), 1)[0]
+    assert np.all(orders > 1.8), orders
+
+
+def final(x, execution="xla"):
+    """Last position and velocity of PUSHED by its place and push, its start and e."""
+    args = DATA | {"place": x[2], "push": x[3]}
+    found = ji.solve(
+        PUSHED, x[:1], x[1:2], t1=1.6, steps=40, e=x[4], args=args, scheme=SCHEME, save="final", execution=execution
+    )
+    return jnp.concatenate([found.q[-1], found.v[-1]])
+
+
+@pytest.mark.parametrize("execution", ["native", slow("xla")])
+def test_backwards_as_forwards(execution):
+    x = jnp.array([0.6, 0.0, 0.3, 1.7, 0.7])
+    of = lambda x: final(x, execution)
+    np.testing.assert_allclose(jax.jacrev(of)(x), jax.jacfwd(of)(x), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_second_derivatives():
+    """Of a motion through a place, a wall and the place again, by the exact one."""
+
+    def place(x):
+        found = ji.solve(BALL, x[:1], [0.0], t1=0.6, steps=50, e=x[2], args=x[1], scheme=SCHEME, save="final")
+        return found.q[-1, 0]
+
+    x = jnp.array([1.0, 0.1, 0.5])
+    right = jax.hessian(lambda x: of_ball(*x, 0.6)[0])(x)
+    np.testing.assert_allclose(jax.jacfwd(jax.jacfwd(place))(x), right, atol=1e-9)
+
+
+def test_a_motion_of_many_is_what_it_is_alone():
+    """Each passes another surface, or none."""
+    q0, places = np.array([[0.6], [0.62], [0.64]]), np.array([0.3, 0.2, 5.0])
+    axes = {"drag": None, "place": 0, "push": None}
+    options = {"t1": 1.6, "h": 0.02, "e": 0.7, "wrt": WRT, "progress": False, "scheme": SCHEME}
+    every = ji.sensitivities(PUSHED, q0, 0 * q0, args=DATA | {"place": places}, args_axes=axes, **options)
+    for lane, place in enumerate(places):
+        one = ji.sensitivities(PUSHED, q0[lane], [0.0], args=DATA | {"place": place}, **options)
+        parts = [one.value, *(one.jacobian[output] for output in ("q", "v"))]
+        alone = np.concatenate([np.ravel(x) for tree in parts for x in jax.tree.leaves(tree)])
+        np.testing.assert_allclose(flat(every)[lane], alone, rtol=1e-10, atol=1e-12)
+
+
+def told(problem, q0, v0, t1, steps=150, **options):
+    found = ji.solve(problem, q0, v0, t1=t1, steps=steps, scheme=SCHEME, sensitivity="corrected", **options)
+    return Status(int(found.status))
+
+
+def test_what_is_not_located_is_told():
+    """Beside each motion one that differs a little, and has a derivative that is right."""
+    jump = Status.DERIVATIVE_JUMP
+    # the surface is met at 1: near the end, just behind it or before
+    assert told(STEP, [-1.0], [1.0], 1.01, 100) == told(STEP, [-1.0], [1.0], 0.99, 100) == jump
+    assert told(STEP, [-1.0], [1.0], 1.02, 100) == told(STEP, [-1.0], [1.0], 0.98, 100) == 0
+    # at the start, on the way to either side
+    assert told(STEP, [0.0], [1.0], 1.0) == told(STEP, [0.0], [-1.0], 1.0) == jump
+    # a parabola whose top is at 1e-4 or at -1e-4: passed twice or just missed
+    thrown = ji.Problem(lambda t, q, v, args: -1.0 - jnp.where(q > 0, 0.5, 0.0))
+    assert told(thrown, [-0.4999], [1.0], 2.0) == told(thrown, [-0.5001], [1.0], 2.0) == jump
+    assert told(thrown, [-0.49], [1.0], 2.0) == told(thrown, [-0.51], [1.0], 2.0) == 0
+    # three surfaces in a step, of which two are located
+    stairs = ji.Problem(lambda t, q, v, args: -sum(jnp.where(q > x, 1.0, 0.0) for x in (1.0, 1.5, 2.0)))
+    assert told(stairs, [0.1], [30.0], 0.5, steps=4) == jump
+    assert told(stairs, [0.1], [30.0], 0.5, steps=40) == 0
+
+
+def test_a_jump_on_the_wall_is_passed_by_no_impact():
+    """The force jumps where the wall is: the motion stays on one side."""
+    at_wall = ji.Problem(
+        lambda t, q, v, args: -10.0 - jnp.where(q > 0, 4.0, 0.0), lambda t, q, args: q, restitution=0.5
+    )
+    found = ji.sensitivities(at_wall, [1.0], [0.0], t1=0.6, h=0.01, wrt="q0", scheme=SCHEME)
+    speed = jnp.sqrt(28.0)
+    # v = e w - g (t1 - w / g), w = sqrt(2 g q0)
+    assert found.trusted and found.jacobian["v"]["q0"].item() == pytest.approx(1.5 * 14 / float(speed), abs=1e-11)
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_a_force_that_is_no_number_beyond_its_side(side):
+    """The root of -q is not asked for where q > 0, forwards and backwards; the motion of either side by `EventDriven`."""
+    of = lambda q: jnp.where(q > 0, 1.0, jnp.sqrt(-q + 0.01))
+    problem = ji.Problem(lambda t, q, v, args: of(q))
+    start = jnp.array([-0.5 * side, 1.2 * side])
+
+    def end(x, scheme):
+        found = ji.solve(problem, x[:1], x[1:], t1=1.0, steps=400, scheme=scheme, save="final")
+        return found.q[-1, 0]
+
+    found = jax.grad(end)(start, SCHEME)
+    right = jax.jacfwd(end)(start, ji.EventDriven())
+    np.testing.assert_allclose(found, right, atol=1e-3)  # of h^2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("execution", ["native", "xla"])
+def test_derivatives_of_float32(execution):
+    found = ji.sensitivities(
+        STEP,
+        np.float32([-1.003]),
+        np.float32([1]),
+        t1=np.float32(1.5),
+        h=np.float32(0.01),
+        wrt="q0",
+        execution=execution,
+        scheme=SCHEME,
+    )
+    assert found.trusted and found.jacobian["q"]["q0"].dtype == np.float32
+    np.testing.assert_allclose([found.jacobian[x]["q0"].item() for x in ("q", "v")], [0.503, -1.0], atol=1e-4)
