@@ -29,6 +29,8 @@ def opens_by_change(
     The motion then has a derivative on each side. Between carts that nothing pushes together no change does so, and there is one. Beside
     them ``closed`` contacts hold. An impact turned the velocity ``before`` (d,) into v, and its time is known to ``within`` ().
     """
+    if stopped.size == 0:
+        return jnp.zeros((), bool)
     numbers = problem, args
     t, q, before, v, numbers, within = lax.stop_gradient((t, q, before, v, numbers, within))
 
