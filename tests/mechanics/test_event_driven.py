@@ -233,9 +233,8 @@ def test_derivatives_of_what_the_motion_does_not_show():
 
 CORNERED = [
     SCHEME,
-    ji.EventCorrected(),
     ji.MoreauJean(),
-    *(pytest.param(s, marks=pytest.mark.slow) for s in (ji.PaoliSchatzman(), ji.Maury())),
+    *(pytest.param(s, marks=pytest.mark.slow) for s in (ji.EventCorrected(), ji.PaoliSchatzman(), ji.Maury())),
 ]
 SPIN = np.array([[0.0, 2.0], [-2.0, 0.0]])  # of a charged particle: its acceleration by its velocity
 

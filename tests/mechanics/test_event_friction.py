@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow_but
 
 import jaximpact as ji
 
@@ -33,7 +34,7 @@ def state(p, n, t1, **options):
     return jnp.concatenate([found.q[-1], found.v[-1]])
 
 
-@pytest.mark.parametrize("name", MOTIONS)
+@pytest.mark.parametrize("name", slow_but(("bounces, slips, sticks", "is pulled until it breaks away"), MOTIONS))
 def test_parabolas_and_cubics_are_exact(name):
     """State and Jacobian to the rounding of 37 steps, times what the derivatives amplify."""
     p, exact, t1 = MOTIONS[name]
@@ -46,6 +47,7 @@ def test_parabolas_and_cubics_are_exact(name):
     np.testing.assert_allclose(slopes, expected_slopes, rtol=0, atol=1e-12 * (1 + np.max(np.abs(expected_slopes))))
 
 
+@pytest.mark.slow
 def test_lanes_executions_and_rows():
     """An ensemble has the bits of single motions, XLA its values to rounding; rows between steps are of the same motion."""
     p, exact, t1 = MOTIONS["bounces, slips, sticks"]
@@ -225,6 +227,7 @@ def test_slip_in_space_turns_and_stops():
     assert np.max(states[1, 1:]) < 1e-5 and np.max(jacobians[1, 1:]) < 1e-3
 
 
+@pytest.mark.slow
 def test_a_sphere_bounces_with_spin_in_space():
     """As the disk does in the plane of its slip, which has any direction."""
     p, exact, t1 = MOTIONS["bounces, slips, sticks"]

@@ -225,6 +225,7 @@ BLOCKS = ji.Problem(
 
 
 @pytest.mark.parametrize("problem", [FEET, pytest.param(BLOCKS, marks=pytest.mark.slow)], ids=["feet", "blocks"])
+@pytest.mark.slow
 def test_slips_of_several_contacts_may_turn_round_at_once(problem):
     """Feet of one sled that slides up an incline and down, and two blocks side by side: v = -(F/m - mu g)(T - v0/(F/m + mu g)), to O(h)."""
     d, pull = 3 if problem is FEET else 4, 0.6 * G

@@ -3,13 +3,18 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 
 import jaximpact as ji
 from jaximpact import Status
 
 DRIVEN = ji.EventDriven(1e-11, 1e-11)
-SCHEMES = [(DRIVEN, 1, 1e-8), (ji.EventCorrected(), 400, 1e-4), (ji.MoreauJean(), 400, 2e-2),
-           *(pytest.param(s, 400, 2e-2, marks=pytest.mark.slow) for s in (ji.PaoliSchatzman(), ji.Maury()))]  # fmt: skip
+SCHEMES = [
+    (DRIVEN, 1, 1e-8),
+    (ji.MoreauJean(), 400, 2e-2),
+    slow(ji.EventCorrected(), 400, 1e-4),
+    *(slow(s, 400, 2e-2) for s in (ji.PaoliSchatzman(), ji.Maury())),
+]
 # a puck inside a circle of radius 2, without a force
 PUCK = ji.Problem(lambda t, q, v, args: 0 * v, lambda t, q, args: 4.0 - jnp.sum(q**2, keepdims=True))
 
@@ -38,7 +43,7 @@ def test_a_motion_that_touches_a_wall_exactly_has_no_derivative():
     assert [bool(x.trusted) for x in found] == [False, True] and int(found[0].status) & Status.DERIVATIVE_GRAZING
 
 
-@pytest.mark.parametrize(("scheme", "steps"), [(s, k) for s, k, _ in SCHEMES[:3]], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize(("scheme", "steps"), [(s, k) for s, k, _ in SCHEMES[:2]], ids=lambda x: type(x).__name__)
 def test_carts_that_meet_without_restitution(scheme, steps):
     """They go on together. A force that may push one has a derivative on each side where it is zero; masses change nothing, and another force presses them."""
     push = lambda t, q, v, args: jnp.stack([args["push"] + 0 * t, 0 * t]) * args["pushed"]

@@ -140,6 +140,7 @@ def test_the_numba_baseline_makes_the_same_motion(loops, work, steps, tolerance)
     assert differences(loops.run, work, 2, steps) < tolerance
 
 
+@pytest.mark.slow
 def test_numba_pile_comes_to_rest(loops):
     """Inelastic disks on a floor end at rest, without overlap beyond the projection's 1e-11 times h, inside the box."""
     work = works.WORKS["pile-64"]

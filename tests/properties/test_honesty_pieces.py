@@ -270,7 +270,8 @@ def test_a_body_that_slides_into_a_concave_edge_is_not_thrown():
     check_values("maury", [(1, 4), (1, 32)])
 
 
-@pytest.mark.parametrize("name", ["moreau-jean", pytest.param("event-corrected", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["moreau-jean", "event-corrected"])
 def test_trusted_is_right(name):
     check_derivatives(name, some(1, range(RODS)))
 

@@ -121,6 +121,7 @@ def test_gradients_of_rows_are_those_of_forward_mode(system, save, scheme, told)
         )
 
 
+@pytest.mark.slow
 def test_rows_of_lanes_and_in_single_precision():
     """Lanes have the gradients of each alone; float32 stays."""
     given = {"system": "ball", "way": "native"}
