@@ -164,6 +164,17 @@ def belt(x, t1):
     return 1 + speed * jnp.sin(t1 - slip - stick)
 
 
+def test_a_pull_that_sets_in_ends_sticking():
+    """At rest from t = .5 on; from t = s on with q'' = 1 - 2. No trial was found behind s: what the block sticks by was asked of the force before it."""
+    force = lambda t, q, v, s: jnp.where(t > s, -2.0, 0.0) - jnp.sign(v)
+    found = ji.sensitivities(
+        ji.Problem(force), [0.0], [0.5], t1=2.0, steps=2, args=1.1, wrt="args", scheme=ji.EventDriven()
+    )
+    assert found.trusted
+    np.testing.assert_allclose([found.value["q"].item(), found.value["v"].item()], [0.125 - 0.405, -0.9], atol=1e-12)
+    np.testing.assert_allclose([found.jacobian[x]["args"].item() for x in ("q", "v")], [0.9, 1.0], atol=1e-10)
+
+
 @pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 def test_a_mass_on_a_belt_slips_and_sticks(execution):
     args = {"hold": 1.0, "belt": 0.5}

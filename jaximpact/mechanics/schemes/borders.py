@@ -199,7 +199,7 @@ def settled(
     On a border it comes from the sides ``where`` it was. Borders that it has just left, ``loosed`` (k,), it does not slide on.
     """
     now = frozen((t, q, v, args))
-    slack, none = jnp.zeros_like(t), jnp.zeros((len(pieces.steep),) * 2, bool)
+    slack, none, slid = jnp.zeros_like(t), jnp.zeros((len(pieces.steep),) * 2, bool), pieces.slid(where)
     eps = ROUNDING * jnp.finfo(q.dtype).eps
     level, terms = levels_and_terms(pieces, where.sides, *now)
     spare = NOTHING * atol + eps * terms
@@ -214,7 +214,7 @@ def settled(
     near = level <= allowed
 
     def decided() -> Settled:
-        return _decided(pieces, where, moving, before, t, q, v, closed, loosed, atol, span, args)
+        return _decided(pieces, where, slid, moving, before, t, q, v, closed, loosed, atol, span, args)
 
     def plain() -> Settled:
         zero = jnp.zeros((), jnp.int32)
@@ -234,6 +234,7 @@ def levels_and_terms(pieces: Pieces, sides: list, t: Array, q: Array, v: Array, 
 def _decided(
     pieces: Pieces,
     where: Where,
+    slid: Array,
     moving: tuple[Array, Array],
     before: Array,
     t: Array,
@@ -245,14 +246,15 @@ def _decided(
     span: Array,
     args: Any,
 ) -> Settled:
-    """As `settled`, where a border is near; levels and rates are ``moving`` with the acceleration ``before`` (d,)."""
+    """As `settled`, where a border is near, of a motion that ``slid`` (k,) on some; levels and rates are ``moving`` with the acceleration ``before`` (d,)."""
     now = frozen((t, q, v, args))
     slack, (level, rate), a = jnp.zeros_like(t), frozen(moving), frozen(before)
     near = level <= where.allowed
     crossed, steep = near & (rate < 0), len(pieces.steep) > 0
     slides = hard = jnp.zeros_like(level, bool)
     if steep:
-        choice = _choice(pieces, where, level, near, closed, loosed, atol, now)
+        ahead = _ahead(pieces, where, crossed, near, rate, a, span, now)
+        choice = _choice(pieces, ahead, level, near, closed, loosed, atol, now)
         where = where._replace(slides=choice.rows & choice.slides[:, None])
         slides, hard = pieces.slid(where), pieces.all_levels(choice.pushed)
         crossed = jnp.where(
@@ -263,9 +265,9 @@ def _decided(
     idle = pieces.sides_of((level == 0) & (rate == 0) & ~(slides | hard | crossed))
     new = [jnp.where(i, x, y) for i, x, y in zip(idle, pieces.switches.sides(*now), new, strict=True)]
 
-    # the crossing of borders at one instant, whose time has the derivative of that of the first
-    some = jnp.any(crossed)
-    main = crossed & (jnp.arange(len(level)) == jnp.argmax(crossed))
+    # the crossing of borders at one instant, whose time has the derivative of that of the first; what ends sliding is crossed, not that on which the motion slid
+    some, own = jnp.any(crossed), jnp.where(jnp.any(crossed & ~slid), crossed & ~slid, crossed)
+    main = own & (jnp.arange(len(level)) == jnp.argmax(own))
     delay = -jnp.sum(jnp.where(main, moving[0] / jnp.where(main, moving[1], 1), 0))
     # a motion that begins here may come from the other side with other data
     back = jnp.max(
@@ -278,7 +280,7 @@ def _decided(
         (back > 0) & (_jumps(after, other) | _resets(pieces, near & ~slides & pieces.open)), Status.DERIVATIVE_JUMP
     )
     v = v + jnp.where(some, delay * (before - after), 0)
-    at_once = some & _jumps(before, after) & several(pieces, old, crossed, main, now, rate)
+    at_once = some & _jumps(before, after) & several(pieces, old, own, main, now, rate)
     status = as_status(at_once, Status.DERIVATIVE_SIMULTANEOUS)
     where = where._replace(sides=new, across=pieces.switches.measured(new, *now)[1])
     if steep:
@@ -289,6 +291,15 @@ def _decided(
         back = linalg.solve_masked(matrix, jnp.where(acting, found_levels, 0), acting)
         v = v - back @ (found[0][1:] - found[0][:1])
     return Settled(where, v, status, at_start)
+
+
+def _ahead(
+    pieces: Pieces, where: Where, crossed: Array, near: Array, rate: Array, a: Array, span: Array, now: tuple
+) -> Where:
+    """The sides behind those borders that are ``crossed`` (k,) at any velocity: by their forces a motion slides on others, or does not."""
+    flat = crossed & ~pieces.all_levels(jnp.ones(len(pieces.steep), bool))
+    sides = sides_behind(pieces, where, flat, jnp.zeros_like(flat), near & ~flat, rate, a, span, now)
+    return where._replace(sides=sides, across=pieces.switches.measured(sides, *now)[1])
 
 
 def sides_behind(
