@@ -73,8 +73,7 @@ class Ahead(NamedTuple):
         taylor = c, b, (end - c - b * r) / nonzero(r * r)
         open_, moves = jnp.zeros_like(c, bool), jnp.abs(b) + jnp.abs(end - c) > 0
         meets = ((end < -allowed) & moves) | double_crossing(taylor, r, open_, allowed)
-        # a turn at the very end is one of this step
-        grazes = near_grazing(taylor, (1 + SHORT) * r, h, open_, allowed) | ((c < -allowed) & ~meets)
+        grazes = near_grazing(taylor, r, h, open_, allowed) | ((c < -allowed) & ~meets)
         return cls(parabola, taylor, meets, grazes)
 
     def needs_step(self, motion: Motion) -> Array:

@@ -15,6 +15,7 @@ from .events import nonzero
 # Steps within which a singular position of the joints may lie. What is left of a row there changes by a part p of itself in a step, which leaves an
 # error of p^3 of what moves: 2.3e-3 and 1.9e-3 at p = .14 and .12 of two six-bar linkages that nearly stretch out, which are off by .09 and .004.
 STEEP = 10
+TURNS = 1e-6  # of the rate of a gap at the start of a path: what rounding leaves of it at a minimum at the very end, which the next path does not have either
 
 
 class Path(NamedTuple):
@@ -72,6 +73,6 @@ def near_grazing(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed:
         ~closed
         & (b < -16 * allowed / span(h, c.dtype))
         & (a > 0)
-        & (b + 2 * a * r >= 0)
+        & (b + 2 * a * r >= TURNS * b)
         & (jnp.abs(c * a - 0.25 * b * b) <= (2 * h * a) ** 2)
     )
