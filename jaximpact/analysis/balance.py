@@ -6,7 +6,8 @@ Over any interval M(q) dv = g dt + G' dΛ gives, with Ṁ the rate of M along th
     change of v' M v / 2 =  ∫ v·(g + Ṁ v / 2) dt - Σ loss - Σ p·f_t,      loss = p_a (1 - e_a)/(1 + e_a) (A p)_a / 2,
 
 p being percussions, A = G M^-1 G', f_t the partial time derivative of the gaps. For one contact that closes at the speed u
-the loss is (1 - e²) u² / (2 A). Lasting contact loses nothing. No scheme enforces these balances: their residuals measure its error.
+the loss is (1 - e²) u² / (2 A). Lasting contact loses nothing. Where contacts rub, T' r joins G' p, A p is the whole change of gap velocities, and friction
+takes -Σ r·(s⁻ + s⁺)/2 for slip velocities s = T v + T_0 before and after, of which a moving surface gives -r·T_0. No scheme enforces these balances: their residuals measure its error.
 
 Within a step that has an impulse, the time of the impact follows from the chord and the velocities; integrals are then of
 second order, as `EventCorrected` is. With the other schemes residuals are of first order, as the motions are.
@@ -23,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..mechanics.friction import Slip
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Metric, acceleration, drift, gap_derivatives, linearise
 from ..mechanics.problem import Problem
@@ -42,10 +44,11 @@ class Balance(Drawable):
         kinetic: v' M v / 2 (k,) [J].
         work: work of the forces so far (k,) [J].
         loss: energy lost in impacts so far, as the restitution law has it (k,) [J].
-        driven: work of moving constraints so far (k,) [J].
-        energy: residual, kinetic energy - its first value - work + loss - driven (k,) [J].
-        momentum: residual, change of M v - integral of g + Ṁ v - all impulses G' p (k, d).
+        driven: work of moving constraints so far, of friction on moving surfaces too (k,) [J].
+        energy: residual, kinetic energy - its first value - work + loss + friction - driven (k,) [J].
+        momentum: residual, change of M v - integral of g + Ṁ v - all impulses G' p and T' r (k, d).
         naming: names and units of the problem.
+        friction: energy lost to friction so far (k,) [J]; None where nothing rubs.
     """
 
     t: np.ndarray
@@ -56,14 +59,18 @@ class Balance(Drawable):
     energy: np.ndarray
     momentum: np.ndarray
     naming: Labels = UNNAMED
+    friction: np.ndarray | None = None
 
     def _arrays(self) -> Arrays:
-        return {"time": (("time",), self.t)} | self._along(
-            "time", "kinetic", "work", "loss", "driven", "energy", "momentum"
-        )
+        return {"time": (("time",), self.t)} | self._along("time", *self._parts())
 
     def _columns(self) -> dict[str, np.ndarray]:
-        return self._table("t", "kinetic", "work", "loss", "driven", "energy", "momentum")
+        return self._table("t", *self._parts())
+
+    def _parts(self) -> list[str]:
+        """Names of what is accumulated."""
+        rubbed = [] if self.friction is None else ["friction"]
+        return ["kinetic", "work", "loss", *rubbed, "driven", "energy", "momentum"]
 
     @property
     def energy_error(self) -> float:
@@ -103,15 +110,11 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
         raise ValueError("solution is not finite: see solution.raise_if_failed()")
     if is_listed(problem):
         every_step(solution)
-        chosen = Chosen.of(problem, solution, every=False)
+        chosen = Chosen.of(problem, solution, every=False, rubs=True)
         problem, solution, impulse = chosen.problem, chosen.solution(solution), chosen.impulse
     if problem.reset is not None:
         raise ValueError(
             "balance: what a reset adds to momentum and energy is not known; there is none of a problem with a reset"
-        )
-    if problem.slip is not None:
-        raise ValueError(
-            "balance: what friction does to momentum and energy is left out; solution.slips(problem).work is its work"
         )
     check_solution(problem, solution, args)
     problem, e = split_restitution(problem, None if e is None else cast_numbers("e", e, q.dtype), q.dtype)
@@ -120,13 +123,16 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
         raise ValueError(f"e must be one number or have shape ({m},), got {np.shape(e)}")
     rows = ~runs(impulse[None], solution.timing).inside[0]
     t, q, v, impulse = t[rows], q[rows], v[rows], impulse[rows]
-    held = None if solution.joint_impulse is None else np.diff(np.asarray(solution.joint_impulse)[rows], axis=0)
+    of_rows = lambda x: None if x is None else np.diff(np.asarray(x)[rows], axis=0)
+    held, rubbed = of_rows(solution.joint_impulse), of_rows(solution.friction_impulse)
     args = cast_numbers("args", args, q.dtype)
     kinetic, momentum = (np.asarray(x) for x in _contents(problem, q, v, args))
-    parts = _intervals(problem, t, q, v, np.diff(impulse, axis=0), np.broadcast_to(e, (m,)).astype(q.dtype), args, held)
-    work, loss, driven, gained = (np.concatenate([np.zeros_like(x[:1]), np.cumsum(x, axis=0)]) for x in parts)
-    energy = kinetic - kinetic[0] - work + loss - driven
-    return Balance(t, kinetic, work, loss, driven, energy, momentum - momentum[0] - gained)
+    e = np.broadcast_to(e, (m,)).astype(q.dtype)
+    parts = _intervals(problem, t, q, v, np.diff(impulse, axis=0), e, args, held, rubbed)
+    work, loss, friction, driven, gained = (np.concatenate([np.zeros_like(x[:1]), np.cumsum(x, axis=0)]) for x in parts)
+    energy = kinetic - kinetic[0] - work + loss + friction - driven
+    more: dict[str, Any] = {} if rubbed is None else {"friction": friction}
+    return Balance(t, kinetic, work, loss, driven, energy, momentum - momentum[0] - gained, **more)
 
 
 @jax.jit
@@ -142,11 +148,11 @@ def _contents(problem: Problem, q: Array, v: Array, args: Any) -> tuple[Array, A
 
 @jax.jit
 def _intervals(
-    problem: Problem, t: Array, q: Array, v: Array, impulse: Array, e: Array, args: Any, held: Array | None
+    problem: Problem, t: Array, q: Array, v: Array, impulse: Array, e: Array, args: Any, held: Any, rubbed: Any
 ) -> tuple[Array, ...]:
-    """Work (k-1,), loss (k-1,), driven work (k-1,) and momentum change (k-1, d) of each interval between rows."""
+    """Work (k-1,), losses in impacts and to friction (k-1,), driven work (k-1,) and momentum change (k-1, d) of each interval between rows."""
     one = partial(_interval, problem, args, e)
-    return over_rows(problem, one)(t[:-1], q[:-1], v[:-1], t[1:], q[1:], v[1:], impulse, held)
+    return over_rows(problem, one)(t[:-1], q[:-1], v[:-1], t[1:], q[1:], v[1:], impulse, held, rubbed)
 
 
 def _interval(
@@ -161,11 +167,14 @@ def _interval(
     v_end: Array,
     p: Array,
     held: Array | None,
+    rubbed: Any,
 ) -> tuple[Array, ...]:
     h = t_end - t
     middle, q_middle = t + 0.5 * h, 0.5 * (q + q_end)
     metric = Metric.at(problem, q_middle, args, middle)
     jump = linearise(problem, metric, middle, q_middle, args).jump(p)
+    if rubbed is not None:
+        jump = jump + Slip.at(problem, metric, middle, q_middle, args).jump(rubbed)
     a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
     # the impact: q_end = q + h v + h^2 a / 2 + (time left) jump; in lasting contact that is the middle of the interval
     size = jump @ metric.times(jump)
@@ -186,14 +195,24 @@ def _interval(
     metric = Metric.at(problem, q_at, args, at)
     contacts = linearise(problem, metric, at, q_at, args)
     response = contacts.jump(p)
+    slip: Any = None
+    if rubbed is not None:
+        slip = Slip.at(problem, metric, at, q_at, args)
+        response = response + slip.jump(rubbed)
     change = contacts.velocity(response)
     # a lasting contact's impulse makes up for the acceleration; an impact's is more
     _, turning = gap_derivatives(problem, at, q_at, v_at, args)
     impact = change > 2 * h * (jnp.abs(contacts.velocity(a)) + jnp.abs(turning))
     e = problem.restitution_at(e, contacts.gap_velocity(v_at), args)
     loss = 0.5 * jnp.sum(jnp.where(impact, p * (1 - e) / (1 + e) * change, 0))
-    driven = -p @ drift(problem, at, q_at, args)
+    driven, friction = -p @ drift(problem, at, q_at, args), jnp.zeros_like(h)
+    if slip is not None:
+        driven = driven - jnp.sum(rubbed * slip.drift)
+        friction = -jnp.sum(rubbed * slip.of(v_at + 0.5 * response))
     if held is not None and metric.joints is not None:
         driven = driven - held @ metric.joints.rate
-        return work, loss, driven, gained + contacts.jacobian.T @ p + metric.joints.jacobian.T @ held
-    return work, loss, driven, gained + metric.times(response)
+        gained = gained + contacts.jacobian.T @ p + metric.joints.jacobian.T @ held
+        if slip is not None:
+            gained = gained + jnp.tensordot(rubbed, slip.jacobian, 2)
+        return work, loss, friction, driven, gained
+    return work, loss, friction, driven, gained + metric.times(response)

@@ -25,13 +25,14 @@ MAX_RANK_CONTACTS = 1000  # contacts of a cluster up to which the rank of their 
 class Chosen(NamedTuple):
     """Selected pairs of bodies as fixed constraints.
 
-    ``problem``: has these pairs and all obstacles as its constraints. ``impulse`` (..., k, m): accumulated, as in problems without
-    lists. ``ends`` (m, 2): the two bodies of each constraint, as in `Solution.pairs`.
+    ``problem``: has these pairs and all obstacles as its constraints. ``impulse`` (..., k, m), and that of friction (..., k, m, 1 or 2) where there is any:
+    accumulated, as in problems without lists. ``ends`` (m, 2): the two bodies of each constraint, as in `Solution.pairs`.
     """
 
     problem: Problem
     impulse: np.ndarray
     ends: np.ndarray
+    friction: np.ndarray | None = None
 
     @classmethod
     def of(cls, problem: Problem, solution: Solution, every: bool, rubs: bool = False) -> Chosen:
@@ -56,12 +57,22 @@ class Chosen(NamedTuple):
         known = np.unique(code[matters])
         known = known if known.size else np.array([1])  # bodies 0 and 1
         i, j = (x.astype(np.int32) for x in np.divmod(known, n + 1))
-        pushed = np.zeros((*impulse.shape[:-1], known.size + walls), impulse.dtype)
         where = np.minimum(np.searchsorted(known, code), known.size - 1)
-        kept = np.where(matters & (known[where] == code), impulse[..., :listed], 0)
-        flat, places = pushed.reshape(-1, known.size + walls), where.reshape(-1, listed)
-        np.add.at(flat, (np.arange(len(flat))[:, None], places), kept.reshape(-1, listed))
-        pushed[..., known.size :] = impulse[..., listed:]
+        stays, places = matters & (known[where] == code), where.reshape(-1, listed)
+
+        def accumulated(x: np.ndarray) -> np.ndarray:
+            """Of the chosen pairs and obstacles, from what rows hold of one step (..., m)."""
+            steps = np.zeros((*x.shape[:-1], known.size + walls), x.dtype)
+            flat = steps.reshape(-1, known.size + walls)
+            kept = np.where(stays, x[..., :listed], 0).reshape(-1, listed)
+            np.add.at(flat, (np.arange(len(flat))[:, None], places), kept)
+            steps[..., known.size :] = x[..., listed:]
+            return np.cumsum(steps, axis=-2)
+
+        rubbed: Any = solution.friction_impulse
+        if rubbed is not None:
+            along = np.moveaxis(np.asarray(rubbed), -1, 0)
+            rubbed = np.stack([accumulated(x) for x in along], axis=-1)
         # a list of these pairs, which is never renewed
         q = np.asarray(solution.q)
         points = np.asarray(bodies.positions(q[(0,) * (q.ndim - 1)]))
@@ -69,11 +80,11 @@ class Chosen(NamedTuple):
         known_pairs: Any = (i, j, points, zero, zero, np.int32(len(i)), np.int32(0), np.array(False))
         near = problem.near(Neighbours(*known_pairs))
         ends = np.concatenate([np.stack([i, j], axis=1), rows[0, listed:]])
-        return cls(near, np.cumsum(pushed, axis=-2), ends)
+        return cls(near, accumulated(impulse), ends, rubbed)
 
     def solution(self, solution: Solution) -> Solution:
         """Copy of a solution with these accumulated impulses in place of its rows' impulses of one step."""
-        changed: Any = {"impulse": self.impulse, "pairs": None, "friction_impulse": None}
+        changed: Any = {"impulse": self.impulse, "pairs": None, "friction_impulse": self.friction}
         return replace(solution, **changed)
 
 

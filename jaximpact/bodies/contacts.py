@@ -238,6 +238,13 @@ class PairSlip(NamedTuple):
         """Slip velocities (m, k) at v."""
         return jnp.stack([row.velocity(v) for row in self.tangents], axis=1) + self.drift
 
+    def jump(self, impulse: Array) -> Array:
+        """Velocity jump M^-1 T' r of tangential impulses r (m, k), (d,)."""
+        return sum(
+            (row.jump(impulse[:, a]) for a, row in enumerate(self.tangents[1:], 1)),
+            self.tangents[0].jump(impulse[:, 0]),
+        )
+
     def under(self, metric: Metric) -> PairSlip:
         """With the responses of another metric."""
         return self._replace(tangents=tuple(row.under(metric) for row in self.tangents))

@@ -71,6 +71,10 @@ class Slip(NamedTuple):
         """Slip velocities (m, k) at v."""
         return self.jacobian @ v + self.drift
 
+    def jump(self, impulse: Array) -> Array:
+        """Velocity jump M^-1 T' r of tangential impulses r (m, k), (d,)."""
+        return jnp.tensordot(self.response, impulse, 2)
+
     def under(self, metric: Any) -> Slip:
         """With the responses of another metric."""
         return self._replace(response=responses(metric, self.jacobian))

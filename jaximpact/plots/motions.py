@@ -290,6 +290,8 @@ def draw_balance(found: Balance) -> tuple[np.ndarray, str]:
 def draw_energies(found: Balance, ax: Axes) -> str:
     """Draws kinetic energy, work, losses and driving work over time."""
     curves = {"kinetic energy": found.kinetic, "work of the forces": found.work, "lost in impacts": found.loss}
+    if found.friction is not None:
+        curves["lost to friction"] = found.friction
     if np.any(found.driven != 0):
         curves["work of moving constraints"] = found.driven
     for (name, values), colour in zip(curves.items(), COLOURS, strict=False):

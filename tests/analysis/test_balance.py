@@ -126,3 +126,21 @@ def test_bad_arguments_are_refused_by_name(dropped):
 
 def test_the_picture(dropped, tmp_path):
     assert balance(*dropped).plot(tmp_path / "balance.png", title="ball").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("scheme", [ji.MoreauJean(), ji.EventCorrected()])
+def test_a_belt_takes_a_block_along(scheme):
+    """From rest to the belt's speed w = 1: m w^2 / 2 for the block, as much for heat, and the belt has given both."""
+    belt = ji.Problem(
+        lambda t, q, v, args: jnp.array([0.0, -9.81]),
+        lambda t, q, args: q[1:],
+        slip=lambda t, q, v, args: v[:1] - 1.0,
+        friction=0.3,
+    )
+    found = ji.solve(belt, [0.0, 0.0], [0.0, 0.0], t1=0.5, h=1e-3, scheme=scheme)
+    kept = balance(belt, found)
+    # the step in which slip ends, at most, has its friction at another time
+    near = 1e-3 * 0.3 * 9.81
+    assert found.status == 0 and np.allclose([kept.friction[-1], kept.driven[-1]], [0.5, 1.0], rtol=0, atol=near)
+    assert kept.energy_error < near and kept.momentum_error < 1e-12
+    assert "friction" in kept.to_pandas() and "lost to friction" in str(kept.plot()[0].get_legend_handles_labels())

@@ -30,6 +30,10 @@ def test_a_disk_slides_until_it_rolls(disk):
     # a step in which sliding ends is off by h times the speed that it loses, h mu g
     assert np.allclose(found.q[-1, 0], 2 / 3 + 1 / (18 * MU * GRAVITY), rtol=0, atol=1e-6 * MU * GRAVITY)
     assert np.allclose(found.friction_impulse[-1].sum(), -1 / 3, rtol=0, atol=1e-12) and found.status == 0
+    # a third of its energy goes to friction; in the step in which sliding ends, what that has
+    kept = analysis.balance(disk, found, args=LEVEL)
+    assert np.isclose(kept.friction[-1], 1 / 6, rtol=0, atol=1e-3 * MU * GRAVITY)
+    assert kept.energy_error < 1e-3 * MU * GRAVITY and kept.loss[-1] == 0
 
 
 @pytest.mark.slow
@@ -79,6 +83,11 @@ def test_an_oblique_impact_of_two_disks(pair, mu):
     )
     # the disks turn about each other by a thousandth of a millionth in the step
     assert np.allclose(found.v[-1], expected, rtol=0, atol=1e-7)
+    # what the impulses take, by the mean of velocities before and after
+    kept = analysis.balance(pair, found, e=e)
+    assert np.isclose(kept.loss[-1], normal * (1 - e) * 2.0 / 2, rtol=1e-6) and kept.energy_error < 1e-6
+    left = slip + 3 * inverse * along
+    assert np.isclose(kept.friction[-1], -along * (slip + left) / 2, rtol=1e-6) and kept.momentum_error < 1e-6
     assert found.status == 0
 
 
@@ -152,6 +161,10 @@ def test_listed_pairs_and_all_pairs(turns):
         analysis.impacts(falling(count, lists, turns)[0], x) for x, lists in zip(runs, (True, False), strict=True)
     )
     assert len(of_listed) == len(of_all) > 4
+    kept = [analysis.balance(falling(count, lists, turns)[0], x) for x, lists in zip(runs, (True, False), strict=True)]
+    for name in ("friction", "loss", "driven", "energy", "momentum"):
+        assert np.allclose(getattr(kept[0], name), getattr(kept[1], name), rtol=0, atol=1e-8), name
+    assert kept[0].friction[-1] > 1e-3
     for name in ("t", "before", "after", "impulse"):
         # times are found from gaps and speeds, of metres a second: as exact as these
         assert np.allclose(np.sort(getattr(of_listed, name)), np.sort(getattr(of_all, name)), rtol=0, atol=1e-8), name
@@ -173,8 +186,7 @@ def test_what_lists_refuse():
     with pytest.raises(ValueError, match="takes no friction"):
         call(problem, scheme=ji.Maury())
     found = call(problem)
-    for look in (analysis.check_hypotheses, analysis.balance):
-        with pytest.raises(ValueError, match="no friction of listed bodies"):
-            look(problem, found)
+    with pytest.raises(ValueError, match="no friction of listed bodies"):
+        analysis.check_hypotheses(problem, found)
     with pytest.raises(ValueError, match="no friction of listed bodies"):
         found.slips(problem)
