@@ -34,5 +34,8 @@ MAX_STATE_BYTES = 2**30  # of states to keep; beyond it reverse mode goes throug
 # Numbers that all lanes share and that are differentiated by, beyond which XLA's products of matrices over all lanes are the faster way. Of a policy 4-n-n-1 over
 # 256 lanes (float32, 200 steps) a gradient takes native code .65 of XLA's time for n = 16 (369 numbers), 1.4 of it for n = 32 (1249), 3.1 for n = 64 (4545).
 MAX_SHARED_REVERSE_INPUTS = 800
+MAX_SPARE_BYTES = (
+    2**26
+)  # of states, whose memory stays for the next call: new memory takes longer than what is written to it
 MAX_REVERSE_INPUTS = 20_000  # numbers moved beyond which XLA's products of large matrices are the faster way
 MIN_REVERSE_LANES_FOR_THREADS = 16  # lanes from which they are shared out to all cores: a lane takes many steps

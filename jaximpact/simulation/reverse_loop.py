@@ -28,7 +28,7 @@ from ..jaxtools.operating_system import core_count
 from ..jaxtools.trace_context import without_collection
 from .account import Account
 from .backends import without_rows
-from .limits import MAX_REVERSE_INPUTS, MAX_STATE_BYTES, MIN_REVERSE_LANES_FOR_THREADS
+from .limits import MAX_REVERSE_INPUTS, MAX_SPARE_BYTES, MAX_STATE_BYTES, MIN_REVERSE_LANES_FOR_THREADS
 from .motion_loop import MotionLoop
 from .rows import Row, RowRequest, step_at_or_after
 
@@ -201,7 +201,8 @@ class Backwards:
             raise Unsupported("reverse mode of so many states")
         if sum(math.prod(x.shape) for x in some) > MAX_REVERSE_INPUTS:
             raise Unsupported("reverse mode of so many numbers")
-        self.steps, self.program_rows, self.spare = program.length, program.rows, list[list[np.ndarray]]()
+        self.steps, self.program_rows, self.spare = program.length, program.rows, list[Walk]()
+        self.at_end = RowRequest.of(program.replace(rows=0, times=np.zeros(0, program.times.dtype)))
         with without_collection():
             self._prepare(parts, leaves, given, some)
 
@@ -258,6 +259,8 @@ class Backwards:
 
     def rows(self, leaves: Sequence) -> tuple[list[int], RowRequest]:
         """Step numbers and requests of all rows, in order of time."""
+        if not self.program_rows:
+            return [self.steps], self.at_end
         program, motion = self.opened(leaves)
         every = RowRequest.of(program)
         numbers = every.number
@@ -267,58 +270,25 @@ class Backwards:
 
     def of_lanes(self, operands: list[np.ndarray], lanes: int) -> list[np.ndarray]:
         """Results for some of the lanes."""
-        leaves, given = list(map(np.ascontiguousarray, operands[: self.count])), operands[self.count :]
+        leaves, given = list(operands[: self.count]), operands[self.count :]
         numbers, turn = self.rows(leaves)
         leaves[self.times] = leaves[self.times][:0]
         whole = max(x.padded_count(lanes) for x in (self.states, self.of_steps, self.of_row, self.of_start))
         fixed = [as_columns(x, whole) if c else x for x, c in zip(leaves, self.carried, strict=False)]
-        last, kept = self.carries(fixed, whole)
         flags = zip(given, self.carried[self.count :], self.of_rows, strict=True)
         cotangents_of = [self.cotangents_of(x, c, r, len(numbers), whole) for x, c, r in flags]
-        # a call is given the numbers of a carry and of a row
-        known, each, rows = [(x, None) for x in fixed], [(x, 0) for x in kept], iter(kept)
-        carry = [(next(rows), 0) if k else (x, None) for x, k in zip(last, self.kept, strict=True)]
-        of_row = [(x, 1) for x in (turn.time, turn.last, *cotangents_of)]
-        # what is found is written beside what was found before
-        found = [[np.zeros((math.prod(x.shape), whole), x.dtype) for x in self.found] for _ in range(2)]
-
-        def placed(part: CompiledFunction, operands: Sequence, given: Sequence = ()) -> list[BoundCall]:
-            both = ((found[0], found[1]), (found[1], found[0]))
-            unmoved = [[(x, None) for x in here] for here in found]
-            return [
-                BoundCall(part, [*operands, *x], there, whole, 2, given)
-                for x, (_, there) in zip(unmoved, both, strict=True)
-            ]
-
-        ends = [(x, None) for x in last]
-        row, steps = placed(self.of_row, [*known, *of_row, *carry]), placed(self.of_steps, [*known, *ends], each)
-        side, left, k = 0, len(numbers), self.steps
-        while True:
-            while left and numbers[left - 1] == k:
-                left -= 1
-                row[side](k, left)
-                side = 1 - side
-            if k == 0:
-                break
-            before = numbers[left - 1] if left else 0
-            steps[side](before, 0, rows=k - before)
-            side, k = 1 - side, before
-        self.spare.append(kept)
-        results = self.of_start.run_columns([*fixed, *found[side]], whole, whole)
-        return [as_lanes(x, lanes, a.shape, False) for x, (a, _) in zip(results, self.of_start.results, strict=True)]
-
-    def carries(self, leaves: Sequence[np.ndarray], whole: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The leaves of the last carry, (size, whole), and those that are kept of all of them, (steps + 1, size, whole)."""
-        every = jax.tree.leaves(self.carry)
-        last = [np.empty((math.prod(x.shape), whole), x.dtype) for x in every]
-        kept = self.spare.pop() if self.spare else []
-        if not kept or kept[0].shape[2] != whole:
-            shapes = [(self.steps + 1, math.prod(x.shape), whole) for x in every]
-            kept = [np.empty(n, x.dtype) for x, n, k in zip(every, shapes, self.kept, strict=True) if k]
-        self.states.run_into(leaves, [*last, *kept], whole, self.steps)
-        for x, row in zip(compress(last, self.kept), kept, strict=True):
-            row[-1] = x
-        return last, kept
+        of_row = [turn.time, turn.last, *cotangents_of]
+        walk = self.spare.pop() if self.spare else None
+        if walk is None or not walk.takes(fixed, of_row, whole):
+            walk = Walk(self, fixed, of_row, whole)
+        found = walk.run(fixed, of_row, numbers)
+        results = [
+            as_lanes(x[:, None], lanes, a.shape, False).copy()
+            for x, (a, _) in zip(found, self.of_start.results, strict=True)
+        ]
+        if walk.size <= MAX_SPARE_BYTES:
+            self.spare.append(walk)
+        return results
 
     def cotangents_of(self, x: np.ndarray, carried: bool, of_row: bool, rows: int, whole: int) -> np.ndarray:
         """Cotangents of an output, row by row; an output without rows belongs to the last row."""
@@ -327,6 +297,71 @@ class Backwards:
             last, x = x, np.zeros((*x.shape[:axis], rows, *x.shape[axis:]), x.dtype)
             np.moveaxis(x, axis, 0)[-1] = last
         return as_columns(x, whole, 1) if carried else np.ascontiguousarray(x)
+
+
+class Walk:
+    """Memory of a walk through the steps and back for ``whole`` lanes, with padding, and the calls that are bound to it."""
+
+    def __init__(self, of: Backwards, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], whole: int):
+        self.steps, self.kept_leaves = of.steps, of.kept
+        self.fixed, self.of_row = ([np.array(x, order="C") for x in some] for some in (fixed, of_row))
+        self.whole = whole
+        every = jax.tree.leaves(of.carry)
+        self.last = [np.empty((math.prod(x.shape), whole), x.dtype) for x in every]
+        # carries before each step and after the last one
+        shapes = [(self.steps + 1, *x.shape) for x in self.last]
+        self.kept = [np.empty(n, x.dtype) for x, n in compress(zip(every, shapes, strict=True), of.kept)]
+        self.size = sum(x.nbytes for x in self.kept)
+        # what is found is written beside what was found before
+        self.found = [[np.zeros((math.prod(x.shape), whole), x.dtype) for x in of.found] for _ in range(2)]
+        self.results = [np.empty((math.prod(a.shape), whole), a.dtype) for a, _ in of.of_start.results]
+        known, rows = [(x, None) for x in self.fixed], iter(self.kept)
+        carry = [(next(rows), 0) if k else (x, None) for x, k in zip(self.last, of.kept, strict=True)]
+        # a call is given the numbers of a carry and of a row
+        turn, each = [(x, 1) for x in self.of_row], [(x, 0) for x in self.kept]
+        self.states = BoundCall(of.states, known, [*self.last, *self.kept], whole, 2)
+        self.row = self._in_turn(of.of_row, [*known, *turn, *carry])
+        self.back = self._in_turn(of.of_steps, [*known, *((x, None) for x in self.last)], each)
+        self.start = [
+            BoundCall(of.of_start, [*known, *((x, None) for x in y)], self.results, whole, 2) for y in self.found
+        ]
+
+    def _in_turn(self, part: CompiledFunction, operands: Sequence, given: Sequence = ()) -> list[BoundCall]:
+        """A call from the first side of what is found to the second, and one back."""
+        ways = (self.found, self.found[::-1])
+        operands_of = lambda here: [*operands, *((x, None) for x in here)]
+        return [BoundCall(part, operands_of(here), there, self.whole, 2, given) for here, there in ways]
+
+    def takes(self, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], whole: int) -> bool:
+        """Whether operands have the sizes of those that the memory is for."""
+        pairs = zip([*self.fixed, *self.of_row], [*fixed, *of_row], strict=True)
+        return self.whole == whole and all(x.shape == y.shape for x, y in pairs)
+
+    def run(
+        self, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], numbers: Sequence[int]
+    ) -> list[np.ndarray]:
+        """Cotangents of the inputs, (size, whole), for rows of steps ``numbers``; they stay until the next run."""
+        for place, x in zip(
+            [*self.fixed, *self.of_row, *self.found[0]], [*fixed, *of_row, *[0] * len(self.found[0])], strict=True
+        ):
+            place[...] = x
+        self.states.watched(self.steps)
+        self.states(0, 0, rows=self.steps)
+        for x, row in zip(compress(self.last, self.kept_leaves), self.kept, strict=True):
+            row[-1] = x
+        side, left, k = 0, len(numbers), self.steps
+        while True:
+            while left and numbers[left - 1] == k:
+                left -= 1
+                self.row[side](k, left)
+                side = 1 - side
+            if k == 0:
+                break
+            before = numbers[left - 1] if left else 0
+            self.back[side](before, 0, rows=k - before)
+            side, k = 1 - side, before
+        self.start[side](0, 0)
+        return self.results
 
 
 def target(

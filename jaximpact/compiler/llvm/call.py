@@ -124,24 +124,6 @@ class CompiledFunction:
         width = self.program.text.width
         return -(-lanes // width) * width
 
-    def run_columns(self, entries: Sequence[np.ndarray], lanes: int, whole: int, rows: int = 0) -> list[np.ndarray]:
-        """Runs all lanes as `launch` does, on operands in the program's own layout (`as_columns`); results are (size, rows, whole).
-
-        ``whole``: number of lanes with padding.
-        """
-        found = [np.empty((math.prod(a.shape), rows if many else 1, whole), a.dtype) for a, many in self.results]
-        self.run_into(entries, found, lanes, rows)
-        return found
-
-    def run_into(self, entries: Sequence[np.ndarray], results: Sequence[np.ndarray], lanes: int, rows: int = 0) -> None:
-        """Runs all lanes, with ``rows`` turns of a `stream`, on operands and results in the program's own layout."""
-        program = self.program
-        work, first = _scratch_memory(program)
-        if (watch := current_watch()) is not None and program.text.width == 1:
-            watch.count(work[first - work.ctypes.data :][:8].view(np.int64), rows)
-        operands = _address_table([*entries, *program.constants])
-        program.code.call(operands, _address_table(results), None, first, lanes, rows)
-
 
 class BoundCall:
     """A program bound to arrays in memory, for many cheap calls that differ in indices along the arrays' first axes.
@@ -173,10 +155,17 @@ class BoundCall:
                 self.strides[which, i] = math.prod(x.shape[1:]) * x.itemsize
         self.table = np.empty_like(self.base_addresses)
         self.work, work = _scratch_memory(program)
+        # of a single motion the first number is its counter of turns
+        self.turns = self.work[work - self.work.ctypes.data :][:8].view(np.int64) if program.text.width == 1 else None
         self.keep_alive = program, every, results
         address = self.table.ctypes.data
         of_given = address + self.table.itemsize * (len(every) - len(given))
         self.call, self.arguments = program.code.call, (address, _address_table(results), of_given, work, whole)
+
+    def watched(self, rows: int) -> None:
+        """Has the progress of the next call, of so many turns, shown where that is asked for."""
+        if self.turns is not None and (watch := current_watch()) is not None:
+            watch.count(self.turns, rows)
 
     def __call__(self, *numbers: int, rows: int = 0) -> None:
         np.add(self.base_addresses, numbers @ self.strides, out=self.table)
