@@ -23,6 +23,7 @@ from jaximpact.compiler.llvm import call as native_run
 from jaximpact.compiler.llvm import elementwise as arithmetic
 from jaximpact.compiler.llvm import jit as native_compile
 from jaximpact.compiler.llvm import over_lanes
+from jaximpact.compiler.llvm.call import BoundCall, as_columns, compile_lanes
 from jaximpact.compiler.llvm.emitter import FUNCTION_NAME
 from jaximpact.compiler.llvm.program_key import program_key
 from jaximpact.compiler.scalar import Unsupported
@@ -405,6 +406,51 @@ def test_derivatives_of_a_stream():
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(jax.vmap(both(scanned))(x, scale)), strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-13)  # sums of a few units
+
+
+@pytest.mark.parametrize("lanes", [None, 5])
+def test_a_stream_by_row_is_read_backwards(lanes):
+    """Rows of several types lie as a loop back reads them, of one lane in packs of entries: the body of a scan, and of one in reverse."""
+    states = np.random.default_rng(0).normal(size=(lanes or 1, 19))
+
+    def there(carry):
+        x, n = carry
+        return (jnp.sin(x + n.astype(float)), n + 1), (x, n, x[:3] > 0, jnp.stack([x[:2], jnp.ones(2)]))
+
+    def back(total, row):
+        x, n, positive, pair = row
+        return jnp.cos(total) * x + n.astype(float) + jnp.sum(jnp.where(positive, x[:3], 0)) + jnp.sum(pair)
+
+    def rows_of(x):
+        return stream(lambda carry, _: there(carry), (x, jnp.int32(0)), (), by_row=True)[1]
+
+    def total_of(total, like):
+        each = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like]
+        return stream(lambda total, row: (back(total, row), ()), total, each, by_row=True, backwards=True)[0]
+
+    def scanned(x):
+        _, rows = lax.scan(lambda carry, _: there(carry), (x, jnp.int32(0)), length=6)
+        return rows, lax.scan(lambda total, row: (back(total, row), ()), x, rows, reverse=True)[0]
+
+    one, many = jax.ShapeDtypeStruct((19,), float), lanes is not None
+    expected, total = jax.vmap(scanned)(states)
+    shapes = [jax.ShapeDtypeStruct(x.shape[2:], x.dtype) for x in expected]
+    forth = compile_lanes(jax.jit(rows_of), (one,), [many])
+    whole = forth.padded_count(len(states))
+    start = as_columns(states, whole) if many else states[0]
+    rows = [np.empty((6, x.size, whole), x.dtype) for x in shapes]
+    BoundCall(forth, [(start, None)], rows, whole, 1)(0, rows=6)
+    close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-13, atol=1e-13)  # sums and sines of a few units
+    for x, y in zip(rows, expected, strict=True):
+        close(x[..., : len(states)], np.moveaxis(y.reshape(*y.shape[:2], -1), 0, -1))
+
+    # operands that nothing reads say what the rows of each lane are
+    returned = compile_lanes(jax.jit(total_of), (one, tuple(shapes)), [many] * 5)
+    unread = [np.empty((x.size, whole) if many else x.shape, x.dtype) for x in shapes]
+    found = np.empty((19, whole))
+    operands = [(start, None), *((x, None) for x in unread)]
+    BoundCall(returned, operands, [found], whole, 1, [(x, 0) for x in rows])(0, rows=6)
+    close(found[:, : len(states)].T, total)
 
 
 def of_matrices(a, b, x):
