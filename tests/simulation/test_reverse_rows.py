@@ -121,19 +121,24 @@ def test_gradients_of_rows_are_those_of_forward_mode(system, save, scheme, told)
         )
 
 
-@pytest.mark.slow
-def test_rows_of_lanes_and_in_single_precision():
-    """Lanes have the gradients of each alone; float32 stays."""
+def test_lanes_of_several_threads():
+    """Lanes have the gradients of each alone, as many as threads share."""
     given = {"system": "ball", "way": "native"}
     weights, e, q0 = numbers("ball")
-    starts = jnp.stack([q0, q0 + 0.01, q0 - 0.01])
-    single_backend = gradient(save=TIMES, **given)
-    lanes = jax.vmap(single_backend, (None, None, 0))(weights, e, starts)
-    close(lanes, jax.tree.map(lambda *x: jnp.stack(x), *[single_backend(weights, e, x) for x in starts]), 1e-12)
-    single = gradient(save=TIMES, **given)(*numbers("ball", np.float32))
-    assert all(x.dtype == np.float32 for x in jax.tree.leaves(single))
+    starts = np.asarray(q0)[None] + 0.001 * np.arange(32.0)[:, None]
+    single = gradient(save=TIMES, **given)
+    lanes = jax.vmap(single, (None, None, 0))(weights, e, jnp.asarray(starts))
+    for k in (0, 17, 31):
+        close(jax.tree.map(lambda x, k=k: x[k], lanes), single(weights, e, jnp.asarray(starts[k])), 1e-12)
+
+
+@slow
+def test_rows_in_single_precision():
+    single = gradient(save=TIMES, system="ball", way="native")
+    low = single(*numbers("ball", np.float32))
+    assert all(x.dtype == np.float32 for x in jax.tree.leaves(low))
     # roundings of float32 over 40 steps, amplified across impacts
-    close(single, single_backend(weights, e, q0), 1e-3)
+    close(low, single(*numbers("ball")), 1e-3)
 
 
 @slow
@@ -141,7 +146,7 @@ def test_shared_numbers_have_the_sum_and_single_precision_its_times():
     given = {"system": "ball", "way": "native", "save": TIMES}
     weights, e, q0 = numbers("ball")
     starts = jnp.stack([q0, q0 + 0.01, q0 - 0.01])
-    lanes = jax.vmap(gradient(**given), (None, None, 0))(weights, e, starts)
+    lanes = jax.vmap(gradient(**given), (None, None, 0))(weights, e, jnp.asarray(starts))
     summed = jax.grad(lambda w: sum(loss(w, e, x, **given) for x in starts))
     close(summed(weights), jax.tree.map(lambda x: x.sum(axis=0), lanes[0]), 1e-12)
     problem, _, v0 = SYSTEMS["ball"]
