@@ -157,6 +157,15 @@ def test_a_jump_on_the_wall_is_passed_by_no_impact():
     assert found.trusted and found.jacobian["v"]["q0"].item() == pytest.approx(1.5 * 14 / float(speed), abs=1e-11)
 
 
+@pytest.mark.parametrize("at", [0.0, 1e-4])
+def test_a_surface_that_is_met_at_an_impact_is_told(at):
+    """Which is first decides on which side the velocity turns; beside it the derivative is that of either."""
+    level = lambda q: q[1] - at
+    force = lambda t, q, v, args: jnp.stack([-jnp.where(level(q) > 0, 1.0, 0.0), 0 * q[0]])
+    corner = ji.Problem(force, lambda t, q, args: q[:1], restitution=0.5)
+    assert told(corner, [0.5, 1.0], [0.0, -1.0], 1.5) == (Status.OK if at else Status.DERIVATIVE_JUMP)
+
+
 @pytest.mark.parametrize("side", [1, -1])
 def test_a_force_that_is_no_number_beyond_its_side(side):
     """The root of -q is not asked for where q > 0, forwards and backwards; the motion of either side by `EventDriven`."""

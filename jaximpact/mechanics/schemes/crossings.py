@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..jump_search import SLIGHT
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
@@ -103,7 +104,7 @@ def _levels_along(pieces: Pieces, where: Where, path: Path, s: Array) -> tuple[A
 
 class Border(NamedTuple):
     """The border that is met first from a state on, if ``some`` () is, that of the level ``which`` (k,): by a ``guess`` () at its ``time`` (), which has two
-    derivatives once the path is known; then, too, the level that is ``crossed`` (k,), none if it is not."""
+    derivatives once the path is known; then, too, the level that is ``crossed`` (k,), none if it is not, and those that are met at an impact (``at_impact``)."""
 
     pieces: Pieces
     where: Where
@@ -113,6 +114,7 @@ class Border(NamedTuple):
     guess: Array
     time: Array
     crossed: Array
+    at_impact: Array
 
     @classmethod
     def of(cls, pieces: Pieces, where: Where, parabola: Path, h: Array, iterations: int) -> Border:
@@ -120,7 +122,7 @@ class Border(NamedTuple):
         r = ahead.parabola.r
         first = jnp.where(ahead.meets, first_zero(*ahead.taylor, r), jnp.inf)
         which = ahead.meets & (jnp.arange(len(first)) == jnp.argmin(first))
-        found = cls(pieces, where, ahead, which, jnp.any(which), r, r, jnp.zeros_like(which))
+        found = cls(pieces, where, ahead, which, jnp.any(which), r, r, *[jnp.zeros_like(which)] * 2)
         time = zero_near(found.at, ahead.parabola, jnp.clip(jnp.min(first), 0, r), r, iterations)
         return found._replace(guess=frozen(jnp.where(found.some, time, r)))
 
@@ -134,12 +136,30 @@ class Border(NamedTuple):
         most = jnp.minimum(frozen(rest), 2 * self.guess)
         return self._replace(time=located(self.at, path, self.guess, most, self.some, iterations))
 
-    def crossed_at(self, path: Path, s: Array, first: Array) -> Border:
-        """The same, with whether it is crossed at time s of a path, if it is the ``first`` event of it."""
+    def ended_at(self, problem: Problem, path: Path, s: Array, h: Array, first: Array, impact: Array) -> Border:
+        """The same, of a path that ends at time s: with whether it is crossed there, if it is the ``first`` event, and what is met with an ``impact`` (m,)."""
         path, s = frozen((path, s))
+        if len(impact):
+            self = self._replace(at_impact=self._met_with(problem, path, s, h, impact))
         level, rate = self.at(path, s)
         spare = jnp.sum(jnp.where(self.which, frozen(self.where.allowed), 0)) + AT_ONCE * path.r * jnp.abs(rate)
         return self._replace(crossed=self.which & first & (level <= spare) & (rate < 0))
+
+    def _met_with(self, problem: Problem, path: Path, s: Array, h: Array, impact: Array) -> Array:
+        """The levels (k,) whose borders are met with an ``impact`` (m,) at time s of a path: which of the two is first matters, unless both are one surface."""
+        (level, rate), (_, speed) = _levels_along(self.pieces, self.where, path, s), path.gaps(problem, s)
+        near = (jnp.abs(level) <= frozen(self.where.allowed) + AT_ONCE * h * jnp.abs(rate)) & (rate < 0)
+        shift, v = path.along(s)
+        both = lambda q: (
+            self.pieces.levels(self.where.sides, path.t + s, q, v, path.args),
+            problem.gaps(path.t + s, q, path.args),
+        )
+        # delays by a change that is not special
+        change = jnp.cos(1.0 + jnp.arange(len(v), dtype=v.dtype))
+        by_level, by_gap = jax.jvp(both, (path.q + shift,), (change,))[1]
+        delay, of_impact = by_level / jnp.where(near, rate, 1), jnp.sum(jnp.where(impact, by_gap / nonzero(speed), 0))
+        apart = jnp.abs(delay - of_impact) > SLIGHT * (jnp.abs(delay) + jnp.abs(of_impact))
+        return near & apart & jnp.any(impact)
 
     def behind(
         self,
@@ -168,7 +188,7 @@ class Border(NamedTuple):
         """Status bits of derivatives at the end of a path, at time t, a time s behind its start: where the force jumps at a border that matters there, or is ``beyond`` (k,)
         one without having crossed it."""
         t, s, q, v, args, left = frozen((t, s, q, v, motion.args, motion.t1 - t))
-        doubtful = beyond | self.ahead.doubtful(s, left, motion.h, self.crossed)
+        doubtful = beyond | self.at_impact | self.ahead.doubtful(s, left, motion.h, self.crossed)
         jumps = jumps_beyond(self.pieces, self.where.sides, doubtful & self.pieces.open, (t, q, v), args)
         return as_status(jumps, Status.DERIVATIVE_JUMP)
 

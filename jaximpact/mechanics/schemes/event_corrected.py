@@ -303,7 +303,7 @@ class EventCorrected(Scheme):
             first = border.some & ~last & ((border.time < s - AT_ONCE * h) | ~located)
             impact, releases, located = impact & ~first, releases & ~first, located | first
             s = jnp.where(first, border.time, s)
-            border = border.crossed_at(path, s, first)
+            border = border.ended_at(problem, path, s, h, first, which & impact)
         shift, v = path.along(s)
         arrived, low = add_compensated(q, shift, low)
         impulse = impulse + s * (push + (0.5 * (s / nonzero(r))) * (push_end - push))
