@@ -174,7 +174,8 @@ class EventCorrected(Scheme):
         def advance(carry: tuple[_Progress, Array], _: None) -> tuple[tuple[_Progress, Array], None]:
             progress, left = carry
             moved = lambda p: self._segment(problem, law, motion, pieces, motion.time(n), r, p, left)
-            return (lax.cond(progress.elapsed < r, moved, lambda p: p, progress), left - 1), None
+            # jax differentiates and batches a function of its own once
+            return (lax.cond(progress.elapsed < r, jax.jit(moved), lambda p: p, progress), left - 1), None
 
         # the impacts left are counted, not read from a sequence, which one kernel has no place for
         count = self.impacts if m or pieces is not None else 0
