@@ -160,10 +160,25 @@ def test_a_jump_on_the_wall_is_passed_by_no_impact():
 @pytest.mark.parametrize("at", [0.0, 1e-4])
 def test_a_surface_that_is_met_at_an_impact_is_told(at):
     """Which is first decides on which side the velocity turns; beside it the derivative is that of either."""
-    level = lambda q: q[1] - at
-    force = lambda t, q, v, args: jnp.stack([-jnp.where(level(q) > 0, 1.0, 0.0), 0 * q[0]])
-    corner = ji.Problem(force, lambda t, q, args: q[:1], restitution=0.5)
-    assert told(corner, [0.5, 1.0], [0.0, -1.0], 1.5) == (Status.OK if at else Status.DERIVATIVE_JUMP)
+    assert told(met_with_the_wall(at), [0.5, 1.0], [0.0, -1.0], 1.5) == (Status.OK if at else Status.DERIVATIVE_JUMP)
+
+
+def met_with_the_wall(at):
+    """A force -1 towards the wall above y = at, and none below, which the motion meets with the wall at t = 1 where at = 0."""
+    force = lambda t, q, v, args: jnp.stack([-jnp.where(q[1] - at > 0, 1.0, 0.0), 0 * q[0]])
+    return ji.Problem(force, lambda t, q, args: q[:1], restitution=0.5)
+
+
+def test_by_a_tolerance_it_is_told_too_and_either_side_has_its_derivative():
+    options = {"t1": 1.5, "steps": 1, "scheme": ji.EventDriven(), "wrt": "q0"}
+    problem, start = met_with_the_wall(0.0), ([0.5, 1.0], [0.0, -1.0])
+    assert ji.sensitivities(problem, *start, **options).status == int(Status.DERIVATIVE_JUMP)
+    # the wall first, at t = sqrt(2 x0): v = e t - (y0 - t) behind it; the border first, at t = y0: v = e y0
+    for side, expected in ((1.0, [1.5, -1.0]), (-1.0, [0.0, 0.5])):
+        found = ji.sensitivities(problem, *start, direction={"q0": [0.0, side]}, **options)
+        assert found.trusted
+        # two differences of numbers to the tolerance
+        np.testing.assert_allclose(found.jacobian["v"]["q0"][0], expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("side", [1, -1])

@@ -10,8 +10,10 @@ from jax import Array, lax
 
 from ...jaxtools import linalg
 from ..jump_search import SLIGHT
+from ..problem import Problem
 from ..status import Status, as_status
 from ..switch_kinds import Sides
+from .events import nonzero
 from .pieces import Pieces, Where
 from .searches import CLOSE, SETTLED, STEPPING, SWITCH, TOGETHER, Search, Verdict, bracketed
 from .stops import met
@@ -375,3 +377,21 @@ def several(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple
     delays = jnp.where(crossed, change / jnp.where(crossed, rate, 1), 0)
     first = jnp.sum(jnp.where(main, delays, 0))
     return jnp.any(crossed & (jnp.abs(delays - first) > SLIGHT * (jnp.abs(delays) + jnp.abs(first))))
+
+
+def jumps_at_impact(
+    problem: Problem, pieces: Pieces, sides: Sides, near: tuple, now: tuple, a: Array, impact: Array, speed: Array
+) -> Array:
+    """Levels (k,) whose borders are met with an ``impact`` (m,) of gap velocities ``speed`` (m,), up to a level (k,) and a time () that they are ``near``.
+
+    Which of the two is first decides what the motion does, to first order; where wall and border are one surface it does not.
+    """
+    allowed, within = near
+    t, q, v, args = now
+    level, rate = pieces.rates(sides, t, q, v, a, args)
+    along = lambda x: jnp.cos(1.0 + jnp.arange(len(x), dtype=x.dtype))  # a direction that is not special
+    both = lambda q, v: (pieces.levels(sides, t, q, v, args), problem.gaps(t, q, args))
+    by_level, by_gap = jax.jvp(both, (q, v), (along(q), 0.618 * along(v)))[1]
+    met = (jnp.abs(level) <= allowed + within * jnp.abs(rate)) & (rate != 0) & jnp.any(impact)
+    delay, of_impact = by_level / jnp.where(met, rate, 1), jnp.sum(jnp.where(impact, by_gap / nonzero(speed), 0))
+    return met & (jnp.abs(delay - of_impact) > SLIGHT * (jnp.abs(delay) + jnp.abs(of_impact)))

@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..jump_search import SLIGHT
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import depends_on_place
-from .borders import ROUNDING, jumps_beyond, levels_and_terms, several, sides_behind
+from .borders import ROUNDING, jumps_at_impact, jumps_beyond, levels_and_terms, several, sides_behind
 from .events import nonzero
 from .mode_ends import located, zero_near
 from .paths import Path, double_crossing, first_zero, near_grazing
@@ -146,20 +145,11 @@ class Border(NamedTuple):
         return self._replace(crossed=self.which & first & (level <= spare) & (rate < 0))
 
     def _met_with(self, problem: Problem, path: Path, s: Array, h: Array, impact: Array) -> Array:
-        """The levels (k,) whose borders are met with an ``impact`` (m,) at time s of a path: which of the two is first matters, unless both are one surface."""
-        (level, rate), (_, speed) = _levels_along(self.pieces, self.where, path, s), path.gaps(problem, s)
-        near = (jnp.abs(level) <= frozen(self.where.allowed) + AT_ONCE * h * jnp.abs(rate)) & (rate < 0)
+        """The levels (k,) whose borders are met with an ``impact`` (m,) at time s of a path."""
         shift, v = path.along(s)
-        both = lambda q: (
-            self.pieces.levels(self.where.sides, path.t + s, q, v, path.args),
-            problem.gaps(path.t + s, q, path.args),
-        )
-        # delays by a change that is not special
-        change = jnp.cos(1.0 + jnp.arange(len(v), dtype=v.dtype))
-        by_level, by_gap = jax.jvp(both, (path.q + shift,), (change,))[1]
-        delay, of_impact = by_level / jnp.where(near, rate, 1), jnp.sum(jnp.where(impact, by_gap / nonzero(speed), 0))
-        apart = jnp.abs(delay - of_impact) > SLIGHT * (jnp.abs(delay) + jnp.abs(of_impact))
-        return near & apart & jnp.any(impact)
+        now, near = (path.t + s, path.q + shift, v, path.args), (frozen(self.where.allowed), AT_ONCE * h)
+        speed = path.gaps(problem, s)[1]
+        return jumps_at_impact(problem, self.pieces, self.where.sides, near, now, jnp.zeros_like(v), impact, speed)
 
     def behind(
         self,
