@@ -66,8 +66,8 @@ PLATES = {
         "Growing disks that jam",
         "gallery/jammed_disks.py",
         "jam.png",
-        "144 disks of two sizes grow in a periodic box until they have no room, and the status says so: at some 83 % of the area, with close to "
-        "four contacts a disk.",
+        "144 disks of two sizes grow in a periodic box until the next step finds no room (`until=ji.Until.jammed()`): at 83.0 % of the area, with "
+        "273 contacts of 137 disks, 2 · 137 − 1 as a packing needs; seven rattle.",
     ),
     "crowd": Plate(
         "A crowd at a door",

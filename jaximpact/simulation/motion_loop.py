@@ -25,6 +25,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.rest import Watch
 from ..mechanics.schemes.base import Info, JointInfo, Timing, finite, state_switches, unstable
 from ..mechanics.schemes.corrected import Corrected, Tracked, end, velocity_at_row_time
+from ..mechanics.schemes.crossings import on_border_at_start
 from ..mechanics.schemes.frictional import FrictionCorrected
 from ..mechanics.schemes.joints import start_on_joints
 from ..mechanics.schemes.starts import pressed_at_start, put_on_surfaces
@@ -137,6 +138,8 @@ class MotionLoop:
             struck = (status & int(Status.START_VELOCITY_PROJECTED)) != 0
             status = status | bits | as_status(struck, Status.DERIVATIVE_AT_END)
             motion = put_on_surfaces(self.problem, motion, pressed)
+        if self.tells_jumps and not self.locates:
+            status = status | on_border_at_start(self.problem, motion)
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others

@@ -380,11 +380,20 @@ def several(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple
 
 
 def jumps_at_impact(
-    problem: Problem, pieces: Pieces, sides: Sides, near: tuple, now: tuple, a: Array, impact: Array, speed: Array
+    problem: Problem,
+    pieces: Pieces,
+    sides: Sides,
+    near: tuple,
+    now: tuple,
+    a: Array,
+    impact: Array,
+    speed: Array,
+    rests: Array,
 ) -> Array:
     """Levels (k,) whose borders are met with an ``impact`` (m,) of gap velocities ``speed`` (m,), up to a level (k,) and a time () that they are ``near``.
 
-    Which of the two is first decides what the motion does, to first order; where wall and border are one surface it does not.
+    Which of the two is first decides what the motion does, to first order. Where wall and border are one surface it does not, unless the
+    motion ``rests`` () there, on which side the function of the force alone says.
     """
     allowed, within = near
     t, q, v, args = now
@@ -394,4 +403,4 @@ def jumps_at_impact(
     by_level, by_gap = jax.jvp(both, (q, v), (along(q), 0.618 * along(v)))[1]
     met = (jnp.abs(level) <= allowed + within * jnp.abs(rate)) & (rate != 0) & jnp.any(impact)
     delay, of_impact = by_level / jnp.where(met, rate, 1), jnp.sum(jnp.where(impact, by_gap / nonzero(speed), 0))
-    return met & (jnp.abs(delay - of_impact) > SLIGHT * (jnp.abs(delay) + jnp.abs(of_impact)))
+    return met & (rests | (jnp.abs(delay - of_impact) > SLIGHT * (jnp.abs(delay) + jnp.abs(of_impact))))

@@ -49,6 +49,12 @@ def start_on_pieces(pieces: Pieces, motion: Motion, q: Array, v: Array) -> tuple
     return where, status | as_status(jumps, Status.DERIVATIVE_JUMP)
 
 
+def on_border_at_start(problem: Problem, motion: Motion) -> Array:
+    """Status bits of derivatives of a motion that begins on a border, of schemes that locate none."""
+    pieces = located_pieces(problem, motion.t0, motion.q0, motion.v0, motion.args)
+    return jnp.zeros((), jnp.int32) if pieces is None else start_on_pieces(pieces, motion, motion.q0, motion.v0)[1]
+
+
 class Ahead(NamedTuple):
     """Borders (k,) on a parabola that begins at a state, without derivatives.
 
@@ -135,21 +141,24 @@ class Border(NamedTuple):
         most = jnp.minimum(frozen(rest), 2 * self.guess)
         return self._replace(time=located(self.at, path, self.guess, most, self.some, iterations))
 
-    def ended_at(self, problem: Problem, path: Path, s: Array, h: Array, first: Array, impact: Array) -> Border:
+    def ended_at(self, problem: Problem, motion: Motion, path: Path, s: Array, first: Array, impact: Array) -> Border:
         """The same, of a path that ends at time s: with whether it is crossed there, if it is the ``first`` event, and what is met with an ``impact`` (m,)."""
         path, s = frozen((path, s))
         if len(impact):
-            self = self._replace(at_impact=self._met_with(problem, path, s, h, impact))
+            self = self._replace(at_impact=self._met_with(problem, motion, path, s, impact))
         level, rate = self.at(path, s)
         spare = jnp.sum(jnp.where(self.which, frozen(self.where.allowed), 0)) + AT_ONCE * path.r * jnp.abs(rate)
         return self._replace(crossed=self.which & first & (level <= spare) & (rate < 0))
 
-    def _met_with(self, problem: Problem, path: Path, s: Array, h: Array, impact: Array) -> Array:
+    def _met_with(self, problem: Problem, motion: Motion, path: Path, s: Array, impact: Array) -> Array:
         """The levels (k,) whose borders are met with an ``impact`` (m,) at time s of a path."""
         shift, v = path.along(s)
-        now, near = (path.t + s, path.q + shift, v, path.args), (frozen(self.where.allowed), AT_ONCE * h)
+        now, near = (path.t + s, path.q + shift, v, path.args), frozen((self.where.allowed, AT_ONCE * motion.h))
         speed = path.gaps(problem, s)[1]
-        return jumps_at_impact(problem, self.pieces, self.where.sides, near, now, jnp.zeros_like(v), impact, speed)
+        rests = jnp.any(impact & (frozen(motion.e) <= 0))
+        return jumps_at_impact(
+            problem, self.pieces, self.where.sides, near, now, jnp.zeros_like(v), impact, speed, rests
+        )
 
     def behind(
         self,

@@ -304,7 +304,7 @@ class EventCorrected(Scheme):
             first = border.some & ~last & ((border.time < s - AT_ONCE * h) | ~located)
             impact, releases, located = impact & ~first, releases & ~first, located | first
             s = jnp.where(first, border.time, s)
-            border = border.ended_at(problem, path, s, h, first, which & impact)
+            border = border.ended_at(problem, motion, path, s, first, which & impact)
         shift, v = path.along(s)
         arrived, low = add_compensated(q, shift, low)
         impulse = impulse + s * (push + (0.5 * (s / nonzero(r))) * (push_end - push))

@@ -431,7 +431,8 @@ class EventDriven(Scheme):
 
             def with_border() -> Array:
                 sides, a, speed = of_base
-                met = jumps_at_impact(problem, pieces, sides, off, here, a, candidates, speed)
+                rests = jnp.any(candidates & (frozen(motion.e) <= 0))
+                met = jumps_at_impact(problem, pieces, sides, off, here, a, candidates, speed, rests)
                 jumps = jumps_beyond(pieces, sides, met & pieces.open, here[:3], args)
                 return as_status(jumps, Status.DERIVATIVE_JUMP)
 
