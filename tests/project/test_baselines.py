@@ -149,6 +149,7 @@ def test_numba_pile_comes_to_rest(loops):
     assert np.abs(v).max() < 1e-9
 
 
+@pytest.mark.slow
 def test_numba_gas_keeps_its_energy(loops):
     """Every collision conserves it up to the rotation of the normal over a step; walls exactly."""
     work = works.WORKS["gas-64"]
