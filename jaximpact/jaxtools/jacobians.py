@@ -1,11 +1,13 @@
-"""Value and Jacobian of a function in one pass."""
+"""Value and Jacobian of a function in one pass, and tangents of pytrees."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 SMALL = 8  # inputs up to which tangents are pushed through all at once
@@ -25,3 +27,22 @@ def value_and_jacobian(function: Callable[[Array], Array], x: Array, rows: int) 
     # one tangent after the other: a batch of them gathers and sorts by index, many times slower
     value, tangent = jax.linearize(function, x)
     return value, lax.map(tangent, jnp.eye(d, dtype=x.dtype)).T
+
+
+def generic_change(tree: Any) -> Any:
+    """Tangents of a pytree in a direction that is not special: what does not change along it depends on none of its real numbers, to first order."""
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, [_tangent(x, jnp.cos, 1.3 + k) for k, x in enumerate(leaves)])
+
+
+def no_change(tree: Any) -> Any:
+    """Tangents of zero."""
+    return jax.tree.map(lambda x: _tangent(x, jnp.zeros_like, 0.0), tree)
+
+
+def _tangent(x: Any, entries: Callable, start: float) -> Any:
+    """Tangent of a leaf, with ``entries`` of numbers from ``start`` on; of one that is not real the only one that jax takes."""
+    if not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
+        return np.zeros(jnp.shape(x), jax.dtypes.float0)
+    x = jnp.asarray(x)
+    return entries(start + jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)

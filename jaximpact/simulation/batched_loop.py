@@ -73,7 +73,7 @@ class BatchedLoop:
         carry = self.start_carry(begin)
         if motion_loop.by_step is not None:
             last = steps if length is None else jnp.minimum(steps, length)
-            going = lambda now: (now[0] <= last) & motion_loop.goes_on(now[1][1])
+            going = lambda now: (now[0] <= last) & motion_loop.program.goes_on(now[1][1])
             _, carry = lax.while_loop(going, lambda now: (now[0] + 1, body(now[1], now[0])[0]), (first, carry))
         elif program.length is None:
             last = steps if length is None else length
@@ -93,7 +93,7 @@ class BatchedLoop:
 
         def turn(some: list) -> list:
             now = whole(some)
-            live = (now[0].n < steps) & motion_loop.goes_on(now[1])
+            live = (now[0].n < steps) & motion_loop.program.goes_on(now[1])
             return [jnp.where(live, x, y) for x, y in zip(taken(advance(now)), some, strict=True)]
 
         def keep(kept: Any, some: list) -> Any:
@@ -119,7 +119,7 @@ class BatchedLoop:
 
         def continues(now: tuple[tuple, Array]) -> Array:
             carry, full = now
-            return (carry[0].n < last) & ~full & self.motion_loop.goes_on(carry[1])
+            return (carry[0].n < last) & ~full & self.motion_loop.program.goes_on(carry[1])
 
         def body(now: tuple[tuple, Array]) -> tuple[tuple, Array]:
             carry, _ = now

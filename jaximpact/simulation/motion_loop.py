@@ -197,10 +197,6 @@ class MotionLoop:
         stays = (*stays[:2], old_account._replace(iterations=account.iterations))
         return jax.tree.map(lambda x, y: jnp.where(ends, x, y), stays, (new, row, account))
 
-    def goes_on(self, row: Row) -> Array | bool:
-        """Whether the motion has not come to its end at a step, ()."""
-        return True if self.by_step is None else ~jnp.isfinite(row.stop)
-
     def contact_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
         """Step k in which contacts may act, with the full account."""
         state, row, account = carry
@@ -489,7 +485,7 @@ class MotionLoop:
 
     def step_to(self, target: Array, carry: Any) -> Any:
         """Runs up to step ``target``."""
-        return while_loop(_goes_on, _step_of, (self.program, self.moving, target), carry)
+        return while_loop(_is_before, _step_of, (self.program, self.moving, target), carry)
 
     def row_at(self, carry: Any, target: Array, turn: RowRequest | None) -> Any:
         """Content of a requested row: time, state and energy, or the saved value."""
@@ -510,11 +506,10 @@ class MotionLoop:
         return _step_once(self.program, self.moving, carry)
 
 
-def _goes_on(constants: tuple, carry: Any) -> Array:
+def _is_before(constants: tuple, carry: Any) -> Array:
     """Whether a carry is before the step of its loop's ``constants`` (program, motion, step), and the motion has not ended."""
     program, _, step = constants
-    before = carry[0].n < step
-    return before if program.by_step is None else before & ~jnp.isfinite(carry[1].stop)
+    return (carry[0].n < step) & program.goes_on(carry[1])
 
 
 def _step_of(constants: tuple, carry: Any) -> Any:

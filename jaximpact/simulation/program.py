@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.shapes import as_array_tree
@@ -102,6 +104,10 @@ class Program:
     def by_step(self) -> Any:
         """What ends the motion at the end of a step (`mechanics.rest`), if anything does; else None."""
         return None if self.until is None else self.until.by_step
+
+    def goes_on(self, row: Any) -> Array | bool:
+        """Whether a motion has not come to its end at a step, ()."""
+        return True if self.by_step is None else ~jnp.isfinite(row.stop)
 
     def replace(self, **changes: Any) -> Program:
         """Copy with some fields changed."""

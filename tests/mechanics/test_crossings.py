@@ -195,20 +195,3 @@ def test_a_force_that_is_no_number_beyond_its_side(side):
     found = jax.grad(end)(start, SCHEME)
     right = jax.jacfwd(end)(start, ji.EventDriven())
     np.testing.assert_allclose(found, right, atol=1e-3)  # of h^2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("execution", ["native", "xla"])
-def test_derivatives_of_float32(execution):
-    found = ji.sensitivities(
-        STEP,
-        np.float32([-1.003]),
-        np.float32([1]),
-        t1=np.float32(1.5),
-        h=np.float32(0.01),
-        wrt="q0",
-        execution=execution,
-        scheme=SCHEME,
-    )
-    assert found.trusted and found.jacobian["q"]["q0"].dtype == np.float32
-    np.testing.assert_allclose([found.jacobian[x]["q0"].item() for x in ("q", "v")], [0.503, -1.0], atol=1e-4)

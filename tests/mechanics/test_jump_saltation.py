@@ -166,7 +166,8 @@ def test_second_derivatives_are_told():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("execution", ["native", "xla"])
-def test_derivatives_of_float32(execution):
+@pytest.mark.parametrize("scheme", [None, ji.EventCorrected()], ids=["passed", "located"])
+def test_derivatives_of_float32(scheme, execution):
     found = ji.sensitivities(
         STEP,
         np.float32([-1.003]),
@@ -175,6 +176,7 @@ def test_derivatives_of_float32(execution):
         h=np.float32(0.01),
         wrt="q0",
         execution=execution,
+        scheme=scheme,
     )
     assert found.trusted and found.jacobian["q"]["q0"].dtype == np.float32
     # dq/dq0 = 1 - (t1 - t) with t = 1.003

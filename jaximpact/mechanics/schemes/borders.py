@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools import linalg
+from ...jaxtools.jacobians import generic_change
 from ..jump_search import SLIGHT
 from ..problem import Problem
 from ..status import Status, as_status
@@ -372,8 +373,7 @@ def several(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple
     if pieces.count < 2:
         return jnp.zeros((), bool)
     t, q, v, args = now
-    along = lambda x: jnp.cos(1.0 + jnp.arange(len(x), dtype=x.dtype))  # a direction that is not special
-    _, change = jax.jvp(lambda q, v: pieces.levels(sides, t, q, v, args), (q, v), (along(q), 0.618 * along(v)))
+    _, change = jax.jvp(lambda q, v: pieces.levels(sides, t, q, v, args), (q, v), generic_change((q, v)))
     delays = jnp.where(crossed, change / jnp.where(crossed, rate, 1), 0)
     first = jnp.sum(jnp.where(main, delays, 0))
     return jnp.any(crossed & (jnp.abs(delays - first) > SLIGHT * (jnp.abs(delays) + jnp.abs(first))))
@@ -388,19 +388,41 @@ def jumps_at_impact(
     a: Array,
     impact: Array,
     speed: Array,
-    rests: Array,
+    e: Array,
 ) -> Array:
     """Levels (k,) whose borders are met with an ``impact`` (m,) of gap velocities ``speed`` (m,), up to a level (k,) and a time () that they are ``near``.
 
     Which of the two is first decides what the motion does, to first order. Where wall and border are one surface it does not, unless the
-    motion ``rests`` () there, on which side the function of the force alone says.
+    restitution e is zero and the motion rests there, on which side the function of the force alone says.
     """
     allowed, within = near
     t, q, v, args = now
     level, rate = pieces.rates(sides, t, q, v, a, args)
-    along = lambda x: jnp.cos(1.0 + jnp.arange(len(x), dtype=x.dtype))  # a direction that is not special
     both = lambda q, v: (pieces.levels(sides, t, q, v, args), problem.gaps(t, q, args))
-    by_level, by_gap = jax.jvp(both, (q, v), (along(q), 0.618 * along(v)))[1]
+    by_level, by_gap = jax.jvp(both, (q, v), generic_change((q, v)))[1]
     met = (jnp.abs(level) <= allowed + within * jnp.abs(rate)) & (rate != 0) & jnp.any(impact)
     delay, of_impact = by_level / jnp.where(met, rate, 1), jnp.sum(jnp.where(impact, by_gap / nonzero(speed), 0))
+    rests = jnp.any(impact & (e <= 0))
     return met & (rests | (jnp.abs(delay - of_impact) > SLIGHT * (jnp.abs(delay) + jnp.abs(of_impact))))
+
+
+def status_at_impact(
+    problem: Problem,
+    pieces: Pieces,
+    where: Where,
+    off: Array,
+    now: tuple,
+    a: Array,
+    impact: Array,
+    speed: Array,
+    e: Array,
+) -> Array:
+    """Status of derivatives at an impact as in `jumps_at_impact`, of a motion that was ``where`` until then, and whose impacts may be ``off`` by a time ()."""
+    where, off, now, a, speed, e = frozen((where, off, now, a, speed, e))
+
+    def look() -> Array:
+        near = where.allowed, off
+        met = jumps_at_impact(problem, pieces, where.sides, near, now, a, impact, speed, e)
+        return as_status(jumps_beyond(pieces, where.sides, met & pieces.open, now[:3], now[3]), Status.DERIVATIVE_JUMP)
+
+    return lax.cond(jnp.any(impact), look, lambda: jnp.zeros((), jnp.int32))

@@ -155,9 +155,8 @@ class Border(NamedTuple):
         shift, v = path.along(s)
         now, near = (path.t + s, path.q + shift, v, path.args), frozen((self.where.allowed, AT_ONCE * motion.h))
         speed = path.gaps(problem, s)[1]
-        rests = jnp.any(impact & (frozen(motion.e) <= 0))
         return jumps_at_impact(
-            problem, self.pieces, self.where.sides, near, now, jnp.zeros_like(v), impact, speed, rests
+            problem, self.pieces, self.where.sides, near, now, jnp.zeros_like(v), impact, speed, frozen(motion.e)
         )
 
     def behind(

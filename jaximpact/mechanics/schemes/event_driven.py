@@ -37,7 +37,7 @@ from ..status import Status, as_status
 from ..switches import Kinks
 from .base import Info, JointInfo, Scheme, Traits, before, gradient_status, mass_status, zero_remainder
 from .bases import TERMS, at_impact, base_at, joined, late
-from .borders import Settled, border_status, jumps_at_impact, jumps_beyond, seek_border, settled
+from .borders import Settled, border_status, seek_border, settled, status_at_impact
 from .events import Event, collide, lasting_at_end
 from .pieces import Pieces, Where
 from .record import ImpactRecord
@@ -425,18 +425,9 @@ class EventDriven(Scheme):
         moved = APPROACH * frozen(flown.q - base.q)
         status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
         if pieces is not None and self.jumps:
-            here = frozen((t, q, v, args))
-            off = frozen(flown.where.allowed), self.resolution(motion)
-            of_base = frozen((base.where.sides, base.a, speed))
-
-            def with_border() -> Array:
-                sides, a, speed = of_base
-                rests = jnp.any(candidates & (frozen(motion.e) <= 0))
-                met = jumps_at_impact(problem, pieces, sides, off, here, a, candidates, speed, rests)
-                jumps = jumps_beyond(pieces, sides, met & pieces.open, here[:3], args)
-                return as_status(jumps, Status.DERIVATIVE_JUMP)
-
-            status |= lax.cond(jnp.any(candidates), with_border, lambda: jnp.zeros((), jnp.int32))
+            where = base.where._replace(allowed=flown.where.allowed)
+            now, off = (t, q, v, args), self.resolution(motion)
+            status |= status_at_impact(problem, pieces, where, off, now, base.a, candidates, speed, motion.e)
         at = (t, flown.elapsed + delay, found.q, found.v, found.closed & ~verdict.loosed, verdict.loosed)
         changed = begins | some | jnp.any(verdict.loosed | (found.closed != base.closed))
         after, failure, at_start = self._settled(

@@ -122,6 +122,11 @@ def met_together(
     return jnp.where(together, group, candidates), reached & ~group, together
 
 
+def meets_within(spread: Array, contacts: Contacts, v: Array, speed: Array) -> Array:
+    """Contacts (m,) whose gaps close within a ``spread`` () of time, by their gap velocities ``speed`` (m,) and further than by rounding."""
+    return (speed < -noise(contacts, v, speed)) & (contacts.gap <= -spread * speed)
+
+
 def order_matters(
     problem: Problem, event: Event, closed: Array, candidates: Array, e: Array, spread: Array, args: Any
 ) -> Array:
@@ -140,7 +145,7 @@ def order_matters(
     m = len(candidates)
     if m < 2 or not contacts.dense or not depends_on(gap_accelerations, (t, q, v, args), (2,)):
         return jnp.zeros((), bool)
-    approaching = (speed < -noise(contacts, v, speed)) & (contacts.gap <= -spread * speed)
+    approaching = meets_within(spread, contacts, v, speed)
     first = candidates & (jnp.arange(m) == jnp.argmax(candidates))
     others = (candidates | (approaching & ~closed)) & ~first
 
@@ -374,7 +379,7 @@ def collide(
     if spread is not None:
         in_order = order_matters(problem, event._replace(speed=speed), closed, candidates, e, spread, motion.args)
         # one that this impact turns away may have been the first
-        soon = ~closed & ~impact & (speed < -noise(contacts, v, speed)) & (contacts.gap <= -spread * speed)
+        soon = ~closed & ~impact & meets_within(spread, contacts, v, speed)
         in_order |= jnp.any(oblique & impact[:, None] & soon[None, :])
     blow = Blow.of(problem, law, motion, slowest, event._replace(q=q, v=v, speed=speed), closed, impact, beside)
     v = v + contacts.jump(blow.percussion) + contacts.jump(blow.rest)

@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
+from ...jaxtools.jacobians import generic_change, no_change
 from ..linearisation import Metric, acceleration, gap_derivatives, linearise, noise
 from ..problem import Problem
 
@@ -60,34 +60,17 @@ def opens_by_change(
             return contacts.diagonal() * balance(pull, keep)
 
         # one direction stands for all: it would have to be one of those that change nothing
-        others = _direction(numbers)
-        aside, turned = (metric.solve(x) for x in _direction((q, v)))
+        others = generic_change(numbers)
+        aside, turned = (metric.solve(x) for x in generic_change((q, v)))
         aside = in_contact(aside, jax.jvp(gaps, (q, numbers), (aside, others))[1])
         turned = in_contact(turned, jax.jvp(speeds, (q, v, numbers), (aside, turned, others))[1])
         here = t, q, v, numbers
         (a, pull), (da, change) = jax.jvp(pulls, here, (jnp.zeros_like(t), aside, turned, others))
         push = loads(pull)
         small = jnp.max(jnp.where(keep, noise(contacts, a, pull), 0))
-        along = jnp.ones_like(t), before, acceleration(problem, metric, t, q, before, args), _none(numbers)
+        along = jnp.ones_like(t), before, acceleration(problem, metric, t, q, before, args), no_change(numbers)
         small = small + within * jnp.abs(loads(jax.jvp(pulls, here, along)[1][1]))
         moved = jnp.max(jnp.where(keep, noise(contacts, da, change), 0))
         return jnp.any(stopped & (jnp.abs(push) <= small) & (jnp.abs(loads(change)) > moved))
 
     return lax.cond(jnp.any(stopped), look, lambda: jnp.zeros((), bool))
-
-
-def _direction(tree: Any) -> Any:
-    """A change of all real numbers of a pytree that is orthogonal to none that has few digits."""
-    leaves, structure = jax.tree.flatten(tree)
-    return jax.tree.unflatten(structure, [_change(x, jnp.cos, 1.3 + k) for k, x in enumerate(leaves)])
-
-
-def _none(tree: Any) -> Any:
-    return jax.tree.map(lambda x: _change(x, jnp.zeros_like, 0.0), tree)
-
-
-def _change(x: Any, entries: Any, start: float) -> Any:
-    if not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
-        return np.zeros(jnp.shape(x), jax.dtypes.float0)
-    x = jnp.asarray(x)
-    return entries(start + jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)
