@@ -75,10 +75,10 @@ def compile_row(name: str, dtype: str, way: str, folder: Path) -> None:
 
     motion = jax.tree.unflatten(structure, [shape(x, a) for x, a in zip(leaves, lanes.axes, strict=True)])
     if way == "xla":
-        straight = program.replace(straight=True)
-        call = lambda motion: execution.vmap_lanes(lambda one: trajectory(straight, one), motion, lanes.axes, 1)
+        branch_free = program.replace(branch_free=True)
+        call = lambda motion: execution.vmap_lanes(lambda one: trajectory(branch_free, one), motion, lanes.axes, 1)
     else:
-        branching = program.replace(branches=True)
+        branching = program.replace(per_lane_branches=True)
         call = kernel.over_lanes(lambda one: trajectory(branching, one), (lanes.in_axes,), sys.maxsize)
     begin = time.process_time()
     traced = jax.jit(call, in_shardings=place, out_shardings=place).trace(motion)

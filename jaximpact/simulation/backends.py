@@ -32,8 +32,6 @@ from .rows import RowRequest
 
 EXECUTIONS = ("auto", "xla", "native", "kernel")
 MEASURED = ("H100",)  # devices on which the kernel was compared with the XLA program and found right and faster
-# what has no rule, a version of jax without the kernel's compiler, a program that it fails on
-REFUSED = (Unsupported, ImportError, NotImplementedError, jax.errors.JaxRuntimeError)
 COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU that has them
 log = logging.getLogger(__name__)
 
@@ -54,10 +52,7 @@ def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) ->
     check_choice("execution", execution, EXECUTIONS)
     shares = devices(lanes.count)
     backend = jax.default_backend()
-    branch_free = (
-        backend == "gpu" and program.sensitivity == "none" and not (program.reports_progress or program.problem.listed)
-    )
-    xla = through_xla(task, program.replace(branch_free=branch_free), lanes, shares)
+    xla = through_xla(task, for_gpu(program) if backend == "gpu" else program, lanes, shares)
     final = program.rows == 0 and program.function is None
     if execution == "kernel" and not final:
         raise ValueError("execution='kernel' keeps final states only: give save='final', or execution='xla'")
@@ -75,6 +70,11 @@ def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) ->
         return partial(_or_refuse, execution, as_kernel(task, program, lanes, shares, sys.maxsize))
     trusted = any(name in jax.devices()[0].device_kind for name in MEASURED)
     return _Chooser(as_kernel(task, program, lanes, shares, kernel.MAX_OPS_TRITON), xla, trusted)
+
+
+def for_gpu(program: Program) -> Program:
+    """The program whose lanes take steps without branches, if it can; for values and for derivatives along one direction a lane."""
+    return program.replace(branch_free=not (program.reports_progress or program.problem.listed))
 
 
 def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> Call:
@@ -228,7 +228,8 @@ class _Chooser:
         self.chosen = self.through_xla
         try:
             found = self.as_kernel(*operands)
-        except REFUSED:
+        except Exception as error:  # what is wrong with the problem, and not with the kernel, XLA meets again
+            log.debug("not as one kernel, but through XLA: %s", error)
             return self.through_xla(*operands)
         if not self.trusted:
             reference = self.through_xla(*operands)

@@ -26,7 +26,7 @@ from ..compiler.scalar import Unsupported
 from ..jaxtools.derivative_rules import NO_DERIVATIVE
 from ..mechanics.motion import Motion
 from . import reverse_loop as backwards
-from .backends import Task, one_lane, without_rows
+from .backends import Task, for_gpu, one_lane, without_rows
 from .limits import MAX_FORWARD_DIRECTIONS, MAX_JACOBIAN_BYTES, MAX_SHARED_REVERSE_INPUTS
 from .program import Program
 from .reverse_loop import Parts
@@ -54,6 +54,10 @@ class LaneFunction(abc.ABC):
     @abc.abstractmethod
     def without_row_count(self) -> LaneFunction:
         """The function for any number of steps and rows, as native code takes them at run time."""
+
+    @abc.abstractmethod
+    def for_gpu(self) -> LaneFunction:
+        """The function in steps without branches."""
 
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
         """Name of the native FFI target; raises Unsupported if there is none."""
@@ -90,6 +94,10 @@ class Value(LaneFunction):
         rows, every = min(program.rows, 1), program.every and 1
         program = program.replace(length=None, rows=rows, every=every)
         return replace(self, structure=jax.tree.structure((program, motion)))
+
+    def for_gpu(self) -> Value:
+        program, motion = self.unflatten([0] * self.structure.num_leaves)
+        return replace(self, structure=jax.tree.structure((for_gpu(program), motion)))
 
     def rows(self, leaves: Sequence) -> int:
         """Number of rows before the last."""
@@ -148,6 +156,9 @@ class Derivative(LaneFunction):
 
     def without_row_count(self) -> Derivative:
         return replace(self, function=self.function.without_row_count())
+
+    def for_gpu(self) -> Derivative:
+        return replace(self, function=self.function.for_gpu())
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
         """Shapes of the results in one lane, without tracing the derivative, which may be transposable only."""
@@ -319,10 +330,9 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
     axes = axes[:number]
     if not given:
         found: list = [None] * len(avals)
-    elif _is_native(function) and _fits(avals, lane_axes, given, count):
+    elif _is_native(function) and _fits(avals, lane_axes, given):
         lane = 0 if count is None else 1
-        of = ForwardJacobian(function.function, moved, used)
-        every = motion_p.bind(*known, function=of, axes=axes, count=count)
+        every = _jacobian(replace(function, moved=moved, used=used), known, axes, count)
 
         def share(jacobian: Array, ct: Array) -> Array:
             """Cotangents of the inputs, (p,) or (lanes, p), from one Jacobian."""
@@ -348,12 +358,31 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
     return [None] * number + [next(results) if lin else None for lin in linear]
 
 
-def _fits(avals: Sequence, lane_axes: Sequence, given: Sequence, count: int | None) -> bool:
+def _jacobian(function: Tangent, known: Sequence, axes: tuple, count: int | None) -> list:
+    """Derivatives of the used outputs in all directions, with an axis of directions, (p, ...) or (lanes, p, ...)."""
+    if jax.default_backend() == "cpu":
+        of = ForwardJacobian(function.function, function.moved, function.used)
+        return motion_p.bind(*known, function=of, axes=axes, count=count)
+    # on a GPU each direction is a lane of its own
+    members = _of_one_lane(known, axes)
+    flat, unravel = ravel_pytree(
+        [jnp.zeros(x.shape, x.dtype) for x, m in zip(members, function.moved, strict=True) if m]
+    )
+    every = (*axes, *[None] * sum(function.moved))
+
+    def push(direction: Array) -> list:
+        return motion_p.bind(*known, *unravel(direction), function=function, axes=every, count=count)
+
+    found = jax.vmap(push)(jnp.eye(flat.size, dtype=flat.dtype))
+    return found if count is None else [jnp.moveaxis(x, 0, 1) for x in found]
+
+
+def _fits(avals: Sequence, lane_axes: Sequence, given: Sequence) -> bool:
     """Whether the forward-mode Jacobian is cheaper than reverse mode."""
     of_lane = [math.prod(x.shape if a is None else x.shape[1:]) for x, a in zip(avals, lane_axes, strict=True)]
     directions = sum(of_lane)
     size = directions * sum(x.size * x.dtype.itemsize for x in given)
-    return jax.default_backend() == "cpu" and directions <= MAX_FORWARD_DIRECTIONS and size <= MAX_JACOBIAN_BYTES
+    return directions <= MAX_FORWARD_DIRECTIONS and size <= MAX_JACOBIAN_BYTES
 
 
 def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
@@ -387,6 +416,13 @@ def _turns(function: Any, axes: tuple) -> Callable:
     return lambda operands: RowRequest.of(value.unflatten(operands)[0])
 
 
+def _on_gpu(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
+    """Lowering for a GPU: many lanes take steps without branches."""
+    if count is not None and _is_native(function) and not isinstance(function, ForwardJacobian | Cotangent):
+        function = function.for_gpu()
+    return _by_xla(ctx, *operands, function=function, axes=axes, count=count)
+
+
 def _by_xla(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
     return mlir.lower_fun(_lanewise(function, axes, count), multiple_results=True)(ctx, *operands)
 
@@ -398,3 +434,5 @@ ad.primitive_transposes[motion_p] = _motion_transpose
 batching.primitive_batchers[motion_p] = _motion_batching
 mlir.register_lowering(motion_p, _by_xla)
 mlir.register_lowering(motion_p, _natively, platform="cpu")
+mlir.register_lowering(motion_p, _on_gpu, platform="cuda")
+mlir.register_lowering(motion_p, _on_gpu, platform="rocm")

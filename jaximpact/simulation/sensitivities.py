@@ -283,7 +283,7 @@ def jacobians(
         return through_xla(task, known, lanes, devices(lanes.count))(motion, length)
 
     either = task.mode == "forward" and row_by_row(program, task.output)
-    if either and _is_large(program, lanes, task, execution):
+    if either and _lane_by_direction(program, lanes, task, execution):
         jacobian, (value, status) = _by_directions(program, lanes, task, execution, chunk, progress)
     else:
         call = batch_backend(task, program, lanes, execution) if either else through_steps
@@ -292,8 +292,11 @@ def jacobians(
     return jacobian, (value, status | np.where(np.all(finite, axis=0), 0, int(Status.DERIVATIVE_NOT_FINITE)))
 
 
-def _is_large(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
-    """Whether a program of all directions at once is too large for native code, for the joints and their inverses in it."""
+def _lane_by_direction(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
+    """Whether each direction is a lane of its own: on a GPU, whose steps without branches know no batch within a lane; and where a program of all
+    directions at once is too large for native code, for the joints and their inverses in it."""
+    if jax.default_backend() == "gpu":
+        return not program.problem.listed
     if program.problem.joints is None or execution not in ("auto", "native") or jax.default_backend() != "cpu":
         return False
     one = lanes.first

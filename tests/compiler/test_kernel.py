@@ -7,8 +7,15 @@ import jax.numpy as jnp
 import methods
 import numpy as np
 import pytest
+from jax._src import xla_bridge
+from jax.interpreters import mlir
 
 import jaximpact as ji
+from jaximpact.compiler.gpu import branch_free, triton
+from jaximpact.simulation import primitive
+from jaximpact.simulation.arguments import for_lanes
+from jaximpact.simulation.rows import RowBuffer
+from jaximpact.simulation.trajectory import trajectory
 
 # on a GPU: jax says so of what compiles the kernel, and has nothing yet in its place that takes branches
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend:DeprecationWarning")
@@ -169,3 +176,126 @@ def test_what_it_cannot_take_is_named():
     ball = ji.Problem(lambda t, q, v, args: -9.81 + 0 * jnp.interp(q, table, table), lambda t, q, args: q)
     with pytest.raises(ValueError, match=r"cannot take this problem \(.*\): give execution='xla'"):
         ji.ensemble(ball, np.ones((3, 1)), np.zeros((3, 1)), t1=0.1, h=0.01, e=0.5, execution="kernel")
+
+
+def ball_force(t, q, v, args):
+    return -9.81 - 0.3 * v
+
+
+BALL = ji.Problem(ball_force, lambda t, q, args: q - 0.1 * jnp.sin(t))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "friction"),
+    [
+        (ji.EventCorrected(), None),
+        (ji.MoreauJean(), 0.3),
+        pytest.param(ji.PaoliSchatzman(), None, marks=pytest.mark.slow),
+        pytest.param(ji.EventCorrected(), 0.3, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_a_kernel_is_lowered_for_a_gpu(monkeypatch, scheme, friction):
+    """To the code of Triton, which has no rule for some of what the imitation executes."""
+    known = xla_bridge.canonicalize_platform
+    # without a GPU jax does not know the name of the platform
+    monkeypatch.setattr(xla_bridge, "canonicalize_platform", lambda name: "cuda" if name == "gpu" else known(name))
+    if friction is None:
+        problem, d = BALL, 1
+    else:
+        # a disk, its spin last
+        problem, d = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -9.81, 0.0]), lambda t, q, args: q[1:2] - 0.2,
+                                slip=lambda t, q, v, args: v[:1] + 0.2 * v[2:], friction=friction), 3  # fmt: skip
+    program, lanes = for_lanes(problem, np.ones((64, d)), np.zeros((64, d)), 0.0, 1.0, 0.01, 0.5, None, None, scheme, None, "final", None)  # fmt: skip
+    program = program.replace(per_lane_branches=True)
+    call = triton.over_lanes(lambda one: trajectory(program, one), (lanes.in_axes,), 10**9)
+    text = jax.jit(call).trace(lanes.motion).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("stablehlo.custom_call") == 1 and "triton" in text
+
+
+def test_the_first_of_largest_entries():
+    """Of arrays with one axis, whose entries are arrays over lanes, and of NaN."""
+    x = np.array([[1.0, 3.0, 3.0], [np.nan, 4.0, 5.0], [2.0, 1.0, 0.0]])
+    both = lambda x: (jnp.argmax(x), jnp.argmin(x))
+    found = jax.jit(triton.over_lanes(both, (0,), interpret=True))(x)
+    np.testing.assert_array_equal(np.array(found), [[1, 0, 0], [0, 0, 2]])
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Has programs made as for a GPU, though XLA compiles them for this CPU; the numbers of lanes that went without branches."""
+    taken, make = [], branch_free._scalar_step
+
+    def note(*given):
+        taken.append(given[-1])
+        return make(*given)
+
+    monkeypatch.setattr(branch_free, "_scalar_step", note)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    mlir.register_lowering(primitive.motion_p, primitive._on_gpu, platform="cpu")
+    yield taken
+    mlir.register_lowering(primitive.motion_p, primitive._natively, platform="cpu")
+    jax.clear_caches()
+
+
+@jax.custom_jvp
+def stop(x):
+    return jnp.maximum(x, 0.0)
+
+
+@stop.defjvp
+def _(values, changes):
+    (x,), (change,) = values, changes
+    return stop(x), jnp.where(x > 0, change, 7.0)  # a rule that no differentiation of its operations gives
+
+
+def test_the_derivative_of_a_segment(on_gpu):
+    """By what its body closes over, too, with whole numbers in the carry, rows that are kept, and a rule of the body for derivatives."""
+
+    def one(x, rate):
+        body = lambda now: [stop(now[0] - rate * now[0] ** 2), now[1] + 1]
+        add = lambda kept, now: RowBuffer(kept.buffer.at[now[1] % 2].set(now[0] ** 2), now[1])
+        rows = RowBuffer(jnp.zeros(2), jnp.zeros((), jnp.int32))
+        carry, rows = branch_free.run_segment(body, [x, jnp.zeros((), jnp.int32)], rows, add, 3)
+        return carry[0], rows.buffer
+
+    def loop(x, rate):
+        found = [x]
+        for _ in range(3):
+            found.append(stop(found[-1] - rate * found[-1] ** 2))
+        return found[3], jnp.stack([found[2], found[3]]) ** 2
+
+    x, rates = np.array([0.5, 2.0, 1.0]), np.array([0.4, 1.2, 0.1])
+    change = lambda f: jax.jit(jax.vmap(lambda *xs: jax.jvp(f, xs, (0 * xs[0] + 1, 0 * xs[1] + 2))))(x, rates)
+    for found, expected in zip(jax.tree.leaves(change(one)), jax.tree.leaves(change(loop)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+    assert set(on_gpu) == {3}
+
+
+Q0, V0 = np.linspace(0.4, 0.9, 7)[:, None], np.linspace(-2, 1, 7)[:, None]
+
+
+def end(q0, v0, e):
+    return ji.solve(BALL, q0, v0, e=e, save="final", t1=0.8, h=0.01).q[-1, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("derivative", "lanes"),
+    [
+        (lambda: jax.grad(lambda e: jnp.sum(jax.vmap(lambda q, v: end(q, v, e))(Q0, V0)))(0.7), 7),
+        pytest.param(lambda: jax.vmap(jax.grad(end, (0, 2)), (0, 0, None))(Q0, V0, 0.7), 15, marks=pytest.mark.slow),
+        pytest.param(lambda: ji.sensitivities(BALL, Q0, V0, e=0.7, wrt=("q0", "e"), save=40, t1=0.8, h=0.01).jacobian["q"],
+                     15, marks=pytest.mark.slow),
+    ],
+    ids=["by-what-lanes-share", "gradients", "jacobians-of-rows"],
+)  # fmt: skip
+def test_derivatives_without_branches(on_gpu, monkeypatch, derivative, lanes):
+    """Each direction is a lane of its own, and one is added to make them odd; beside native code, to round-off."""
+    found = derivative()
+    assert set(on_gpu) >= {lanes}
+    monkeypatch.undo()
+    mlir.register_lowering(primitive.motion_p, primitive._natively, platform="cpu")
+    jax.clear_caches()
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(derivative()), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-12)

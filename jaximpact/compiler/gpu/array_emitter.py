@@ -174,6 +174,17 @@ def _round(params: Any, x: Array) -> Array:
     return jnp.where((found - x == 0.5) & odd, found - 1, found)
 
 
+def _integer_power(params: Any, x: Array) -> Array:
+    """Integer power by products, as XLA computes it; Triton's own fails on what is known when it is compiled (jax 0.10 to 0.12)."""
+    count = abs(params["y"])
+    found, square = jnp.ones_like(x), x
+    while count:
+        found = lax.mul(found, square) if count % 2 else found
+        count //= 2
+        square = lax.mul(square, square) if count else square
+    return lax.div(jnp.ones_like(x), found) if params["y"] < 0 else found
+
+
 class SineConstants(NamedTuple):
     """Constants of the sine in one precision.
 
@@ -259,6 +270,7 @@ _maximum, _minimum = _extreme_rule(lax.max), _extreme_rule(lax.min)
 # rules of kernels on a device
 DEVICE_RULES: dict[str, Callable] = {
     "sin": _sine_rule(lax.sin, 0.0), "cos": _sine_rule(lax.cos, 0.5), "round": _round, "max": _maximum, "min": _minimum,
+    "integer_pow": _integer_power,
     "clamp": lambda params, least, x, most: _minimum(params, _maximum(params, least, x), most),
 }  # fmt: skip
 # primitives that the interpreter itself uses, without parameters

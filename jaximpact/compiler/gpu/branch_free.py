@@ -99,10 +99,51 @@ def deduplicate_carry(body: Callable, carry: Any) -> tuple[Callable, Callable]:
 def run_segment(body: Callable, carry: list, rows: Any, add_row: Callable, length: int) -> tuple[list, Any]:
     """Runs ``carry = body(carry); rows = add_row(rows, carry)`` ``length`` times for one lane; under vmap it is branch-free.
 
-    ``rows`` is a `RowBuffer`. A body that the scalar interpreter has no rules for is vmapped as it is.
+    ``rows`` is a `RowBuffer`. A body that the scalar interpreter has no rules for is vmapped as it is. The derivative in forward mode
+    is a segment too, of values and their changes: rules for derivatives are applied to the body, not to its branch-free operations.
     """
     step, step_constants = hoist_constants(body, carry)
     store, store_constants = hoist_constants(lambda both: add_row(*both), (rows, carry))
+    run = jax.custom_jvp(_segment(step, store, length))
+
+    @run.defjvp
+    def _(values: tuple, changes: tuple) -> tuple:
+        (of_step, of_store, carry, rows), (by_step, by_store, *start) = values, changes
+        count = len(carry)
+
+        def step_both(now: list) -> list:
+            carry, change = now[:count], _with_float0(now[count:], start[0])
+            carry, change = jax.jvp(step, (of_step, carry), (by_step, change))
+            return [*carry, *_real(change)]
+
+        def add_both(kept: Any, now: list) -> Any:
+            kept, of_kept = kept._replace(buffer=kept.buffer[0]), _with_float0(kept.buffer[1], start[1])
+            both = kept, now[:count]
+            change = of_kept, _with_float0(now[count:], start[0])
+            kept, change = jax.jvp(store, (of_store, both), (by_store, change))
+            return kept._replace(buffer=(kept.buffer, _real(change)))
+
+        both = rows._replace(buffer=(rows.buffer, _real(start[1])))
+        found, kept = run_segment(step_both, [*carry, *_real(start[0])], both, add_both, length)
+        value = found[:count], kept._replace(buffer=kept.buffer[0])
+        return value, (_with_float0(found[count:], start[0]), _with_float0(kept.buffer[1], start[1]))
+
+    return run(step_constants, store_constants, carry, rows)
+
+
+def _real(changes: Any) -> list:
+    """The leaves of changes that are those of real numbers."""
+    return [x for x in jax.tree.leaves(changes) if x.dtype != jax.dtypes.float0]
+
+
+def _with_float0(real: Sequence, like: Any) -> Any:
+    """Inverse of `_real`: changes of the structure of ``like``."""
+    numbers = iter(real)
+    return jax.tree.map(lambda x: x if x.dtype == jax.dtypes.float0 else next(numbers), like)
+
+
+def _segment(step: Callable, store: Callable, length: int) -> Callable:
+    """The segment of one lane, ``(constants of step, constants of store, carry, rows) -> (carry, rows)``, branch-free under vmap."""
 
     def run_lane(step_constants: list, store_constants: list, carry: list, rows: Any) -> tuple[list, Any]:
         def iterate(_: Any, now: tuple) -> tuple:
@@ -122,7 +163,7 @@ def run_segment(body: Callable, carry: list, rows: Any, add_row: Callable, lengt
             found = jax.vmap(run_lane, axes, axis_size=lanes)(*operands)
         return found, jax.tree.map(lambda _: True, found)
 
-    return run(step_constants, store_constants, carry, rows)
+    return run
 
 
 def _run_on_scalars(

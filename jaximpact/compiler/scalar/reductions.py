@@ -172,8 +172,8 @@ def _arg_rule(name: str) -> Callable:
         (axis,), dtype = eqn.params["axes"], np.dtype(eqn.params["index_dtype"])
         x = np.moveaxis(inputs[0], axis, 0)
         best, found = x[0, ...], object_array(x.shape[1:], [dtype.type(0)] * math.prod(x.shape[1:]))
-        for i, y in enumerate(x[1:], 1):
-            y = np.asarray(y, object)
+        for i in range(1, len(x)):
+            y = x[i, ...]  # an object array even of one entry: numpy would ask an entry of a GPU for its number
             lost = m.elementwise("and", m.elementwise("ne", y, y), m.elementwise("eq", best, best))
             take = m.elementwise("or", m.elementwise(name, y, best), lost)
             best = m.elementwise("select_n", take, best, y)
