@@ -10,18 +10,22 @@ limited by its arithmetic alone. Neither is a bound for the other.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import jax
 import numpy as np
 
-from . import timing, works
+import jaximpact as ji
+
+from . import friction, timing, works
 from .accuracy import Accuracy
 from .contenders import Contender, ensemble
 
 EXECUTIONS = {"kernel": "ensemble, one kernel", "xla": "ensemble, XLA"}
 TOO_LARGE = ("links-4",)  # its kernel takes most of a minute to compile: `ensemble` leaves it to XLA
 LANES = (10_000, 100_000, 1_000_000, 10_000_000)
+STEPS = 1000  # of the other schemes, friction and derivatives
 # operations of a step without contact, counted in the handwritten loops, a sine with its cosine as 30
 FLOPS = {"ball": 6, "double-pendulum": 115, "links-4": 380}
 # peak bandwidth [B/s], and vector operations [1/s] in float64 and float32, from the vendor's data sheets
@@ -39,6 +43,9 @@ def add_arguments(parser) -> None:
     group.add_argument("--bandwidth", type=float, help="peak bandwidth of its memory [B/s]")
     group.add_argument("--flops64", type=float, help="peak operations in float64 [1/s]")
     group.add_argument("--flops32", type=float, help="peak operations in float32 [1/s]")
+    group.add_argument(
+        "--others", type=int, default=100_000, help="lanes of other schemes and of friction, tenfold those of Jacobians"
+    )
     group.add_argument("--any-device", action="store_true", help="measure these rows on a CPU too")
 
 
@@ -69,6 +76,51 @@ def rows(options) -> Iterator[dict]:
                            "flops_limit_ns": 1e9 * operations / flops if flops else None}  # fmt: skip
                     row |= measure(work, lanes, dtype, execution, options) if measured else {"remark": "not measured"}
                     yield row
+    yield from more_rows(options)
+
+
+def more_rows(options) -> Iterator[dict]:
+    """Other schemes, friction and derivatives, in float64; on an accelerator alone."""
+    if not (options.any_device or jax.default_backend() != "cpu"):
+        return
+    for name, lanes, title, run in others(options.others):
+        print(f"accelerator: {name}, {lanes} lanes, {title}", file=sys.stderr, flush=True)
+        row = {"section": "accelerator", "work": name, "lanes": lanes, "steps": STEPS, "mode": "forward", "contender": title,
+               "dtype": "float64", "device": jax.devices()[0].device_kind}  # fmt: skip
+        [(found, _)] = timing.measure(
+            lambda run=run: [Contender("", lambda cores: run())],
+            lanes,
+            STEPS,
+            options.rounds,
+            options.budget,
+            apart=False,
+        )
+        yield row | {key: found[key] for key in ("seconds", "ns_per_step", "compile_s")}
+
+
+def others(lanes: int) -> Iterator[tuple[str, int, str, Callable]]:
+    """Name, lanes, title and call of each; a Jacobian has a tenth of the lanes."""
+    for name, schemes in (
+        ("ball", (ji.EventCorrected(), ji.EventDriven())),
+        ("double-pendulum", (ji.MoreauJean(), ji.EventDriven())),
+    ):
+        work = works.WORKS[name]
+        given = {"t1": STEPS * work.h, "e": work.restitution, "args": work.args}
+        for scheme in schemes:
+            q0, v0 = work.initial(lanes)
+            own = given if isinstance(scheme, ji.EventDriven) else given | {"steps": STEPS}
+            yield (
+                name,
+                lanes,
+                f"ensemble, {type(scheme).__name__}",
+                partial(ji.ensemble, work.problem, q0, v0, scheme=scheme, **own),
+            )
+        q0, v0 = work.initial(lanes // 10)
+        given |= {"wrt": ("q0", "v0"), "steps": STEPS}
+        yield name, lanes // 10, "Jacobians by q0 and v0", partial(ji.sensitivities, work.problem, q0, v0, **given)
+    problem, q0, v0, given = friction.ball(lanes)
+    given |= {"steps": STEPS, "scheme": ji.MoreauJean()}
+    yield "spinning ball", lanes, "ensemble, MoreauJean", partial(ji.ensemble, problem, q0, v0, **given)
 
 
 def measure(work, lanes: int, dtype: str, execution: str, options) -> dict:

@@ -305,9 +305,11 @@ def test_a_run_writes_its_parts_and_the_table_that_it_prints(tmp_path, capsys):
 @pytest.mark.slow
 def test_accelerator_rows_on_any_device():
     options = SimpleNamespace(
-        works=["ball"], lanes=[20], any_device=True, bandwidth=1e9, flops64=1e9, flops32=2e9, rounds=1, budget=1.0
-    )
-    rows = list(accelerator.rows(options))
+        works=["ball"], lanes=[20], any_device=True, bandwidth=1e9, flops64=1e9, flops32=2e9, rounds=1, budget=1.0,
+        others=20,
+    )  # fmt: skip
+    *rows, _, _, jacobians, _, _, _, rubbing = accelerator.rows(options)
+    assert (jacobians["lanes"], rubbing["work"]) == (2, "spinning ball")
     assert [(row["dtype"], row["contender"][10:]) for row in rows] == [
         ("float64", "one kernel"), ("float64", "XLA"), ("float32", "one kernel"), ("float32", "XLA")
     ]  # fmt: skip
