@@ -55,6 +55,9 @@ BLOCK_LANES = (
 )
 MAX_OPS_TRITON = 10_000  # operations of a kernel: twice as many take minutes to compile
 MAX_OPS_BRANCH_FREE = 10_000  # operations of a branch-free step: more take minutes to compile
+# of one with a derivative: of 960 operations (a ball) one compiles in 3.5 s, of 8000 (a double pendulum) in a minute and more. What is larger, or iterates
+# within an iteration, stays a batch of XLA, whose branches and loops wait for the host: 9 ms a step for 4000 directions of double pendulums on an H100.
+MAX_OPS_BRANCH_FREE_DERIVATIVE = 3000
 MAX_UNROLLED_ITERATIONS = (
     6  # of an inner loop without branches; in 2000 double pendulums no solver needed more than five
 )

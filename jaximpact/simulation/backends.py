@@ -52,7 +52,9 @@ def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) ->
     check_choice("execution", execution, EXECUTIONS)
     shares = devices(lanes.count)
     backend = jax.default_backend()
-    xla = through_xla(task, for_gpu(program) if backend == "gpu" else program, lanes, shares)
+    xla = through_xla(task, program, lanes, shares)
+    if backend == "gpu":
+        xla = partial(_either, through_xla(task, for_gpu(program), lanes, shares), xla)
     final = program.rows == 0 and program.function is None
     if execution == "kernel" and not final:
         raise ValueError("execution='kernel' keeps final states only: give save='final', or execution='xla'")
@@ -200,12 +202,12 @@ def _or_refuse(execution: str, call: Callable[..., Any], *operands: Any) -> Any:
         raise ValueError(f"execution={execution!r} is not to be had here ({error}): give execution='xla'") from error
 
 
-def _either(native: Callable[..., Any], xla: Callable[..., Any], *operands: Any) -> Any:
-    """Native execution if possible, else XLA; decided on the first chunk."""
+def _either(first: Callable[..., Any], xla: Callable[..., Any], *operands: Any) -> Any:
+    """Native execution, or steps without branches, if possible, else plain XLA; decided on the first chunk."""
     try:
-        return native(*operands)
+        return first(*operands)
     except (Unsupported, ImportError) as error:
-        log.debug("not as native code, but through XLA: %s", error)
+        log.debug("as a plain batch of XLA: %s", error)
     return xla(*operands)
 
 

@@ -419,7 +419,10 @@ def _turns(function: Any, axes: tuple) -> Callable:
 def _on_gpu(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
     """Lowering for a GPU: many lanes take steps without branches."""
     if count is not None and _is_native(function) and not isinstance(function, ForwardJacobian | Cotangent):
-        function = function.for_gpu()
+        try:
+            return _by_xla(ctx, *operands, function=function.for_gpu(), axes=axes, count=count)
+        except Unsupported:  # too large a derivative
+            pass
     return _by_xla(ctx, *operands, function=function, axes=axes, count=count)
 
 

@@ -21,7 +21,13 @@ from jax.extend.core import ClosedJaxpr
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import hoist_constants
 from ...jaxtools.jaxpr_tools import inline_calls, is_literal, nested_jaxprs, reader
-from ..limits import MAX_OPS_BRANCH_FREE, MAX_SCALARS, MAX_STATE_NUMBERS, MAX_UNROLLED_ITERATIONS
+from ..limits import (
+    MAX_OPS_BRANCH_FREE,
+    MAX_OPS_BRANCH_FREE_DERIVATIVE,
+    MAX_SCALARS,
+    MAX_STATE_NUMBERS,
+    MAX_UNROLLED_ITERATIONS,
+)
 from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
 from ..scalar.cost import cost
 from ..scalar.interpreter import program_inputs
@@ -101,6 +107,9 @@ def run_segment(body: Callable, carry: list, rows: Any, add_row: Callable, lengt
 
     ``rows`` is a `RowBuffer`. A body that the scalar interpreter has no rules for is vmapped as it is. The derivative in forward mode
     is a segment too, of values and their changes: rules for derivatives are applied to the body, not to its branch-free operations.
+
+    Raises:
+        Unsupported: by the derivative, if it is too large or has nested loops.
     """
     step, step_constants = hoist_constants(body, carry)
     store, store_constants = hoist_constants(lambda both: add_row(*both), (rows, carry))
@@ -116,6 +125,8 @@ def run_segment(body: Callable, carry: list, rows: Any, add_row: Callable, lengt
             carry, change = jax.jvp(step, (of_step, carry), (by_step, change))
             return [*carry, *_real(change)]
 
+        _check_size_of_derivative(step_both, [*carry, *_real(start[0])])
+
         def add_both(kept: Any, now: list) -> Any:
             kept, of_kept = kept._replace(buffer=kept.buffer[0]), _with_float0(kept.buffer[1], start[1])
             both = kept, now[:count]
@@ -129,6 +140,13 @@ def run_segment(body: Callable, carry: list, rows: Any, add_row: Callable, lengt
         return value, (_with_float0(found[count:], start[0]), _with_float0(kept.buffer[1], start[1]))
 
     return run(step_constants, store_constants, carry, rows)
+
+
+def _check_size_of_derivative(body: Callable, carry: list) -> None:
+    """Raises Unsupported if a body of values and their changes is too large."""
+    closed = jax.make_jaxpr(body)(carry)
+    if (operations := cost(closed)) > MAX_OPS_BRANCH_FREE_DERIVATIVE or _has_nested_loop(closed):
+        raise Unsupported(f"a derivative of some {operations} operations, or with nested loops")
 
 
 def _real(changes: Any) -> list:
