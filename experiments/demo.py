@@ -1,9 +1,9 @@
-"""The main job in a minute: an ensemble of 100,000 motions, a convergence sweep h -> 0, and a Jacobian across impacts, on one page.
+"""The main job in a minute: an ensemble of 100,000 motions, a convergence sweep h -> 0, a Jacobian across impacts, a joint and friction, on one page.
 
-python experiments/demo.py              out/demo/index.html, two pictures and three tables
+python experiments/demo.py              out/demo/index.html, two pictures and four tables
 python experiments/demo.py --lanes 1e4  a smaller ensemble
 
-All of one system, a mass on a spring that is shaken and hits a wall:
+Three of the tables are of one system, a mass on a spring that is shaken and hits a wall:
 
     q'' + 2 z q' + q = cos(w t),   q >= wall,   v+ = -e v-
 
@@ -162,6 +162,68 @@ def jacobians() -> tuple[list[str], list[list[str]]]:
     return ["Jacobian", "dq/dq0", "dq/dv0", "dv/dq0", "dv/dv0", "off by"], rows
 
 
+# a disk that bounces with spin on a rough floor; its coordinates are x, height and angle
+RADIUS, INERTIA, G = 0.2, 0.02, 9.81
+DISK = ji.Problem(
+    lambda t, q, v, args: jnp.array([0.0, -G, 0.0]),
+    lambda t, q, args: q[1:2] - RADIUS,
+    np.array([1.0, 1.0, INERTIA]),
+    slip=lambda t, q, v, args: v[:1] + RADIUS * v[2:],
+    friction=lambda args: args["mu"],
+)
+
+
+def exact_disk(v0, mu, e: float, t1: float):
+    """State (6,) of the disk that starts at height 1, behind its first impact, in which it slips throughout."""
+    u = jnp.sqrt(v0[1] ** 2 + 2 * G * (1 - RADIUS))
+    hit = (v0[1] + u) / G
+    along, left = -mu * (1 + e) * u, t1 - hit
+    v = jnp.array([v0[0] + along, e * u, v0[2] + RADIUS * along / INERTIA])
+    at = jnp.array([v0[0] * hit, RADIUS, v0[2] * hit])
+    return jnp.concatenate([at + v * left - jnp.array([0, G * left**2 / 2, 0]), v - jnp.array([0, G * left, 0])])
+
+
+def joint_and_friction() -> tuple[list[str], list[list[str]]]:
+    """Errors of a pendulum that a joint holds and a wall stops, and of the disk with its Jacobian by v0 and mu, against closed forms."""
+    case, rows = catalogue.get("pendulum-by-a-joint").case("e=1/2"), []
+    ways = [
+        (ji.EventDriven(rtol=1e-12, atol=1e-13), {}),
+        (ji.EventCorrected(), {"steps": 10_007}),
+        (ji.MoreauJean(), {"steps": 10_007}),
+    ]
+    exact = np.concatenate(case.exact(np.array([case.t1])), axis=1)[0]
+    for scheme, steps in ways:
+        found = ji.solve(
+            catalogue.get("pendulum-by-a-joint").problem, case.q0, case.v0, t1=case.t1, args=case.args, e=case.restitution, scheme=scheme,
+            save="final", **steps,
+        )  # fmt: skip
+        off = np.max(np.abs(np.concatenate([found.q[-1], found.v[-1]]) - exact))
+        rows.append(
+            [
+                f"pendulum on a rod, q·q = L², beside a wall, {len(case.impacts)} impacts",
+                told(scheme, steps),
+                f"{off:.1e}",
+                "",
+            ]
+        )
+    v0, mu, e, t1 = np.array([1.0, -0.3, 6.0]), 0.06, 0.7, 0.8
+    exact, jacobian = exact_disk(v0, mu, e, t1), np.column_stack(jax.jacfwd(exact_disk, (0, 1))(v0, mu, e, t1))
+    for scheme, steps in ways[1:]:
+        found = ji.sensitivities(
+            DISK, np.array([0.0, 1.0, 0.0]), v0, t1=t1, e=e, args={"mu": mu}, scheme=scheme, wrt=("v0", "args"), **steps
+        )
+        value = np.concatenate([found.value[x] for x in "qv"])
+        by = np.concatenate([np.column_stack([found.jacobian[x]["v0"], found.jacobian[x]["args"]["mu"]]) for x in "qv"])
+        errors = (f"{np.max(np.abs(x - y)) / np.max(np.abs(y)):.1e}" for x, y in ((value, exact), (by, jacobian)))
+        rows.append(["disk with spin on a rough floor, mu = .06", told(scheme, steps), *errors])
+    return ["a joint, and Coulomb friction", "scheme", "error of the state", "of its Jacobian"], rows
+
+
+def told(scheme, steps: dict) -> str:
+    name = type(scheme).__name__
+    return f"{name}, {steps['steps']} steps" if steps else f"{name}, rtol {scheme.rtol:.0e}"
+
+
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>jaximpact in a minute</title>
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}}
@@ -169,11 +231,12 @@ table{{border-collapse:collapse;margin:1rem 0}}td,th{{padding:.25rem .7rem;borde
 td:not(:first-child){{font-variant-numeric:tabular-nums}}img{{max-width:100%}}.two{{display:flex;flex-wrap:wrap;gap:1rem}}.two img{{flex:1 1 20rem;min-width:0;object-fit:contain}}
 code{{background:#f4f4f4}}</style>
 <h1>jaximpact in a minute</h1>
-<p>One system, a shaken mass on a spring beside a wall: q″ + 2 z q′ + q = cos(w t), q ≥ wall, v⁺ = −e v⁻.</p>
+<p>A shaken mass on a spring beside a wall: q″ + 2 z q′ + q = cos(w t), q ≥ wall, v⁺ = −e v⁻.</p>
 <h2>100,000 motions at once</h2>{ensemble}
 <div class="two"><img src="basins.png" alt="basins of attraction"><img src="convergence.png" alt="errors over the step"></div>
 <h2>Convergence, measured</h2><p>Against the exact motion of {time:g} s and {impacts} impacts.</p>{convergence}
 <h2>Derivatives across the impacts</h2><p>Plain automatic differentiation of a time-stepping scheme is wrong by O(1), whatever h.</p>{jacobian}
+<h2>Joints and friction</h2><p>Two more systems, against closed forms.</p>{more}
 <p>{seconds:.0f} s in all, on {machine}. Made by <code>experiments/demo.py</code>.</p></html>
 """
 
@@ -206,15 +269,16 @@ def main(arguments: list[str] | None = None) -> None:
         ("ensemble", lambda: ensemble_rate(round(options.lanes**0.5), options.out)),
         ("convergence", lambda: convergence(options.out)),
         ("jacobian", jacobians),
+        ("more", joint_and_friction),
     ):
         header, rows = make()
         show(header, rows)
         parts[name] = table(header, rows)
     motion = Oscillator(CASE.args, CASE.restitution, float(CASE.q0[0]), float(CASE.v0[0]))
     motion.advance(CASE.t1)
-    more = {"time": CASE.t1, "impacts": len(motion.impacts), "seconds": time.perf_counter() - began}
+    facts = {"time": CASE.t1, "impacts": len(motion.impacts), "seconds": time.perf_counter() - began}
     path = options.out / "index.html"
-    path.write_text(PAGE.format(**parts, **more, machine=f"{jax.device_count()} {jax.default_backend()} device"))
+    path.write_text(PAGE.format(**parts, **facts, machine=f"{jax.device_count()} {jax.default_backend()} device"))
     print(f"written: {path}")
 
 
