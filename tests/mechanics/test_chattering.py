@@ -87,6 +87,7 @@ def test_multipliers_are_zero(e, t0):
     np.testing.assert_allclose([found.q[0], found.v[0]], exact, rtol=0, atol=(PERIOD / 200) ** 2)
 
 
+@pytest.mark.slow
 def test_what_the_contact_does_not_hold_keeps_its_multipliers():
     """A damped oscillator driven by the ball: two multipliers zero, two exp((-c +- i w) T)."""
 

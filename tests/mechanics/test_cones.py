@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 
 import jaximpact as ji
 from jaximpact.mechanics.contact import cones
@@ -93,7 +94,7 @@ def test_projection_is_the_nearest_point():
         assert np.abs(np.sum(y * rest, axis=1)).max() < 1e-14
 
 
-@pytest.mark.parametrize("m", [1, 2, 3])
+@pytest.mark.parametrize("m", [slow(1), slow(2), 3])
 def test_planar_solutions_are_those_of_enumeration(m):
     rng = np.random.default_rng(m)
     seen = 0
@@ -120,7 +121,7 @@ def test_several_solutions():
         assert residual < 1e-12
 
 
-@pytest.mark.parametrize(("m", "k", "dof", "least"), [(2, 1, 3, 30), (12, 1, 18, 30), (6, 2, 14, 29)])
+@pytest.mark.parametrize(("m", "k", "dof", "least"), [(2, 1, 3, 30), slow(12, 1, 18, 30), (6, 2, 14, 29)])
 def test_dependent_contacts(m, k, dof, least):
     """More impulses than coordinates: Coulomb's law holds; in the plane always, since pivots are finite."""
     rng = np.random.default_rng(5)
@@ -169,7 +170,7 @@ def test_rounding_leads_away_from_no_impulse_that_is_one_of_many():
     assert np.max(np.abs(end - begin)) < 1e-4
 
 
-@pytest.mark.parametrize(("m", "k"), [(2, 1), (4, 1), (4, 2)])
+@pytest.mark.parametrize(("m", "k"), [slow(2, 1), slow(4, 1), (4, 2)])
 def test_homogeneity(m, k):
     """Impulses grow with velocities and shrink with the contacts' inverse masses, of any size and ratio."""
     rng = np.random.default_rng(7)
@@ -183,7 +184,7 @@ def test_homogeneity(m, k):
     )
 
 
-@pytest.mark.parametrize(("m", "k"), [(2, 1), (5, 1), (4, 2)])
+@pytest.mark.parametrize(("m", "k"), [(2, 1), slow(5, 1), slow(4, 2)])
 def test_others_than_candidates_do_not_count(m, k):
     rng = np.random.default_rng(3)
     matrix, offset = random_problem(rng, m, k)
@@ -197,7 +198,7 @@ def test_others_than_candidates_do_not_count(m, k):
     np.testing.assert_allclose(x[candidates], alone, atol=1e-9)
 
 
-@pytest.mark.parametrize(("m", "k"), [(2, 1), (4, 1), (4, 2)])
+@pytest.mark.parametrize(("m", "k"), [slow(2, 1), slow(4, 1), (4, 2)])
 def test_float32_and_nan(m, k):
     rng = np.random.default_rng(4)
     matrix, offset = random_problem(rng, m, k)
@@ -219,7 +220,7 @@ def test_solvers_agree(solver):
         np.testing.assert_allclose(x, solve(matrix, offset, 0.5)[0], atol=1e-7)
 
 
-@pytest.mark.parametrize(("m", "k"), [(2, 1), (4, 2)])
+@pytest.mark.parametrize(("m", "k"), [(2, 1), slow(4, 2)])
 def test_derivative(m, k):
     """Against central differences, to A, b and mu; forward and reverse."""
     rng = np.random.default_rng(8)

@@ -19,7 +19,7 @@ def problems(count, seed=0, rank=M, m=M):
     return a, np.einsum("nij,nj->ni", g, rng.standard_normal((count, rank)))
 
 
-@pytest.mark.parametrize("rank", [M, 3])
+@pytest.mark.parametrize("rank", [pytest.param(M, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("solver", [ji.ActiveSet(), ji.ADMM(), ji.ProjectedGradient()], ids=lambda x: type(x).__name__)
 def test_impulses_and_velocities_are_complementary(solver, rank):
     a, b = problems(20, rank=rank)

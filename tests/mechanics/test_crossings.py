@@ -45,6 +45,7 @@ def of_ball(q0, place, e, t1):
     return jnp.where(t1 > t_again, jnp.stack([place + at_place * s - 7.0 * s**2, at_place - 14.0 * s]), before)
 
 
+@pytest.mark.slow
 def test_a_surface_that_is_passed():
     """q = (t1 - t) v0 - (t1 - t)^2 / 2 from t = -q0 / v0 = 1 on, which is the end of a step; exact, as the force is constant on both sides."""
     found = ji.sensitivities(STEP, [-1.0], [1.0], t1=1.5, h=0.01, wrt="q0", scheme=SCHEME)
@@ -66,6 +67,7 @@ def test_crossings_and_an_impact_between_them(steps):
         np.testing.assert_allclose(of, [slope[i] for slope in slopes], atol=1e-11)
 
 
+@pytest.mark.slow
 def test_order_of_state_and_jacobian():
     """Two, through an oblique surface that moves, passed twice, and a wall; on average over motions, as chance is where in its step an event lies."""
     q0 = np.linspace(0.6, 0.65, 8)[:, None]
@@ -90,7 +92,20 @@ def final(x, execution="xla"):
     return jnp.concatenate([found.q[-1], found.v[-1]])
 
 
-@pytest.mark.parametrize("execution", ["native", slow("xla")])
+def test_backwards():
+    """Through a place, a wall and the place again, by the exact motion."""
+
+    def place(x):
+        found = ji.solve(BALL, x[:1], [0.0], t1=0.6, steps=50, e=x[2], args=x[1], scheme=SCHEME, save="final")
+        return found.q[-1, 0]
+
+    x = jnp.array([1.0, 0.1, 0.5])
+    right = jax.jit(jax.grad(lambda x: of_ball(*x, 0.6)[0]))(x)
+    np.testing.assert_allclose(jax.grad(place)(x), right, atol=1e-11)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("execution", ["native", "xla"])
 def test_backwards_as_forwards(execution):
     x = jnp.array([0.6, 0.0, 0.3, 1.7, 0.7])
     of = lambda x: final(x, execution)
@@ -146,6 +161,7 @@ def test_what_is_not_located_is_told():
     assert told(stairs, [0.1], [30.0], 0.5, steps=40) == 0
 
 
+@pytest.mark.slow
 def test_a_jump_on_the_wall_is_passed_by_no_impact():
     """The force jumps where the wall is: the motion stays on one side."""
     at_wall = ji.Problem(
@@ -157,7 +173,7 @@ def test_a_jump_on_the_wall_is_passed_by_no_impact():
     assert found.trusted and found.jacobian["v"]["q0"].item() == pytest.approx(1.5 * 14 / float(speed), abs=1e-11)
 
 
-@pytest.mark.parametrize("at", [0.0, 1e-4])
+@pytest.mark.parametrize("at", [0.0, slow(1e-4)])
 def test_a_surface_that_is_met_at_an_impact_is_told(at):
     """Which is first decides on which side the velocity turns; beside it the derivative is that of either."""
     assert told(met_with_the_wall(at), [0.5, 1.0], [0.0, -1.0], 1.5) == (Status.OK if at else Status.DERIVATIVE_JUMP)
@@ -169,6 +185,7 @@ def met_with_the_wall(at):
     return ji.Problem(force, lambda t, q, args: q[:1], restitution=0.5)
 
 
+@pytest.mark.slow
 def test_by_a_tolerance_it_is_told_too_and_either_side_has_its_derivative():
     options = {"t1": 1.5, "steps": 1, "scheme": ji.EventDriven(), "wrt": "q0"}
     problem, start = met_with_the_wall(0.0), ([0.5, 1.0], [0.0, -1.0])
@@ -181,7 +198,8 @@ def test_by_a_tolerance_it_is_told_too_and_either_side_has_its_derivative():
         np.testing.assert_allclose(found.jacobian["v"]["q0"][0], expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("side", [1, -1])
+@pytest.mark.slow
+@pytest.mark.parametrize("side", [1, slow(-1)])
 def test_a_force_that_is_no_number_beyond_its_side(side):
     """The root of -q is not asked for where q > 0, forwards and backwards; the motion of either side by `EventDriven`."""
     of = lambda q: jnp.where(q > 0, 1.0, jnp.sqrt(-q + 0.01))

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
+from breadth import slow, slow_but
 from jax import lax
 
 import jaximpact as ji
@@ -126,6 +126,7 @@ def test_oscillator_against_a_wall_is_second_order():
     assert np.all(found[1] <= 1e-4), found  # a few (w h)^2
 
 
+@pytest.mark.slow
 def test_two_walls_hit_at_once():
     """Orthogonal walls: each coordinate is a motion of its own, x = e (|v| t - x0), and so is its derivative."""
     walls = ji.Problem(lambda t, q, v, args: jnp.zeros(2), lambda t, q, args: q)
@@ -453,7 +454,7 @@ def test_plank_lands_on_dependent_contacts():
     assert s.penetration <= 1e-6
 
 
-@pytest.mark.parametrize("e", [1.0, 0.6])
+@pytest.mark.parametrize("e", [1.0, slow(0.6)])
 def test_more_impacts_than_a_step_locates(e):
     """Between walls a third of a step's way apart nothing is lost: it stays between them, no energy is made."""
     s = final(SLOT, [0.001], [1.0], t1=1.0, h=1e-2, e=[e, e], args=0.003, save="all").raise_if_failed()
@@ -511,7 +512,7 @@ KINKS = {
 }
 
 
-@pytest.mark.parametrize("name", KINKS)
+@pytest.mark.parametrize("name", slow_but(["falls"], KINKS))
 def test_lasting_contacts_at_kinks_of_gaps(name):
     """The kink is met at the end of its step: of first order, h times the jump of the velocity."""
     gap, v0, t1, exact = KINKS[name]
@@ -546,6 +547,7 @@ def test_a_rod_that_rocks_on_two_contacts_comes_to_rest_on_both(e):
     assert not np.any(found.failed)
 
 
+@pytest.mark.slow
 def test_single_precision_overlooks_no_impact_of_a_falling_rod():
     """Gaps are left negative by the rounding of the path alone; a round-off taken for that of a thousand steps gave 6e-3."""
     rod = {name: np.float32(x) for name, x in (("a", 1.6826), ("b", 0.4324), ("inertia", 2.555))}
@@ -554,6 +556,7 @@ def test_single_precision_overlooks_no_impact_of_a_falling_rod():
     assert found.penetration < 64 * np.finfo(np.float32).eps
 
 
+@pytest.mark.slow
 def test_a_rod_that_rocks_to_rest_has_derivatives_of_first_order():
     """Infinitely many impacts, also where each is inelastic."""
     rod = {"a": 0.7586, "b": 0.4021, "inertia": 0.3443}

@@ -210,6 +210,7 @@ def test_oscillator_has_the_exact_jacobian():
     )
 
 
+@pytest.mark.slow
 def test_derivatives_of_what_the_motion_does_not_show():
     """At rest, on top of a hill and in a hollow, pushed by an amplitude of zero; substeps of a motion that stands still could be of any length."""
     stiffness = jnp.array([4.0, -4.0])
@@ -233,8 +234,10 @@ def test_derivatives_of_what_the_motion_does_not_show():
 
 CORNERED = [
     SCHEME,
-    ji.MoreauJean(),
-    *(pytest.param(s, marks=pytest.mark.slow) for s in (ji.EventCorrected(), ji.PaoliSchatzman(), ji.Maury())),
+    *(
+        pytest.param(s, marks=pytest.mark.slow)
+        for s in (ji.MoreauJean(), ji.EventCorrected(), ji.PaoliSchatzman(), ji.Maury())
+    ),
 ]
 SPIN = np.array([[0.0, 2.0], [-2.0, 0.0]])  # of a charged particle: its acceleration by its velocity
 
@@ -356,6 +359,7 @@ def test_rows_without_steps(save, rows, execution):
     np.testing.assert_allclose(found.q[:, 0], spring(np.asarray(found.t)), rtol=0, atol=FACTOR * 1e-9)
 
 
+@pytest.mark.slow
 def test_many_motions_without_steps():
     many = ji.ensemble(SPRING, [[1.0], [0.9]], [0.0], **ONCE)
     assert many.q[0, -1, 0] == pytest.approx(spring(1.2), abs=FACTOR * 1e-9)

@@ -28,6 +28,7 @@ def test_motions_and_derivatives_converge_with_first_order(name):
     assert np.all(order(coarse, fine) > 0.85), (coarse, fine)
 
 
+@pytest.mark.slow
 def test_reverse_mode_is_forward_mode():
     p, _, t1 = MOTIONS["bounces, slips, sticks"]
     forward = jax.jacfwd(lambda p: end(p, 853, t1)[0])(p)

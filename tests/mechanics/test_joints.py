@@ -52,14 +52,9 @@ def ladder(angle, rate):
 
 @every
 def test_two_contacts_that_last_on_turning_gaps_push_all_the_time(scheme):
-    """The wall's force is x'' = (cos a)'' with a'' = -3/4 g cos a; so for forces of steps, and the Jacobian by angle and rate."""
+    """The wall's force is x'' = (cos a)'' with a'' = -3/4 g cos a; so for forces of steps."""
     start, t1, steps = np.array([1.0, -0.3]), 0.3, 307
     h = t1 / steps
-
-    def end(x):
-        found = ji.solve(LADDER, *ladder(*x), t1=t1, steps=steps, scheme=scheme, save="final")
-        return jnp.stack([found.q[-1, 2], found.v[-1, 2]])
-
     found = ji.solve(LADDER, *ladder(*start), t1=t1, steps=steps, scheme=scheme, save="all")
     force = np.diff(found.impulse[:, 1]) / h
     angle, rate = np.asarray(found.q[:-1, 2]), np.asarray(found.v[:-1, 2])
@@ -67,12 +62,25 @@ def test_two_contacts_that_last_on_turning_gaps_push_all_the_time(scheme):
     # of first order: 3 h times the force's rate of change, up to 20; the first step of PaoliSchatzman is a start
     np.testing.assert_allclose(force[2:], right[2:], atol=60 * h)
     assert found.status == 0
+
+
+@every
+@pytest.mark.slow
+def test_two_contacts_that_last_on_turning_gaps_have_the_jacobian_of_the_angle(scheme):
+    start, t1, steps = np.array([1.0, -0.3]), 0.3, 307
+    h = t1 / steps
+
+    def end(x):
+        found = ji.solve(LADDER, *ladder(*x), t1=t1, steps=steps, scheme=scheme, save="final")
+        return jnp.stack([found.q[-1, 2], found.v[-1, 2]])
+
     exact = lambda x: integrated(lambda a: -0.75 * G * np.cos(a), x, t1)
     differences = [(exact(start + 1e-5 * x) - exact(start - 1e-5 * x)) / 2e-5 for x in np.eye(2)]
     # of first order: h times the rates of change, up to 5
     np.testing.assert_allclose(jax.jacfwd(end)(jnp.array(start)), np.stack(differences, 1), atol=5 * h)
 
 
+@pytest.mark.slow
 def test_xla_and_single_precision_push_as_native_code_does():
     run = lambda q0, v0, **options: ji.solve(LADDER, q0, v0, t1=0.3, steps=307, scheme=ji.MoreauJean(), **options)
     start = ladder(1.0, -0.3)

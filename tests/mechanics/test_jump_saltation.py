@@ -62,6 +62,7 @@ def test_order_of_derivatives_with_impacts(scheme):
     assert slope(scheme, BALL, q0, 0 * q0, (1600, 3200, 6400), t1=0.9, args=0.3) > 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
 def test_order_in_reverse_mode(scheme):
     """By 40 numbers, one of which moves the surface while the mean of all pushes; step by step from last to first."""

@@ -86,7 +86,7 @@ def status_of(problem, q0, v0, scheme, t1=1.5, **kwargs):
 
 
 @over(SCHEMES)
-@named(JUMPS, JUMPS.keys() - {"where", "time in args", "sign", "loop"})
+@named(JUMPS, JUMPS.keys() - {"where", "sign"})
 def test_jump_of_a_force_is_told_or_right(scheme, name):
     problem, q0, v0, options = ji.Problem(JUMPS[name]), [-1.0], [1.0], {"t1": 1.5, "args": 0.5, "wrt": ("q0", "v0")}
     found = ji.sensitivities(problem, q0, v0, h=0.01, scheme=scheme, **options)
@@ -103,7 +103,7 @@ def test_jump_of_a_force_is_told_or_right(scheme, name):
         np.testing.assert_allclose(x, y, atol=atol)
 
 
-@pytest.mark.parametrize("name", ["floor", "cut of an angle", "cond", "place"])
+@pytest.mark.parametrize("name", ["floor", "cut of an angle", "cond", "place", "loop"])
 def test_operations_that_jump_are_seen(name):
     """By motions that start on their surface, which have no derivative."""
     assert status_of(ji.Problem(JUMPS[name]), [0.0], [1.0], SCHEMES[2], 0.1, args=0.5) == ji.Status.DERIVATIVE_JUMP

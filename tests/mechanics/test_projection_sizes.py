@@ -35,7 +35,7 @@ def reference(jacobian, inverse_mass, v):
 
 
 @pytest.mark.parametrize(
-    ("d", "m"), [(3, 6), (12, 20), *(pytest.param(*x, marks=pytest.mark.slow) for x in [(2, 4), (16, 40)])]
+    ("d", "m"), [(12, 20), *(pytest.param(*x, marks=pytest.mark.slow) for x in [(2, 4), (3, 6), (16, 40)])]
 )
 def test_hard_active_sets(d, m):
     kinds = ("general", "dependent", "nearly dependent", "repeated")

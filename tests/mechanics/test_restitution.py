@@ -64,6 +64,7 @@ def end(problem, names, x, t1, steps, scheme):
     return jnp.concatenate([found.q[-1], found.v[-1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [FINE, slow(ji.EventCorrected())])
 def test_a_ball_against_its_flights(scheme):
     """Parabolas are exact for both: round-off of 8 flights, which the last bounces of a Jacobian magnify to some 1e3."""
@@ -74,7 +75,7 @@ def test_a_ball_against_its_flights(scheme):
     np.testing.assert_allclose(jax.jacfwd(run)(x), jacobian, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize(("scheme", "order"), [(ji.EventCorrected(), 2), (ji.MoreauJean(), 1)])
+@pytest.mark.parametrize(("scheme", "order"), [(ji.EventCorrected(), 2), slow(ji.MoreauJean(), 1)])
 def test_orders(scheme, order):
     """A spring against a wall, three impacts; errors at steps a factor of eight apart, the mean of sixteen neighbours each, known to .15 of an order."""
     x, t1 = np.array([1.0, 0.4, *MEASURED.values()]), 9.0
@@ -106,10 +107,9 @@ def test_power_laws(scheme):
     run = lambda x: ji.solve(PUCK, [0.4], x[:1], t1=2.9, steps=300, scheme=scheme, args={"c": x[1]}, save="final").v[
         -1, 0
     ]
-    derivatives = [jax.jacfwd, jax.grad] if isinstance(scheme, ji.EventCorrected) else [jax.jacfwd]
-    np.testing.assert_allclose(run(x), exact(x), rtol=1e-12)
-    for derivative in derivatives:
-        np.testing.assert_allclose(derivative(run)(x), jax.jit(jax.grad(exact))(x), rtol=1e-9)
+    value, slope = jax.value_and_grad(run)(x)
+    np.testing.assert_allclose(value, exact(x), rtol=1e-12)
+    np.testing.assert_allclose(slope, jax.jit(jax.grad(exact))(x), rtol=1e-9)
 
 
 @pytest.mark.parametrize("scheme", slow_but(SCHEMES[:1], SCHEMES[:2]))
@@ -156,7 +156,8 @@ def _corner():
     return problem, [0.5, 0.4], [0.3, 0.0], ji.EventDriven()
 
 
-@pytest.mark.parametrize("system", [*(pytest.param(x, marks=pytest.mark.slow) for x in (_disk, _heap)), _corner])
+@pytest.mark.slow
+@pytest.mark.parametrize("system", [_disk, _heap, _corner])
 def test_a_constant_function_is_the_number(system):
     """The same operations but for a factor 1; with friction the derivative too."""
     problem, q0, v0, scheme = system()

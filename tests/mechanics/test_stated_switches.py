@@ -99,7 +99,7 @@ def relay_exact(x):
 RELAY = jnp.array([0.5, 1.0, 0.1, 3.0])
 
 
-@pytest.mark.parametrize("scheme", [SCHEME, ji.EventCorrected()], ids=repr)
+@pytest.mark.parametrize("scheme", [SCHEME, pytest.param(ji.EventCorrected(), marks=pytest.mark.slow)], ids=repr)
 def test_a_relay_with_a_dead_band(scheme):
     """Both ends are passed both ways; numbers that the functions close over are differentiated too. The force is constant on each side, for which both
     schemes are exact."""

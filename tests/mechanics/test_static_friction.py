@@ -111,7 +111,9 @@ CALL = {"t1": 0.5, "steps": 101, "args": NUMBERS | {"F": FORCE}, "scheme": SCHEM
 CALL["args_axes"] = dict.fromkeys(NUMBERS) | {"F": 0}
 
 
-@pytest.mark.parametrize("dtype, execution", [(np.float64, "native"), slow(np.float64, "xla"), (np.float32, "native")])
+@pytest.mark.parametrize(
+    "dtype, execution", [(np.float64, "native"), slow(np.float64, "xla"), slow(np.float32, "native")]
+)
 def test_a_block_at_rest_is_held_up_to_static_friction(dtype, execution):
     """Beyond it slips from the start, x = (F - mu g) t^2 / 2 to O(h): each step's velocity is exact."""
     found = ji.ensemble(BLOCK, *np.asarray(START, dtype), execution=execution, **CALL)
@@ -122,6 +124,7 @@ def test_a_block_at_rest_is_held_up_to_static_friction(dtype, execution):
     assert np.all(found.status == 0) and found.q.dtype == dtype
 
 
+@pytest.mark.slow
 def test_derivatives_where_static_friction_acts_and_where_it_does_not():
     found = ji.sensitivities(BLOCK, *START, wrt="args", **CALL)
     slips = FORCE > 0.45 * G

@@ -229,10 +229,8 @@ def test_a_motion_in_lasting_contact_ends():
 
 def test_a_function_that_jumps_has_no_trusted_derivative():
     jumps = lambda t, q, v, args: jnp.where(q[0] > args["height"], 1.0, -1.0)
-    found = thrown(1.3, 0.0, jumps)
-    assert found.t[-1] == pytest.approx(np.sqrt(1.6 / 9.81), abs=1e-12)
-    assert thrown(1.3, 0.0, jumps, sensitivity="corrected").status == Status.DERIVATIVE_JUMP
-    assert thrown(1.3, 0.0, HEIGHT, sensitivity="corrected").status == Status.OK
+    found = thrown(1.3, 0.0, jumps, sensitivity="corrected")
+    assert found.status == Status.DERIVATIVE_JUMP and found.t[-1] == pytest.approx(np.sqrt(1.6 / 9.81), abs=1e-12)
 
 
 def test_float32_stays_float32():
@@ -273,6 +271,7 @@ def test_what_cannot_be_is_said(options, error, words):
             call(BALL, height, [0.0], **given)
 
 
+@pytest.mark.slow
 def test_sensitivities_of_an_end_are_those_of_the_motion_there():
     """Of the apex behind a bounce, whose place and time are known; a motion that does not come to it ends at t1."""
     heights, e, g = np.array([1.0, 1.3, 40.0]), 0.8, 9.81

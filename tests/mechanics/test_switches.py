@@ -86,6 +86,7 @@ def test_order_is_kept_across_kinks(rtol):
     assert found.status == 0 and found.iterations < 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 def test_lanes_cross_at_times_of_their_own(execution):
     """Forces of 1 up to q = 0, then of 1 + jump; lanes that cross early, late, and never."""
@@ -164,6 +165,7 @@ def belt(x, t1):
     return 1 + speed * jnp.sin(t1 - slip - stick)
 
 
+@pytest.mark.slow
 def test_a_pull_that_sets_in_ends_sticking():
     """At rest from t = .5 on; from t = s on with q'' = 1 - 2. No trial was found behind s: what the block sticks by was asked of the force before it."""
     force = lambda t, q, v, s: jnp.where(t > s, -2.0, 0.0) - jnp.sign(v)

@@ -115,6 +115,7 @@ def test_the_same_as_by_hand(problem):
     assert problem.coordinates == ("alpha", "beta") and problem.contacts == ("wall",) and problem.restitution == 0.6
 
 
+@pytest.mark.slow
 def test_the_same_motion_and_derivative():
     """Through impacts; rounding grows by what the motion amplifies it, less than a hundred times here."""
     problem = ji.from_sympy(lagranges(), [WALL], restitution=0.6)
@@ -252,16 +253,12 @@ def test_slip_friction_and_switches_are_expressions():
         friction=mu,
     )
 
-    def end(mu):
-        args = ARGS | {"R": 0.2, "mu": mu}
-        found = ji.solve(disk, [0.0, 0.2, 0.0], [1.0, 0.0, 0.0], t1=1.0, steps=2000, args=args, scheme=ji.MoreauJean())
-        return found.q[-1, 0], (found.v[-1], found.status)
-
-    slope, (v, status) = jax.jacfwd(end, has_aux=True)(jnp.asarray(0.3))
-    assert status == 0
-    np.testing.assert_allclose(v, [2 / 3, 0, -2 / 3 / 0.2], atol=1e-9)
-    # of first order: h times a rate of change of 9.81 mu
-    assert slope == pytest.approx(-1 / (18 * 0.3**2 * 9.81), rel=1e-2)
+    args = ARGS | {"R": 0.2, "mu": 0.3}
+    found = ji.solve(disk, [0.0, 0.2, 0.0], [1.0, 0.0, 0.0], t1=1.0, steps=2000, args=args, scheme=ji.MoreauJean())
+    assert found.status == 0
+    np.testing.assert_allclose(found.v[-1], [2 / 3, 0, -2 / 3 / 0.2], atol=1e-9)
+    # of first order: h times the speed
+    assert found.q[-1, 0] == pytest.approx(2 / 3 + 1 / (18 * 0.3 * 9.81), abs=5e-4)
 
     pushed = ji.from_sympy(LagrangesMethod(M * x.diff(T) ** 2 / 2, [x]), switches=[x - K])
     assert pushed.switch_values(0.0, jnp.array([2.0]), jnp.zeros(1), ARGS | {"k": 0.5}) == 1.5

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 
 import jaximpact as ji
 from jaximpact.mechanics import tunnelling
@@ -19,7 +20,7 @@ def gaps(t, q, args):
 
 
 @pytest.mark.parametrize(
-    "constraints", [gaps, lambda t, q, args: jnp.abs(gaps(t, q, args)) - 0.01], ids=["disks", "kinks"]
+    "constraints", [gaps, slow(lambda t, q, args: jnp.abs(gaps(t, q, args)) - 0.01)], ids=["disks", "kinks"]
 )
 def test_many_contacts_give_what_all_of_them_give(constraints, monkeypatch):
     """72 contacts of nine disks on ways of up to ten radii, a third of which lead through another disk or turn a normal that acts."""
