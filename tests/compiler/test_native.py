@@ -681,14 +681,14 @@ def test_bits_do_not_depend_on_registers(monkeypatch):
             np.testing.assert_array_equal(x, y)
 
 
-def test_a_function_at_places_is_applied():
+@pytest.mark.parametrize("place", [pytest.param(lambda q: 0, marks=pytest.mark.slow), jnp.argmax])
+def test_a_function_at_places_is_applied(place):
     """`x.at[i].apply(f)` at known and unknown places; in large arrays it is refused."""
     gap = lambda t, q, args: q + 10
-    for place in (lambda q: 0, jnp.argmax):
-        problem = ji.Problem(lambda t, q, v, args, place=place: (-q).at[place(q)].apply(jnp.sin), gap)
-        ends = [ji.solve(problem, [0.7, 0.3], [0.0, 0.0], t1=1.0, h=0.01, execution=way).q[-1] for way in WAYS]
-        np.testing.assert_allclose(*ends, rtol=1e-13)
-        np.testing.assert_allclose(ends[0][0], 0.39886, atol=1e-4)  # of the equation, to O(h^2)
+    problem = ji.Problem(lambda t, q, v, args: (-q).at[place(q)].apply(jnp.sin), gap)
+    ends = [ji.solve(problem, [0.7, 0.3], [0.0, 0.0], t1=1.0, h=0.01, execution=way).q[-1] for way in WAYS]
+    np.testing.assert_allclose(*ends, rtol=1e-13)
+    np.testing.assert_allclose(ends[0][0], 0.39886, atol=1e-4)  # of the equation, to O(h^2)
     with pytest.raises(Unsupported, match="scatter"):
         lanewise(lambda x: (jnp.arange(600.0) * x).at[3].apply(jnp.sin), np.arange(3.0))
 

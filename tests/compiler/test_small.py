@@ -187,13 +187,13 @@ def native(function):
     return over_lanes(jax.jit(function), (0, None))(LANES, B)
 
 
-# whose derivatives are made of what `test_native_table` holds
-PLAIN = (indices, updates, reductions, functions_of_one)
+# with derivatives of their own; those of the others are made of what `test_native_table` holds
+WITH_RULES = (algebra, factor, custom, derivatives)
 
 
 @pytest.mark.parametrize(
     "function",
-    [pytest.param(f, marks=[pytest.mark.slow] * (f in PLAIN)) for f in CASES],
+    [pytest.param(f, marks=[pytest.mark.slow] * (f not in WITH_RULES)) for f in CASES],
     ids=lambda f: f.__name__,
 )
 def test_values_and_derivatives(function):
@@ -365,7 +365,7 @@ def test_what_does_not_move_has_no_bound_and_what_has_no_rule_is_named():
     assert is_expensive(linkage, x) and not is_expensive(lambda x: 2 - x, x)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
 def test_sines_of_a_kernel(dtype):
     """Of angles of every size, also near multiples of a quarter turn: to three ulp, and the C library is within one. Where
     neighbours are more than half a radian apart they are no number."""

@@ -11,8 +11,14 @@ HAMMER = ji.Problem(lambda t, q, v, args: jnp.cos(t) - q - 0.1 * v, lambda t, q,
 OPTIONS = {"q0": [1.0], "v0": [0.0], "t1": 40.0, "h": 0.002}
 
 
-@pytest.mark.parametrize("execution", ["native", "xla"])
-@pytest.mark.parametrize("save", ["final", 1000])
+@pytest.mark.parametrize(
+    ("execution", "save"),
+    [
+        ("native", 1000),
+        ("xla", "final"),
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in [("native", "final"), ("xla", 1000)]),
+    ],
+)
 def test_a_bar_and_the_same_motion(execution, save, capsys):
     """The same bits natively; XLA may round what is told in another order, by an ulp a step of a stable motion."""
     quiet = ji.solve(HAMMER, save=save, execution=execution, **OPTIONS)

@@ -185,7 +185,7 @@ LATE = {"rtol": 0, "atol": 2e-2}
 
 
 def test_static_friction_is_taken_where_friction_is():
-    """By lane and by contact, as a number to differentiate by, and of files of a solution."""
+    """By lane and by contact, and of files of a solution."""
     rest = (START[0], [0.0, 0.0])
     found = ji.ensemble(pulled_block, *rest, static_friction=STATIC, **CALL)
     np.testing.assert_allclose(found.v[:, -1, 0], pulled(STATIC), **LATE)
@@ -193,15 +193,19 @@ def test_static_friction_is_taken_where_friction_is():
     assert np.array_equal(found.q, other.q)
     one = ji.solve(rough_block.replace(force=pulled_block.force), *rest, static_friction=0.4, **CALL)
     assert np.array_equal(one.v[-1], found.v[1, -1])
+    events = ji.solve(pulled_block, *rest, **CALL).slips(pulled_block)
+    assert events.kind.tolist() == ["break"] and events.t[0] == pytest.approx(0.5 * G / 40, abs=2e-3)
+
+
+@pytest.mark.slow
+def test_derivatives_by_static_friction():
+    rest, begin = (START[0], [0.0, 0.0]), 0.5 * G / 40
     slopes = ji.sensitivities(pulled_block, *rest, wrt=("static_friction", "friction"), **CALL)
-    begin = 0.5 * G / 40
     assert slopes.jacobian["v"]["static_friction"][0] == pytest.approx(-(0.5 - 0.3) * G * G / 40, rel=0.05)  # h
     assert slopes.jacobian["v"]["friction"][0] == pytest.approx(-G * (T1 - begin), rel=0.05)
     again, status = slopes.again({"static_friction": np.array([0.4, 0.2])})
     np.testing.assert_allclose(again.value["v"][:, 0], pulled([0.4]), **LATE)
     assert status[1] & ji.Status.INPUT_OUT_OF_RANGE
-    events = ji.solve(pulled_block, *rest, **CALL).slips(pulled_block)
-    assert events.kind.tolist() == ["break"] and events.t[0] == pytest.approx(begin, abs=2e-3)
 
 
 @pytest.mark.slow

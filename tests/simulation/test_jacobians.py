@@ -17,21 +17,27 @@ def last(solution):
     return {"q": solution.q[-1], "impulse": solution.impulse[-1]}
 
 
-def test_modes_and_solve_agree():
+def same(one, other):
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-10)  # sums of some hundred rounded terms, in another order
+
+
+@pytest.mark.slow
+def test_solve_has_the_same_jacobian():
+    direct = jax.jacfwd(
+        lambda x: last(ji.solve(BALL, x["q0"], [-1.3], t1=1.3, h=1e-2, e=x["e"], args=x["args"], save="final"))
+    )({"q0": jnp.array([1.0]), "e": 0.7, "args": jax.tree.map(jnp.asarray, ARGS)})
+    same(ji.sensitivities(BALL, **MOTION | {"h": 1e-2, "wrt": ("q0", "e", "args"), "output": last}).jacobian, direct)
+
+
+def test_modes_agree():
     wrt = ("q0", "e", "args")
     given = MOTION | {"h": 1e-2, "wrt": wrt, "output": last}
     found = {way: ji.sensitivities(BALL, **given, execution=way) for way in ("auto", "xla")}
     # four inputs, two outputs: reverse is cheaper, but for native code
     assert [one.mode for one in found.values()] == ["forward", "reverse"]
-    direct = jax.jacfwd(
-        lambda x: last(ji.solve(BALL, x["q0"], [-1.3], t1=1.3, h=1e-2, e=x["e"], args=x["args"], save="final"))
-    )({"q0": jnp.array([1.0]), "e": 0.7, "args": jax.tree.map(jnp.asarray, ARGS)})
-    for one in found.values():
-        assert one.trusted
-        # sums of some hundred rounded terms, differently ordered
-        assert jax.tree.all(
-            jax.tree.map(lambda x, y: bool(np.allclose(x, y, rtol=1e-10, atol=1e-10)), one.jacobian, direct)
-        )
+    assert all(one.trusted for one in found.values())
+    same(*(one.jacobian for one in found.values()))
     assert found["auto"].jacobian["impulse"]["args"]["wall"].shape == (1,)
 
 
@@ -63,7 +69,14 @@ def test_saved_rows_give_the_tangent_along_the_motion(save, row):
     assert found.jacobian["q"]["q0"].shape == (*found.value["q"].shape, 1)
     # up to 0.2, before the first impact, a ball raised by dq flies dq higher
     assert np.allclose(found.jacobian["q"]["q0"][: row + 1, 0, 0], 1, rtol=1e-12)
-    # the same steps, rounded otherwise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("save", [[0.1, 0.2], 100], ids=["times", "every"])
+def test_saved_rows_through_xla(save):
+    """The same steps, rounded otherwise."""
+    given = MOTION | {"h": 1e-3, "wrt": ("q0", "e")}
+    found = ji.sensitivities(BALL, **given, save=save)
     xla = ji.sensitivities(BALL, **given, save=save, execution="xla")
     for name in ("jacobian", "value"):
         for x, y in zip(*(jax.tree.leaves(getattr(each, name)) for each in (found, xla)), strict=True):

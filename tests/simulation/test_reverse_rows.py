@@ -80,7 +80,7 @@ def close(found, expected, tolerance):
 
 slow = pytest.mark.slow
 CASES = [
-    ("ball", "times", ji.PaoliSchatzman(), False),
+    pytest.param("ball", "times", ji.PaoliSchatzman(), False, marks=slow),
     *(pytest.param("ball", save, ji.EventCorrected(), False, marks=slow) for save in SAVES),
     *(pytest.param(system, save, ji.MoreauJean(), True, marks=slow) for system in SYSTEMS for save in SAVES),
     pytest.param("pendulum", "times", ji.PaoliSchatzman(), False, marks=slow),
@@ -102,6 +102,7 @@ def test_gradients_of_rows_are_those_of_xla(system, save, scheme, told):
     [
         pytest.param("ball", "all", ji.MoreauJean(), True, marks=slow),
         pytest.param("ball", "function", ji.PaoliSchatzman(), False, marks=slow),
+        ("ball", "times", None, False),
         pytest.param("pendulum", "times", ji.PaoliSchatzman(), False, marks=slow),
     ],
 )

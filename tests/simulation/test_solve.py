@@ -168,7 +168,7 @@ def test_problem_without_constraints():
     np.testing.assert_allclose(found.q, np.stack([t, 2 * t - t**2 / 2], axis=1), atol=1e-12)
 
 
-@pytest.mark.parametrize("execution", ["native", "xla"])
+@pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("e", [0.0, 0.9])
 def test_the_energy_of_every_row_is_that_before_or_behind_an_impact(e, execution):
     """Also within the two steps of one, whose velocity between the two is that of no time."""
