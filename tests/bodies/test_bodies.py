@@ -143,6 +143,7 @@ def test_growing_disks_push_each_other_away():
     assert np.allclose(found.q[-1, 4:], wide * ring, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_an_inelastic_chain_beside_a_column():
     count, gap, h = 12, 0.05, 1e-2
     row = np.stack([(2 + gap) * np.arange(count), np.ones(count)], axis=1).ravel()
@@ -193,6 +194,7 @@ def test_a_pile_loses_energy_and_never_overlaps(count, heap):
     assert found.penetration < 1e-8
 
 
+@pytest.mark.slow
 def test_momentum_in_a_periodic_box():
     rng = np.random.default_rng(2)
     q0, v0 = grid(27, 1.0, space=3, noise=0.1), rng.normal(size=81)
@@ -413,7 +415,8 @@ def test_velocities_after_an_impact_have_the_derivative_at_their_time():
     assert np.allclose(jax.jacrev(end)(state, True), dense, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("lists", [slow(False), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("lists", [False, True])
 def test_an_impact_at_the_end_is_told_of_lists_as_of_all_pairs(lists):
     """Two disks fly at each other and meet at .14 s: a derivative is not to be trusted where a motion ends just behind that, and later it is."""
     problem, projection = disks([0.2, 0.25], lists=lists), TIGHT if lists else ji.ActiveSet()

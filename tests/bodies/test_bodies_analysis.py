@@ -64,6 +64,7 @@ def test_balances_are_those_of_dense_constraints(both):
         assert np.allclose(getattr(a, name), getattr(b, name), rtol=0, atol=SAME), name
 
 
+@pytest.mark.slow
 def test_hypotheses_are_those_of_dense_constraints(both):
     (listed, found), (dense, reference) = both
     with warnings.catch_warnings():
@@ -145,6 +146,7 @@ def test_spheres_converge_at_first_order(name, case, scheme):
     assert 0.8 < np.log(few / many) / np.log(16) < 1.2
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_all_steps(both):
     (problem, found), _ = both
     some = ji.solve(problem, np.asarray(found.q[0]), 0 * np.asarray(found.q[0]), t1=0.1, h=4e-3, save=5)

@@ -53,6 +53,7 @@ def test_a_disk_rolls_on_slopes_up_to_three_times_mu(disk, ratio):
     assert np.allclose(found.v[-1, [0, 2]], np.array(expected), rtol=1e-12, atol=0) and found.status == 0
 
 
+@pytest.mark.slow
 def test_a_sphere_slides_until_it_rolls():
     ball = spheres([0.1], walls=[None, None, (0, None)], gravity=GRAVITY, friction=MU, inertias="solid")
     found = ji.solve(ball, [0, 0, 0.1, 0, 0, 0], [0.6, 0.8, 0, 0, 0, 5.0], t1=1.0, h=1e-2)
@@ -142,9 +143,14 @@ def falling(count, lists, turns=True):
     return problem, (np.concatenate([centres, np.zeros((count, 1))], axis=1) if turns else centres).ravel()
 
 
-@pytest.mark.parametrize("turns", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("turns", [True, False])
 def test_listed_pairs_and_all_pairs(turns):
-    count = 6 if turns else 12
+    listed_and_all(6 if turns else 12, turns)
+
+
+def listed_and_all(count, turns):
+    """Runs by lists and by all pairs, which are the same."""
     runs = []
     for lists in (True, False):
         problem, q0 = falling(count, lists, turns)
@@ -157,6 +163,12 @@ def test_listed_pairs_and_all_pairs(turns):
     # impulses of the last step, by pair
     step = [x.friction_impulse[-1] - (0 if x is listed else x.friction_impulse[-2]) for x in runs]
     assert np.allclose(np.sort(np.abs(step[0]).ravel())[-4:], np.sort(np.abs(step[1]).ravel())[-4:], rtol=0, atol=1e-9)
+    return runs
+
+
+@pytest.mark.slow
+def test_analyses_of_listed_pairs_and_all_pairs():
+    count, turns, runs = 6, True, listed_and_all(6, True)
     of_listed, of_all = (
         analysis.impacts(falling(count, lists, turns)[0], x) for x, lists in zip(runs, (True, False), strict=True)
     )
@@ -185,8 +197,3 @@ def test_what_lists_refuse():
         call(problem.replace(friction=lambda args: jnp.full(problem.count(0.0, jnp.asarray(q0), None), 0.3)))
     with pytest.raises(ValueError, match="takes no friction"):
         call(problem, scheme=ji.Maury())
-    found = call(problem)
-    with pytest.raises(ValueError, match="no friction of listed bodies"):
-        analysis.check_hypotheses(problem, found)
-    with pytest.raises(ValueError, match="no friction of listed bodies"):
-        found.slips(problem)

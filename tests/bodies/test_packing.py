@@ -38,6 +38,7 @@ def test_a_column_carries_its_weight(column):
     assert len(found) == 5 == len(found.to_pandas())
 
 
+@pytest.mark.slow
 def test_what_is_not_held_rattles_and_what_rests_on_it_too():
     # a disk in the wedge of two that are held apart by walls, and a column of two beside the floor's only contact
     half = 0.5 * np.sqrt(3)

@@ -139,6 +139,13 @@ def test_a_pile_at_rest_stays_at_rest(pile):
     assert np.isclose(left - right + along, 0, rtol=0, atol=1e-7)
 
 
+def test_what_asks_for_all_contacts_at_once_refuses_listed_friction(pile):
+    problem, _, fallen, _ = pile
+    for look in (lambda: analysis.check_hypotheses(problem, fallen), lambda: fallen.slips(problem)):
+        with pytest.raises(ValueError, match="no friction of listed bodies"):
+            look()
+
+
 def test_forces_of_a_packing_hold_every_body(pile):
     problem, radii, _, rest = pile
     found = analysis.packing(problem, rest, h=5e-3, least=0.0)

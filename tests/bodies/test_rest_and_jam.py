@@ -115,7 +115,7 @@ def test_a_run_on_disk_ends_too(tmp_path):
         run(ji.Until.at_rest(2 * SPEED))
 
 
-@pytest.mark.parametrize("execution", ["native", "xla"])
+@pytest.mark.parametrize("execution", ["native", slow("xla")])
 def test_few_coordinates_come_to_rest_too(execution):
     options = {"t1": 3.0, "h": H, "scheme": ji.MoreauJean(), "execution": execution, "until": AT_REST}
     found = ji.solve(BALL, [1.0], [0.0], **options)
