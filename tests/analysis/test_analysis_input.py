@@ -140,11 +140,16 @@ def test_lanes_of_args_and_of_a_solution_agree():
 
 
 def test_a_derivative_that_is_not_finite_is_said():
-    """Quadratic drag at rest has a force and no derivative as jax takes it: both analyses say so."""
+    """Quadratic drag at rest has a force and no derivative as jax takes it."""
     scheme = ji.MoreauJean(theta=0.0)  # quick to compile, and its step needs no derivative
     with pytest.warns(ji.JaximpactWarning, match="the derivative of the motion is not finite in 1 lanes"):
         orbit = analysis.periodic_orbit(ROUGH, [1.0], [0.0], period=1.0, steps=4, scheme=scheme)
     assert np.isnan(orbit.monodromy).any() and not orbit.stable and "DERIVATIVE_NOT_FINITE" in orbit.describe_status()
+
+
+@pytest.mark.slow
+def test_exponents_of_a_derivative_that_is_not_finite_are_none():
+    scheme = ji.MoreauJean(theta=0.0)
     with pytest.warns(ji.JaximpactWarning, match="an exponent is NaN"):
         found = analysis.lyapunov(ROUGH, [1.0], [0.0], interval=1.0, steps=4, intervals=2, blocks=2, scheme=scheme)
     assert (

@@ -128,6 +128,7 @@ def test_an_orbit_its_period_and_its_multipliers(args):
     np.testing.assert_allclose(found.monodromy[d], 0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_batch_holds_unstable_orbits_and_says_where_there_is_none():
     """Over the restitution on both sides of a Neimark-Sacker point; the last lane starts at rest, where every period closes."""
     args = {"z": Z, "damping": 0.02, "stiffness": 2.25, "coupling": 0.8}

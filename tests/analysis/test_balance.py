@@ -128,7 +128,7 @@ def test_the_picture(dropped, tmp_path):
     assert balance(*dropped).plot(tmp_path / "balance.png", title="ball").stat().st_size > 5000
 
 
-@pytest.mark.parametrize("scheme", [ji.MoreauJean(), ji.EventCorrected()])
+@pytest.mark.parametrize("scheme", [ji.MoreauJean(), pytest.param(ji.EventCorrected(), marks=pytest.mark.slow)])
 def test_a_belt_takes_a_block_along(scheme):
     """From rest to the belt's speed w = 1: m w^2 / 2 for the block, as much for heat, and the belt has given both."""
     belt = ji.Problem(

@@ -183,6 +183,7 @@ def test_restitution_down_to_zero():
     assert np.isclose(branch.impact_speed[i], speed / branch.parameter[i], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_orbits_of_a_conservative_system_are_a_family():
     """A bouncing ball that loses nothing: the parameter stays 0 along the branch, and there is no event on it; periods to the tolerance of orbits."""
     ball = ji.Problem(lambda t, q, v, args: -1.0 - args["drag"] * v, lambda t, q, args: q, restitution=1.0)

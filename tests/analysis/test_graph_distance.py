@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from breadth import slow
 
 import jaximpact as ji
 from jaximpact import analysis, catalogue
@@ -52,7 +53,7 @@ def test_it_is_that_of_all_pairs_of_points(d):
 
 
 @pytest.mark.parametrize(("scheme", "case", "order"), [
-    (ji.PaoliSchatzman(), "e=0", 1), (ji.MoreauJean(), "e=1/2", 1), (ji.EventCorrected(), "e=1/2", 1)
+    slow(ji.PaoliSchatzman(), "e=0", 1), (ji.MoreauJean(), "e=1/2", 1), slow(ji.EventCorrected(), "e=1/2", 1)
 ])  # fmt: skip
 def test_the_ball_converges_in_it_at_first_order(scheme, case, order, tmp_path):
     """Delays of impacts are O(h), as is what is left of an accumulation. The reference by substeps agrees with the exact motion."""
@@ -68,6 +69,7 @@ def test_the_ball_converges_in_it_at_first_order(scheme, case, order, tmp_path):
     np.testing.assert_array_equal(ji.load(found.save(tmp_path / "orders.npz")).graph, found.graph)
 
 
+@pytest.mark.slow
 def test_located_impacts_are_of_second_order_in_it():
     """Between accumulations: the velocities are wrong by O(1) for a time of O(h^2)."""
     entry = catalogue.get("resonant-oscillator")

@@ -24,7 +24,7 @@ E = 0.6
 PERIODIC = 0.05, 2.2, -0.1, 0.8  # damping, frequency, wall, restitution of an attracting orbit of the catalogue
 INTEGRABLE = {"damping": 0.0, "amplitude": 0.0, "frequency": 2 * np.pi, "shift": 0.0, "wall": 0.0}  # e = 1, interval 1
 LANES, INTERVALS = 15, 400
-FEW = 100  # intervals where determinants and bounds are asked for, and no mean
+FEW = 40  # intervals where determinants and bounds are asked for, and no mean
 
 
 def exponents_of(lanes, intervals):

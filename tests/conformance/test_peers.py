@@ -45,7 +45,7 @@ def test_motion_before_a_still_wall_is_the_case(name):
     np.testing.assert_allclose(wall + force, case.problem.force(t, q, qt, case.args), rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["moving1d", "drag", "late"])
+@pytest.mark.parametrize("name", ["moving1d", "drag", pytest.param("late", marks=pytest.mark.slow)])
 def test_slopes_of_a_motion_are_its_derivatives(name):
     """By complex steps, beside jax: start, force along a motion and end, of whatever state and derivative."""
     case = conformance.get(name)

@@ -24,8 +24,11 @@ SOLVED = 1e-9
 
 @pytest.mark.parametrize(
     "name",
-    ["off-wall", "hop1d", "corner"]
-    + [pytest.param(x, marks=pytest.mark.slow) for x in ("grav1d", "zeno", "grav1d-once", "ball-e0.5", "two-balls")],
+    ["off-wall", "corner"]
+    + [
+        pytest.param(x, marks=pytest.mark.slow)
+        for x in ("hop1d", "grav1d", "zeno", "grav1d-once", "ball-e0.5", "two-balls")
+    ],
 )
 def test_the_reference_is_the_closed_form(name):
     case = cases.get(name)

@@ -125,7 +125,7 @@ def loops():
 # collisions of disks multiply a difference by the ratio of flight to radius: few of them
 SHORT = [
     pytest.param(works.BALL, 1000, FLAT, id="ball"),
-    pytest.param(works.DOUBLE, 1000, CURVED, id="double"),
+    pytest.param(works.DOUBLE, 1000, CURVED, id="double", marks=pytest.mark.slow),
     pytest.param(FLAT_HIT, 1000, CURVED, id="flat hit"),
     pytest.param(works.WORKS["links-2"], 1000, FLAT, id="links-2", marks=pytest.mark.slow),
     pytest.param(works.WORKS["links-4"], 300, CURVED, id="links-4", marks=pytest.mark.slow),
@@ -189,7 +189,11 @@ def plain(work, q0, v0, steps):
     return map(np.asarray, jax.jit(plain_jax.simulator(work, steps))(q0, v0))
 
 
-@pytest.mark.parametrize(("work", "tolerance"), [(works.BALL, FLAT), (works.DOUBLE, CURVED)], ids=["ball", "double"])
+@pytest.mark.parametrize(
+    ("work", "tolerance"),
+    [pytest.param(works.BALL, FLAT, marks=pytest.mark.slow), (works.DOUBLE, CURVED)],
+    ids=["ball", "double"],
+)
 def test_plain_jax(work, tolerance):
     assert differences(plain, work, 2, work.steps) < tolerance
 

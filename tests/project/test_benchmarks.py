@@ -174,7 +174,7 @@ def test_a_missing_simulator_says_so():
     assert remark.startswith("not installed") and not answers
 
 
-@pytest.mark.parametrize("key", slow_but(["diffrax", "siconos"], peers.TITLES))
+@pytest.mark.parametrize("key", slow_but(["siconos"], peers.TITLES))
 def test_a_simulator_bounces_a_ball(key):
     """Where it is installed; the soft contacts of some are wrong by a tenth of a metre, so only that there is an answer."""
     job = {"work": "ball", "q0": [[1.0], [0.5]], "v0": [[0.0], [0.1]], "e": 0.8, "args": {"g": 9.81}, "h": 1e-3,
@@ -256,7 +256,7 @@ def test_contacts_are_timed_without_siconos():
 # error against cost ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["ball", "oscillator"])
+@pytest.mark.parametrize("name", slow_but(["ball"], ["ball", "oscillator"]))
 def test_exact_motions_are_those_of_the_problems(name):
     """Closed forms against event location, to the integrator's tolerance of 1e-12 and its growth along the motion."""
     motion = work_precision.MOTIONS[name](3)

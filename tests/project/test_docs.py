@@ -174,7 +174,8 @@ def calls(code):
             yield name.removeprefix("ji.")
 
 
-def test_own_system_in_the_calls_that_the_start_page_counts():
+@pytest.mark.parametrize("slope_too", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_own_system_in_the_calls_that_the_start_page_counts(slope_too):
     """Two coordinates and a wall, from energies: its code is run, solves, draws and differentiates, and calls no more."""
     page = (DOCS / "start.md").read_text()
     own = page[page.index("## A system of your own") : page.index("## Where to go")]
@@ -194,6 +195,8 @@ def test_own_system_in_the_calls_that_the_start_page_counts():
     motion = space["motion"]
     assert motion.q.shape == (1501, 2) and motion.impulse[-1, 0] > 0  # it meets the wall
     assert len(plots.draw(motion)) == 4
+    if not slope_too:
+        return
     # of located impacts, whose motion is smooth in the place; the page's scheme is of order h = 1e-3, here with factor 10
     exact = lambda place: ji.solve(
         space["pendulum"], [-0.5, -0.2], [0.0, 0.0], t1=1.5, h=1e-3, args=space["args"] | {"wall": place}, e=0.6,

@@ -128,6 +128,7 @@ def test_matching_leaves_a_lone_late_contact_out():
     assert index.tolist() == [*range(8), -1]
 
 
+@pytest.mark.slow
 def test_recovers_the_truth_of_synthetic_drops(tmp_path, capsys):
     source = ROOT / "experiments" / "cases" / "data"
     text = (source / "synthetic_bounces.csv").read_text() + "stone,50,1,0,0.0\nstone,50,1,1,0.1\n"

@@ -290,6 +290,7 @@ def test_trusted_derivatives(name, d, count):
     assert check_derivatives(name, d, range(count)) > count / 20
 
 
+@pytest.mark.slow
 def test_an_inelastic_impact_on_a_curved_wall():
     """What the second of its steps leaves of the gap velocity once was a second impact to the derivative: off by 0.17."""
     seed, d = 1, 2

@@ -260,7 +260,8 @@ def some(count: int, kinds=None):
     return [(kind, seed) for kind in kinds for seed in range(count)]
 
 
-@pytest.mark.parametrize("name", ["moreau-jean", pytest.param("event-corrected", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["moreau-jean", "event-corrected"])
 def test_clean_is_right(name):
     check_values(name, some(5))
 

@@ -77,6 +77,7 @@ def test_maury_keeps_convex_constraints():
     assert float(found.penetration) <= 1e-14
 
 
+@pytest.mark.slow
 def test_geodesic_and_kinetic_projections_differ_by_higher_order():
     """At a distance s from the boundary the two projections of one point differ by O(s^2)."""
     problem, case, _ = polar_wall()

@@ -70,7 +70,7 @@ BULLET = ji.Problem(lambda t, q, v, args: 0 * q, lambda t, q, args: (jnp.sqrt(q 
     ("scheme", "execution"),
     [
         (ji.PaoliSchatzman(), "native"),
-        (ji.PaoliSchatzman(), "xla"),
+        slow(ji.PaoliSchatzman(), "xla"),
         (ji.EventCorrected(), "native"),
         slow(ji.EventCorrected(), "xla"),
         *(slow(scheme, execution) for scheme in (ji.MoreauJean(), ji.Maury()) for execution in ("native", "xla")),
@@ -200,9 +200,10 @@ def bounced(speed, t, e=0.8):
         v = v - (1 + e) * (normal @ v) * normal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme",
-    [pytest.param(ji.PaoliSchatzman(), marks=pytest.mark.slow), ji.MoreauJean()],
+    [ji.PaoliSchatzman(), ji.MoreauJean()],
     ids=lambda s: type(s).__name__,
 )
 def test_no_derivative_is_trusted_of_a_touch_that_the_delay_of_the_impact_before_decides(scheme):

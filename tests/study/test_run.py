@@ -112,6 +112,7 @@ def test_another_run_at_the_same_place(whole, changes, differs):
         long_run(whole[0].store.path, **changes)
 
 
+@pytest.mark.slow
 def test_a_run_with_other_friction_is_another_run(tmp_path):
     """Friction is part of what identifies a run, stated as a number or as a function."""
 

@@ -486,16 +486,23 @@ def test_memory_does_not_grow_with_the_study(tmp_path):
     assert size > 3 * growth
 
 
-def test_a_scheme_that_chooses_its_steps_asks_for_no_h(tmp_path):
+@pytest.mark.parametrize(
+    ("design", "t1"),
+    [
+        (ji.Design.grid(e=[0.5, 0.8]), 1.0),
+        pytest.param(ji.Design.points(t1=[1.0, 2.0]), None, marks=pytest.mark.slow),
+    ],
+    ids=["restitution", "end"],
+)
+def test_a_scheme_that_chooses_its_steps_asks_for_no_h(tmp_path, design, t1):
     options = {"q0": [1.0], "v0": [0.0], "args": ARGS, "scheme": ji.EventDriven()}
-    for design, t1 in ((ji.Design.grid(e=[0.5, 0.8]), 1.0), (ji.Design.points(t1=[1.0, 2.0]), None)):
-        study = ji.Study(tmp_path / f"{design.kind}.zarr", ball, design, t1=t1, e=None if t1 else 0.5, **options)
-        study.run()
-        found = study.solution()
-        expected = ji.ensemble(ball, [1.0], [0.0], t1=t1 or np.array([1.0, 2.0]), args=ARGS, scheme=ji.EventDriven(),
-                               e=[[0.5], [0.8]] if t1 else 0.5)  # fmt: skip
-        # the tolerance: other rows, other substeps
-        np.testing.assert_allclose(found.q, expected.q, rtol=0, atol=1e-8)
+    study = ji.Study(tmp_path / f"{design.kind}.zarr", ball, design, t1=t1, e=None if t1 else 0.5, **options)
+    study.run()
+    found = study.solution()
+    expected = ji.ensemble(ball, [1.0], [0.0], t1=t1 or np.array([1.0, 2.0]), args=ARGS, scheme=ji.EventDriven(),
+                           e=[[0.5], [0.8]] if t1 else 0.5)  # fmt: skip
+    # the tolerance: other rows, other substeps
+    np.testing.assert_allclose(found.q, expected.q, rtol=0, atol=1e-8)
     with pytest.raises(ValueError, match=r"h is missing: .*EventDriven\(\) needs none"):
         ji.Study(
             tmp_path / "other.zarr", ball, ji.Design.grid(e=[0.5]), **options | {"scheme": ji.MoreauJean(), "t1": 1.0}
