@@ -1,11 +1,17 @@
-"""Orders of states and Jacobians through Coulomb friction, by `MoreauJean` against closed forms.
+"""Orders of states and Jacobians through Coulomb friction and joints, by `MoreauJean` and `EventCorrected`, against closed forms and located events.
 
-python experiments/cases/friction.py --out out/friction      half a minute
+python experiments/cases/friction.py --out out/friction      ten minutes
+
+At four step sizes, means over eight neighbouring numbers of steps each, as an error depends on where in its step an event falls. Beside
+them: reverse mode against forward mode, lanes of an ensemble against single motions, float32 against float64.
 """
 
 import argparse
 import csv
+import sys
+import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
@@ -16,8 +22,13 @@ import numpy as np  # noqa: E402
 
 import jaximpact as ji  # noqa: E402
 
+sys.path.insert(0, str(Path(__file__).parent))
+from frictional_systems import SYSTEMS, Course, System  # noqa: E402
+
 G, R = 9.81, 0.2
-STEPS = range(211, 243, 2), range(3407, 3439, 2)  # two bands; an error depends on where in its step an event falls
+BANDS = tuple(range(n, n + 16, 2) for n in (101, 303, 909, 2727))
+SCHEMES = "MoreauJean", "EventCorrected"
+ROUNDING = 1e-9  # of the largest derivative: below it errors have no order
 SCHEME = ji.MoreauJean()
 
 
@@ -108,53 +119,172 @@ MOTIONS = {
 VARIED = {sliding: ("gx", "gy", "mu"), pulled: ("gx", "gy", "mu", "static"), bouncing: ("gy", "mu", "I", "e")}
 
 
-def errors(name):
-    """Mean errors of state and Jacobian over each band of step numbers, and the size of the Jacobian."""
+def by_closed_form(name):
+    """One of `MOTIONS` as a system."""
     p, exact, t1 = MOTIONS[name]
-    numbers = jnp.stack([*(p[key] for key in VARIED[exact]), p["q0"][0], p["q0"][2], p["v0"][0], p["v0"][2]])
+    own = {"x": p["q0"][0], "angle": p["q0"][2], "vx": p["v0"][0], "spin": p["v0"][2]}
+    numbers = {key: x for key, x in p.items() if key not in ("q0", "v0")} | own
 
-    def with_numbers(x):
-        *some, q, angle, v, spin = x
-        start = {"q0": jnp.stack([q, p["q0"][1], angle]), "v0": jnp.stack([v, p["v0"][1], spin])}
-        return p | dict(zip(VARIED[exact], some, strict=True)) | start
+    def start(x):
+        return jnp.stack([x["x"], p["q0"][1], x["angle"]]), jnp.stack([x["vx"], p["v0"][1], x["spin"]])
 
-    right = lambda x: exact(with_numbers(x), t1)
-    expected, slopes = jax.jit(right)(numbers), jax.jit(jax.jacfwd(right))(numbers)
+    def right(x):
+        q0, v0 = start(x)
+        return exact(x | {"q0": q0, "v0": v0}, t1)
 
-    def apart(n):
-        state = lambda x: end(with_numbers(x), n, t1)
-        jacobian = jax.jacfwd(lambda x: (state(x), state(x)), has_aux=True)
-        slope, value = jacobian(numbers)
-        return np.max(np.abs(value - expected)), np.max(np.abs(slope - slopes))
-
-    return np.mean([[apart(n) for n in band] for band in STEPS], axis=1), np.max(np.abs(slopes))
+    problem = PULLED if "static" in p else DISK
+    return System(problem, numbers, start, t1, right, lambda x: x["e"], (*VARIED[exact], *own))
 
 
-def order(coarse, fine):
-    """Orders from the mean errors of two bands of step numbers."""
-    return np.log(coarse / fine) / np.log(np.mean(STEPS[1]) / np.mean(STEPS[0]))
+ALL = {name: by_closed_form(name) for name in MOTIONS} | SYSTEMS
+
+
+class Exact(NamedTuple):
+    """State (2d,) and Jacobian (2d, p)."""
+
+    state: np.ndarray
+    jacobian: np.ndarray
+
+
+def numbers_of(system):
+    return {name: jnp.asarray(x, float) for name, x in system.p.items()}
+
+
+def exact_of(system):
+    p = numbers_of(system)
+    if isinstance(system.exact, Course):
+        lengths = system.exact.located(p)
+        right = lambda p: system.exact.state(p, lengths)
+    else:
+        right = jax.jit(system.exact)
+    slopes = jax.jacfwd(right)(p)
+    return Exact(np.asarray(right(p)), np.stack([slopes[name] for name in system.by or p], axis=1))
+
+
+def call_of(system):
+    """Start and arguments of the motion."""
+    p = numbers_of(system)
+    q0, v0 = (np.asarray(x) for x in system.start(p))
+    return (system.problem, q0, v0), {
+        "t1": system.t1,
+        "e": float(system.e(p)),
+        "args": {k: float(x) for k, x in p.items()},
+    }
+
+
+def jacobian(system, scheme, mode="forward", **steps):
+    """States (..., 2d), Jacobians (..., 2d, p) by the numbers that are varied, and status."""
+    start, options = call_of(system)
+    wrt = ("q0", "v0", "e", "args") if "e" in system.by else ("q0", "v0", "args")
+    found = ji.sensitivities(*start, **options, **steps, scheme=scheme, wrt=wrt, mode=mode, progress=False)
+    inputs = lambda p: (
+        dict(zip(("q0", "v0"), system.start(p), strict=True)) | {"e": jnp.asarray(system.e(p)), "args": p}
+    )
+    chain, columns = jax.jacfwd(inputs)(numbers_of(system)), []
+    for name in system.by or system.p:
+        total = 0.0
+        for part in wrt:
+            own = {k: found.jacobian[k][part] for k in "qv"}
+            if part == "args":
+                column = np.concatenate([own[k][name] for k in "qv"], axis=-1)
+            else:
+                rows = np.concatenate([np.reshape(own[k], (*np.shape(found.value[k]), -1)) for k in "qv"], axis=-2)
+                column = rows @ np.reshape(chain[part][name], -1)
+            total = total + column
+        columns.append(total)
+    state = np.concatenate([found.value["q"], found.value["v"]], axis=-1)
+    return state, np.stack(columns, axis=-1), found.status
+
+
+class Errors(NamedTuple):
+    """Mean errors (bands, 2) of state and Jacobian over each band of step numbers, status bits of all, and the Jacobian at the least number of the second band."""
+
+    mean: np.ndarray
+    status: int
+    jacobian: np.ndarray
+
+
+def errors(system, scheme, exact, bands=BANDS):
+    counts = np.concatenate(bands)
+    state, slopes, status = jacobian(system, scheme, h=system.t1 / counts)
+    worst = np.stack([
+        np.max(np.abs(state - exact.state), axis=1),
+        np.max(np.abs(slopes - exact.jacobian), axis=(1, 2)),
+    ])  # fmt: skip
+    mean = np.stack([np.mean(part, axis=1) for part in np.split(worst, len(bands), axis=1)])
+    return Errors(mean, int(np.bitwise_or.reduce(status)), slopes[len(bands[0])])
+
+
+def order(errors, bands=BANDS):
+    """Slope of log error over log h."""
+    return -np.polyfit(np.log([np.mean(band) for band in bands]), np.log(errors), 1)[0]
+
+
+def agreement(system, scheme, steps, forward):
+    """Largest differences: reverse mode from a ``forward`` Jacobian, of the largest derivative; lanes from single motions; and float32 from float64, in units
+    of the last digit of float32 times the largest derivative."""
+    _, reverse, _ = jacobian(system, scheme, mode="reverse", steps=steps)
+    size = max(1.0, np.max(np.abs(forward)))
+    (problem, q0, v0), options = call_of(system)
+    options |= {"scheme": scheme, "save": "final", "steps": steps}
+    end = lambda found: np.concatenate([found.q, found.v], axis=-1)
+    one = end(ji.solve(problem, q0, v0, **options))[-1]
+    lanes = end(ji.ensemble(problem, np.stack([q0] * 3), v0, progress=False, **options))[:, -1]
+    low = jax.tree.map(lambda x: np.asarray(x, np.float32), (q0, v0, options["args"]))
+    rounded = end(ji.solve(problem, *low[:2], **options | {"args": low[2]}))[-1]
+    digits = np.max(np.abs(rounded - one)) / (size * np.finfo(np.float32).eps)
+    return np.max(np.abs(reverse - forward)) / size, np.max(np.abs(lanes - one)), digits
+
+
+def row(name, scheme_name, exact):
+    """What the table says of a system and a scheme."""
+    system, scheme = ALL[name], getattr(ji, scheme_name)()
+    found = errors(system, scheme, exact)
+    size = max(1.0, np.max(np.abs(exact.jacobian)))
+    orders = ["exact" if e[0] < ROUNDING * size else f"{order(e):.2f}" for e in found.mean.T]
+    apart, lanes, digits = agreement(system, scheme, BANDS[1][0], found.jacobian)
+    cells = [" ".join(f"{x:.0e}".replace("e-0", "e-") for x in e) for e in found.mean.T]
+    return {
+        "motion": name, "scheme": scheme_name, "errors of the state": cells[0], "order": orders[0], "largest derivative": f"{size:.3g}",
+        "errors of the Jacobian": cells[1], "its order": orders[1], "reverse - forward": f"{apart:.0e}", "lanes - single": f"{lanes:.0e}",
+        "float32 [digits]": f"{digits:.0f}", "status": " ".join(bit.name for bit in ji.Status if bit & found.status) or "clean",
+    }  # fmt: skip
+
+
+def recorded(file):
+    """Rows of an earlier run, by motion and scheme."""
+    rows = list(csv.DictReader(file.read_text().splitlines())) if file.exists() else []
+    return {(row["motion"], row.get("scheme")): row for row in rows}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/friction"))
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="MOTION",
+        choices=list(ALL),
+        default=list(ALL),
+        help="of others what is recorded in --out stays",
+    )
+    parser.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES))
     options = parser.parse_args()
-    rows = []
-    for name in MOTIONS:
-        (coarse, fine), size = errors(name)
-        state, jacobian = order(coarse, fine)
-        rows.append({
-            "motion": name, "state, 226 steps": f"{coarse[0]:.1e}", "3422 steps": f"{fine[0]:.1e}", "order": f"{state:.2f}",
-            "largest derivative": f"{size:.3g}", "Jacobian, 226 steps": f"{coarse[1]:.1e}", "Jacobian, 3422 steps": f"{fine[1]:.1e}",
-            "Jacobian, order": f"{jacobian:.2f}",
-        })  # fmt: skip
-        print(*rows[-1].values(), sep="  ", flush=True)
+    warnings.simplefilter("ignore")  # what is not clean stands in the table
     options.out.mkdir(parents=True, exist_ok=True)
-    with open(options.out / "friction.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    print(options.out / "friction.csv")
+    file = options.out / "friction.csv"
+    rows = recorded(file)
+    for name in options.only:
+        exact = exact_of(ALL[name])
+        for scheme in options.schemes:
+            rows[name, scheme] = row(name, scheme, exact)
+            print(*rows[name, scheme].values(), sep="  ", flush=True)
+            kept = [rows[key] for key in ((n, s) for n in ALL for s in SCHEMES) if key in rows]
+            with open(file, "w", newline="") as out:
+                writer = csv.DictWriter(out, kept[0], lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(kept)
+    print(file)
 
 
 if __name__ == "__main__":
