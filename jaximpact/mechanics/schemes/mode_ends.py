@@ -124,10 +124,11 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int) ->
     """Which slips (m,) vanish on the path, and when: of the first one with the derivatives of the implicit function."""
     (path, here, there, did, force, *_), r = segment, segment.path.r
     along = lambda x: jnp.sum(did.direction * x, axis=1)
-    frozen = lax.stop_gradient(path)
+    # the guess has no derivative: that by the length of a path of no length, which lanes follow behind the last event of a step, is not a number
+    frozen, r = lax.stop_gradient((path, r))
     s, b = (lax.stop_gradient(along(x)) for x in (here.slip, here.cones.velocity(force)[:, 1:]))
     s, end = jnp.maximum(s, 0), along(lax.stop_gradient(frozen.slip(problem, r)))
-    c = (end - s - b * r) / r**2
+    c = (end - s - b * r) / nonzero(r) ** 2
     slips = did.mode == SLIP
     small = jnp.maximum(here.noise, there.noise)
     dips = double_crossing((s, b, c), r, ~slips, small)
