@@ -3,6 +3,8 @@
 Between events every contact is open, sticks or slips (one way in the plane; in space see `slip_in_space`), and the path is a cubic, as without friction. An event ends it where a gap closes, where the
 force of a contact, linear in time, becomes one of pulling or leaves the cone of static friction, or where a slip vanishes: its time is differentiated by the
 implicit function theorem, and what contacts do behind it follows from Coulomb's law for accelerations, or, at an impact, for velocities.
+
+Where sliding beyond Painleve's bound has no acceleration, velocities jump without a collision, so that the contact sticks (Lecornu 1905; Moreau 1988).
 """
 
 from __future__ import annotations
@@ -54,9 +56,11 @@ def arrive(
     kinks: Kinks | None,
     idle: Array,
 ) -> Progress:
-    """Treats the end of a path: lasting contacts back onto their surfaces, those at rest to rest, and the impact law for the candidates (m,)."""
+    """Treats the end of a path: lasting contacts back onto their surfaces, those at rest to rest, and the impact law for the candidates (m,), those that are closed
+    having jammed."""
     h, args, last = motion.h, motion.args, left == 0
     q, v, closed, did = progress.q, progress.v, progress.closed, progress.did
+    jammed = closed & candidates
     event = Event.at(problem, t, q, v, args)
     contacts, speed = event.contacts, event.speed
     slip = Slip.at(problem, event.metric, t, q, args)
@@ -86,14 +90,15 @@ def arrive(
     e = problem.restitution_at(motion.e, event.speed, args)
     involved = (closed | impact | beside) & jnp.any(impact)
     motion = motion._replace(e=e)
-    found = strike(problem, motion, event, slip, impact, involved, still | stopped, did.direction)
+    guess = braking(rows, rows.offset, jammed, jammed)
+    found = strike(problem, motion, event, slip, impact, involved, still | stopped, did.direction, guess)
     strikes = jnp.any(impact)
     found = fall_back(problem, motion, event, slip, rows, found, closed)
     choose = lambda x, y: jnp.where(strikes, x, y)
     q = q - choose(rows.response @ (found.impulse * delay[:, None]).ravel(), 0)
     v = choose(found.v, v)
-    zeno = impact & found.lands & (e > 0)
-    grazing = impact & ~zeno & (event.speed >= -found.slow)
+    zeno = impact & ~jammed & found.lands & (e > 0)
+    grazing = impact & ~jammed & ~zeno & (event.speed >= -found.slow)
     pairs = oblique & impact[:, None] & (impact | progress.met)[None, :]
     through = shared(
         oblique, impact & ~found.lands, closed | impact | beside, jnp.zeros_like(closed), found.impulse[:, 0], e
@@ -129,7 +134,8 @@ def advance(
     """Follows the path to the next event, of which ``left`` may still be located, or to the end of the step, and treats it."""
     h, args, last = motion.h, motion.args, left == 0
     t, r = start + progress.elapsed, length - progress.elapsed
-    segment, closed, failure = follow(problem, t, r, h, progress, args)
+    segment, closed, failure, jammed = follow(problem, t, r, h, progress, args)
+    jams = jnp.any(jammed) & ~last
     path, here, there, did = segment[:4]
     allowed, taylor = here.view.roundoff(path.q, path.v, path.a, h), here.view.taylor(path.a)
     penetrating = ~closed & (lax.stop_gradient(path).gaps(problem, lax.stop_gradient(r))[0] < -allowed)
@@ -138,9 +144,9 @@ def advance(
     )
     mode_ends = ends(problem, segment, h, scheme.newton)
     first = mode_ends.first
-    passes = (first <= r) & ~last & ~(impact & (impact_time <= first))
-    impact = impact & ~last & ~passes
-    s = jnp.where(impact, impact_time, jnp.where(passes, first, r))
+    passes = (first <= r) & ~last & ~jams & ~(impact & (impact_time <= first))
+    impact = impact & ~last & ~jams & ~passes
+    s = jnp.where(impact, impact_time, jnp.where(passes, first, jnp.where(jams, 0, r)))
     shift, v = path.along(s)
     arrived, low = add_compensated(path.q, shift, progress.low)
     joints = progress.joints
@@ -155,14 +161,18 @@ def advance(
     released, escaped, stopped = passes & now
     missed = last & (mode_ends.stops | (mode_ends.slides & (problem.static_friction is not None)))
     status = progress.status | failure | as_status(jnp.any(missed), Status.EVENTS_UNRESOLVED)
-    event = impact | passes
+    status |= as_status(jnp.any(jammed) & last, Status.PROJECTION_NOT_CONVERGED)
+    # one that pushed before has jammed on the way: when is not located
+    status |= as_status(jnp.any(jammed & (progress.force[:, 0] != 0)), Status.DERIVATIVE_FRICTION)
+    event = impact | passes | jams
     progress = progress._replace(
         elapsed=jnp.where(event, progress.elapsed + s, length), q=arrived, low=low, v=v, closed=closed & ~released,
         breaks=jnp.where(escaped[:, None], mode_ends.way, 0),
-        force=lax.stop_gradient(segment.force + (s / nonzero(r)) * (segment.force_end - segment.force)), impulse=progress.impulse + segment.impulse(s),
+        force=jnp.where(jams, 0, lax.stop_gradient(segment.force + (s / nonzero(r)) * (segment.force_end - segment.force))),
+        impulse=progress.impulse + segment.impulse(s),
         events=progress.events + event.astype(jnp.int32), status=status, did=did, joints=joints,
     )  # fmt: skip
-    candidates = jnp.where(last, penetrating, which & impact)
+    candidates = jnp.where(last, penetrating, (which & impact) | (jammed & jams))
     moved = lax.stop_gradient(arrived - path.q)
     # a contact without a force may open on the way, where its surface curves away or a force changes
     opening = lax.stop_gradient(there.cones.velocity(segment.force_end)[:, 0])
@@ -175,8 +185,8 @@ def advance(
     progress = arrive(problem, law, motion, t + s, progress, candidates, allowed, left, stopped, kinks, idle)
     met = progress.met
     status = gradient_status(law, problem, here.metric, here.view.contacts, t, path.q, moved, met, args)
-    status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)), Status.DERIVATIVE_GRAZING)
-    status |= as_status(jnp.any(only_just(segment, mode_ends, h)), Status.DERIVATIVE_FRICTION)
+    status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)) & ~jams, Status.DERIVATIVE_GRAZING)
+    status |= as_status(jnp.any(only_just(segment, mode_ends, h)) & ~jams, Status.DERIVATIVE_FRICTION)
     return progress._replace(status=progress.status | status)
 
 

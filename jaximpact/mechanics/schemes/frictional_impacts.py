@@ -41,9 +41,20 @@ class Struck(NamedTuple):
 
 
 def strike(
-    problem: Problem, motion: Motion, event: Event, slip: Slip, impact: Array, among: Array, stuck: Array, way: Array
+    problem: Problem,
+    motion: Motion,
+    event: Event,
+    slip: Slip,
+    impact: Array,
+    among: Array,
+    stuck: Array,
+    way: Array,
+    guess: Array,
 ) -> Struck:
-    """Newton's law and Coulomb's for the contacts of an ``impact`` (m,) with those ``among`` (m,), of which ``stuck`` (m,) stuck and others slip ``way`` (m, k)."""
+    """Newton's law and Coulomb's for the contacts of an ``impact`` (m,) with those ``among`` (m,), of which ``stuck`` (m,) stuck and others slip ``way`` (m, k).
+
+    Of several impulses that obey the laws it is the one near a ``guess`` (m, 1 + k).
+    """
     (t, q, v, metric, contacts, speed), h, args = event, motion.h, motion.args
     frozen = lax.stop_gradient((t, q, v, args))
     free, _ = joint_acceleration(problem, lax.stop_gradient(metric), *frozen)
@@ -59,7 +70,7 @@ def strike(
     resolution = 1e3 * SHARP * unit + slip_noise(slip, v)
 
     def solve(cones: ConeProblem) -> tuple[Array, Array, Array]:
-        return frictional_impulses(matrix, cones.offset, cones.friction, none, among, SHARP * unit)
+        return frictional_impulses(matrix, cones.offset, cones.friction, guess, among, SHARP * unit)
 
     if cones.static is not None:
         mode = jnp.where(among & ~impact, jnp.where(stuck, STICK, SLIP), OPEN).astype(jnp.int32)

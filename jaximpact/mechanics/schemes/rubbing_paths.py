@@ -177,8 +177,9 @@ def turn_on(
 
 def follow(
     problem: Problem, t: Array, r: Array, h: Array, progress: Progress, args: Any
-) -> tuple[Segment, Array, Array]:
-    """The path to the end of a step, over a time r; which contacts (m,) stay closed on it; status bits."""
+) -> tuple[Segment, Array, Array, Array]:
+    """The path to the end of a step, over a time r; which contacts (m,) stay closed on it; status bits; contacts (m,) that have jammed: beyond Painleve's bound
+    no acceleration obeys the law, and there is no path."""
     q, v, closed = progress.q, progress.v, progress.closed
     here = Place.at(problem, t, q, v, args)
     moves = here.moving(h) & ~progress.rests
@@ -200,16 +201,17 @@ def follow(
     acts = did.mode != OPEN
     accelerations = lax.stop_gradient(here.cones.velocity(force))
     tolerated = 1e3 * noise(here.view.contacts, here.view.free, here.view.gap_acceleration)
-    # beyond Painleve's bound there may be no accelerations that obey the law
     pulls = here.cones.scales() * force[:, 0] < -here.rounding()
     wrong = closed & lax.stop_gradient((accelerations[:, 0] < -tolerated) | pulls)
     matrix = lax.stop_gradient(here.cones.delassus())
     mu = lax.stop_gradient(here.cones.friction)
-    status = as_status(jnp.any(wrong), Status.PROJECTION_NOT_CONVERGED)
-    status |= as_status(jnp.any((acts | wrong) & jams(matrix, mu)), Status.FRICTION_JAMMED)
+    beyond = jams(matrix, mu)
+    jammed = wrong & beyond
+    status = as_status(jnp.any(wrong) & ~jnp.any(jammed), Status.PROJECTION_NOT_CONVERGED)
+    status |= as_status(jnp.any((acts | wrong) & beyond), Status.FRICTION_JAMMED)
     status |= as_status(dependent(matrix, did.mode, mu), Status.IMPULSES_NOT_UNIQUE)
     if towards.shape[1] > 1:
         ahead = -jnp.sum(did.direction * direction(lax.stop_gradient(force_end[:, 1:])), axis=1)
         steep = (did.mode == SLIP) & (mu > 0) & (ahead < TURNED)
         status |= as_status(turned | jnp.any(steep), Status.EVENTS_UNRESOLVED)
-    return segment, closed & (acts | (accelerations[:, 0] <= tolerated)), status
+    return segment, closed & (acts | jammed | (accelerations[:, 0] <= tolerated)), status, jammed
