@@ -83,6 +83,18 @@ def test_order_of_state_and_jacobian():
     assert np.all(orders > 1.8), orders
 
 
+@pytest.mark.parametrize(("scheme", "steps"), [(ji.EventDriven(), 1), (SCHEME, 300)], ids=["driven", "corrected"])
+def test_by_restitution_where_a_contact_lets_go_soon_behind_the_landing(scheme, steps):
+    """Lands at t = 1 and is pushed off at 1.01: bounces of a small e > 0 are over by then, and change nothing behind it."""
+    problem = ji.Problem(lambda t, q, v, args: jnp.where(t > args, 1.0, -0.01) + 0 * q, lambda t, q, args: q)
+    options = {"t1": 1.5, "steps": steps, "args": 1.01, "scheme": scheme}
+    found = ji.sensitivities(problem, [0.995], [-0.99], e=0.0, wrt=("e", "args"), **options)
+    assert found.trusted and found.jacobian["q"]["e"].item() == found.jacobian["v"]["e"].item() == 0
+    # the time t1 - 1.01 of the flight, and its velocity
+    assert found.jacobian["q"]["args"].item() == pytest.approx(-0.49, abs=1e-9)
+    assert found.jacobian["v"]["args"].item() == pytest.approx(-1.0, abs=1e-9)
+
+
 def final(x, execution="xla"):
     """Last position and velocity of PUSHED by its place and push, its start and e."""
     args = DATA | {"place": x[2], "push": x[3]}
