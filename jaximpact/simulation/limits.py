@@ -28,7 +28,11 @@ MAX_WORK_RATIO = 1.3  # the total work of a call over the sum of its lanes' step
 MAX_STEPS_RATIO = 1.15  # by which lanes of one chunk differ in their number of steps
 
 # reverse mode
-MAX_FORWARD_DIRECTIONS = 32  # inputs up to which reverse mode is by the Jacobian in forward mode
+MAX_FORWARD_DIRECTIONS = 32  # inputs up to which reverse mode is by the Jacobian in forward mode,
+# of one motion up to so many, or as many as times the square of d coordinates make no more than so much: a gradient by walking back takes 2.5 (d = 2, 4
+# inputs), 1.6 (2, 28) and 1.8 (4, 8) of the time of one by the Jacobian, 1.1 (4, 16), .67 (5, 10), .53 (6, 12), .8 (64, 8) and .06 (64, 16).
+MAX_FORWARD_DIRECTIONS_OF_ONE = 8
+MAX_FORWARD_ENTRIES_OF_ONE = 200
 MAX_JACOBIAN_BYTES = 1e8  # of a Jacobian of all rows, up to which it is
 MAX_STATE_BYTES = 2**30  # of states to keep; beyond it reverse mode goes through XLA, which computes them again
 # Numbers that all lanes share and that are differentiated by, beyond which XLA's products of matrices over all lanes are the faster way. Of a policy 4-n-n-1 over

@@ -27,13 +27,23 @@ from ..jaxtools.derivative_rules import NO_DERIVATIVE
 from ..mechanics.motion import Motion
 from . import reverse_loop as backwards
 from .backends import Task, for_gpu, one_lane, without_rows
-from .limits import MAX_FORWARD_DIRECTIONS, MAX_JACOBIAN_BYTES, MAX_SHARED_REVERSE_INPUTS
+from .limits import (
+    MAX_FORWARD_DIRECTIONS,
+    MAX_FORWARD_DIRECTIONS_OF_ONE,
+    MAX_FORWARD_ENTRIES_OF_ONE,
+    MAX_JACOBIAN_BYTES,
+    MAX_SHARED_REVERSE_INPUTS,
+    MAX_STATE_BYTES,
+)
 from .program import Program
 from .reverse_loop import Parts
 from .rows import RowRequest
 from .trajectory import structure
 
 NO_MESH = AbstractMesh((), ())
+LEAVES_OF_A_STATE = (
+    8  # about so many arrays of coordinates and of contacts are kept of a step that is walked back through
+)
 motion_p = Primitive("motion")
 motion_p.multiple_results = True
 
@@ -330,7 +340,7 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
     axes = axes[:number]
     if not given:
         found: list = [None] * len(avals)
-    elif _is_native(function) and _fits(avals, lane_axes, given):
+    elif _is_native(function) and _fits(function.function, known, avals, lane_axes, given, count):
         lane = 0 if count is None else 1
         every = _jacobian(replace(function, moved=moved, used=used), known, axes, count)
 
@@ -377,12 +387,34 @@ def _jacobian(function: Tangent, known: Sequence, axes: tuple, count: int | None
     return found if count is None else [jnp.moveaxis(x, 0, 1) for x in found]
 
 
-def _fits(avals: Sequence, lane_axes: Sequence, given: Sequence) -> bool:
+def _fits(
+    value: Value, known: Sequence, avals: Sequence, lane_axes: Sequence, given: Sequence, count: int | None
+) -> bool:
     """Whether the forward-mode Jacobian is cheaper than reverse mode."""
     of_lane = [math.prod(x.shape if a is None else x.shape[1:]) for x, a in zip(avals, lane_axes, strict=True)]
     directions = sum(of_lane)
     size = directions * sum(x.size * x.dtype.itemsize for x in given)
-    return directions <= MAX_FORWARD_DIRECTIONS and size <= MAX_JACOBIAN_BYTES
+    if directions > MAX_FORWARD_DIRECTIONS or size > MAX_JACOBIAN_BYTES:
+        return False
+    program, motion = value.unflatten(known)
+    if (
+        jax.default_backend() != "cpu"
+        or count is not None
+        or directions <= MAX_FORWARD_DIRECTIONS_OF_ONE
+        or not _walks_back(program, motion)
+    ):
+        return True
+    return directions * motion.q0.size**2 <= MAX_FORWARD_ENTRIES_OF_ONE
+
+
+def _walks_back(program: Program, motion: Motion) -> bool:
+    """Whether native code walks back through the steps of one motion, whose states it keeps (`reverse_loop`)."""
+    traits = program.scheme.traits
+    # of a scheme that chooses its own steps every trial is one to walk back through
+    if program.problem.listed or program.length is None or not traits.reverse or traits.order is None:
+        return False
+    of_state = LEAVES_OF_A_STATE * (motion.q0.size + program.problem.count(motion.t0, motion.q0, motion.args) + 1)
+    return of_state * program.length * motion.q0.dtype.itemsize <= MAX_STATE_BYTES
 
 
 def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:

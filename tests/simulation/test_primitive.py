@@ -189,6 +189,24 @@ def test_many_inputs_go_backwards():
     close(jax.vmap(jax.grad(led))(MANY), jax.vmap(jax.jacfwd(led))(MANY), 1e-11)
 
 
+@pytest.mark.parametrize(
+    "d, scheme, way",
+    [
+        (2, None, "ForwardJacobian"),
+        (6, None, "Cotangent"),
+        (6, ji.EventDriven(trials=50), "ForwardJacobian"),
+    ],
+)
+def test_one_motion_goes_backwards_where_that_is_cheaper(d, scheme, way):
+    """From some ten inputs on; a scheme that chooses its steps would walk back through every trial."""
+    problem = ji.Problem(lambda t, q, v, args: -q, lambda t, q, args: q[:1])
+
+    def end(q, v):
+        return ji.solve(problem, q, v, t1=0.1, steps=10, e=0.5, save="final", scheme=scheme).q[-1].sum()
+
+    assert f"{way}(" in str(jax.make_jaxpr(jax.grad(end, (0, 1)))(jnp.ones(d), jnp.ones(d)))
+
+
 @pytest.mark.parametrize("count, native", [slow(40, 2), (900, 1)])
 def test_gradients_by_many_numbers_of_all_lanes_go_through_xla(count, native):
     """There products over all lanes are the faster way back; the way there stays native."""
