@@ -6,228 +6,37 @@ function as it stands. Reverse mode with few inputs takes the Jacobian in forwar
 
 from __future__ import annotations
 
-import abc
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.extend.core import Primitive
+from jax.extend.core import Primitive, Var
 from jax.flatten_util import ravel_pytree
-from jax.interpreters import ad, batching, mlir
-from jax.sharding import AbstractMesh
+from jax.interpreters import ad, batching, mlir, partial_eval
 
-from ..compiler.llvm import xla_ffi as foreign
 from ..compiler.scalar import Unsupported
-from ..jaxtools.derivative_rules import NO_DERIVATIVE
 from ..mechanics.motion import Motion
-from . import reverse_loop as backwards
-from .backends import Task, for_gpu, one_lane, without_rows
+from .backends import Task
+from .lane_functions import Cotangent, ForwardJacobian, Tangent, Value, ValueAndTangent, lanewise, vmapped
 from .limits import (
     MAX_FORWARD_DIRECTIONS,
     MAX_FORWARD_DIRECTIONS_OF_ONE,
     MAX_FORWARD_ENTRIES_OF_ONE,
     MAX_JACOBIAN_BYTES,
-    MAX_SHARED_REVERSE_INPUTS,
     MAX_STATE_BYTES,
 )
 from .program import Program
-from .reverse_loop import Parts
-from .rows import RowRequest
-from .trajectory import structure
 
-NO_MESH = AbstractMesh((), ())
-LEAVES_OF_A_STATE = (
-    8  # about so many arrays of coordinates and of contacts are kept of a step that is walked back through
-)
+LEAVES_OF_A_STATE = 8  # arrays of coordinates and contacts, about, that are kept of a step to walk back through
 motion_p = Primitive("motion")
 motion_p.multiple_results = True
-
-
-# what is computed of one lane: functions of flat operands, hashable
-
-
-class LaneFunction(abc.ABC):
-    """A hashable function of flat operands of one lane; ``before`` is the number of axes that its results have before their own."""
-
-    before: ClassVar[int] = 0
-
-    @property
-    @abc.abstractmethod
-    def value(self) -> Value:
-        """The function itself, or the function that a derivative is taken of."""
-
-    @abc.abstractmethod
-    def without_row_count(self) -> LaneFunction:
-        """The function for any number of steps and rows, as native code takes them at run time."""
-
-    @abc.abstractmethod
-    def for_gpu(self) -> LaneFunction:
-        """The function in steps without branches."""
-
-    def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
-        """Name of the native FFI target; raises Unsupported if there is none."""
-        without_row_count, turns = self.without_row_count(), _turns(self, axes)
-        return foreign.lane_target(
-            _branching, members, axes, count, results, turns, self.before, function=without_row_count
-        )
-
-
-@dataclass(frozen=True)
-class Value(LaneFunction):
-    """Maps the leaves of program and motion to the leaves of a task's result."""
-
-    task: Task
-    structure: Any
-    execution: str = "auto"  # as in `solve`
-    differentiated: bool = False
-
-    @property
-    def value(self) -> Value:
-        return self
-
-    def __call__(self, *leaves: Any, branches: bool = False) -> list:
-        program, motion = self.unflatten(leaves)
-        # jitted, so that values and derivatives share one trace
-        return jax.tree.leaves(one_lane(without_rows(program) if branches else program, motion, task=self.task))
-
-    def unflatten(self, leaves: Sequence) -> tuple[Program, Motion]:
-        """Program and motion from their leaves."""
-        return jax.tree.unflatten(self.structure, leaves[: self.structure.num_leaves])
-
-    def without_row_count(self) -> Value:
-        program, motion = self.unflatten([0] * self.structure.num_leaves)
-        rows, every = min(program.rows, 1), program.every and 1
-        program = program.replace(length=None, rows=rows, every=every)
-        return replace(self, structure=jax.tree.structure((program, motion)))
-
-    def for_gpu(self) -> Value:
-        program, motion = self.unflatten([0] * self.structure.num_leaves)
-        return replace(self, structure=jax.tree.structure((for_gpu(program), motion)))
-
-    def rows(self, leaves: Sequence) -> int:
-        """Number of rows before the last."""
-        return self.unflatten(leaves)[0].rows
-
-    def native_shapes(self, members: Sequence, axes: tuple) -> list:
-        """Shapes of the results in one lane, from the trace that native code is compiled from."""
-        rows, without_row_count = self.rows(members), self.without_row_count()
-        with jax.sharding.use_abstract_mesh(NO_MESH):  # as when it is compiled, so that it is traced once
-            of_row = _branching.trace(*members, function=without_row_count).out_info
-        if rows == 0:
-            return of_row
-        # what has an axis of rows, which native code leaves out: one trace for any number of steps and rows
-        of_rows = jax.eval_shape(partial(_vmapped, function=without_row_count, axes=axes, count=None), *members)
-        found = []
-        for x, many in zip(of_row, of_rows, strict=True):
-            shape = (rows + 1, *x.shape) if many.ndim > x.ndim else x.shape
-            found.append(jax.ShapeDtypeStruct(shape, x.dtype))
-        return found
-
-    def with_derivative(self, leaves: Sequence, moved: Sequence[bool]) -> Value:
-        """The function with the derivative by the leaves ``moved``; ValueError if sensitivity="none" forbids it."""
-        program, motion = self.unflatten(leaves)
-        if program.sensitivity == "none":
-            raise ValueError(NO_DERIVATIVE)
-        _, by = self.unflatten(moved)
-        clock = by.t0 or by.t1 or by.h
-        known = program.replace(
-            sensitivity=program.sensitivity or "corrected", clock=program.clock or clock, again=self.differentiated
-        )
-        return replace(self, structure=jax.tree.structure((known, motion)), differentiated=True)
-
-
-@dataclass(frozen=True)
-class Derivative(LaneFunction):
-    """Base of derivatives of the outputs ``used`` by the operands ``moved`` of a lane function."""
-
-    function: Value
-    moved: tuple[bool, ...]
-    used: tuple[bool, ...]
-
-    @property
-    def value(self) -> Value:
-        return self.function
-
-    def outputs(self, operands: Sequence, branches: bool) -> tuple[Callable, list]:
-        """The used outputs as a function of the moved operands, and these operands."""
-
-        def of(some: Sequence) -> list:
-            numbers = iter(some)
-            full = [next(numbers) if m else x for x, m in zip(operands, self.moved, strict=True)]
-            found = self.function(*full, branches=branches)
-            return [x for x, u in zip(found, self.used, strict=True) if u]
-
-        return of, [x for x, m in zip(operands, self.moved, strict=True) if m]
-
-    def without_row_count(self) -> Derivative:
-        return replace(self, function=self.function.without_row_count())
-
-    def for_gpu(self) -> Derivative:
-        return replace(self, function=self.function.for_gpu())
-
-    def native_shapes(self, members: Sequence, axes: tuple) -> list:
-        """Shapes of the results in one lane, without tracing the derivative, which may be transposable only."""
-        count = len(self.moved)
-        values = self.function.native_shapes(members[:count], axes[:count])
-        moved = sum(math.prod(x.shape) for x, m in zip(members, self.moved, strict=False) if m)
-        of = [x for x, u in zip(values, self.used, strict=True) if u]
-        return [jax.ShapeDtypeStruct(((moved,) * self.before + x.shape), x.dtype) for x in of]
-
-
-class Tangent(Derivative):
-    """JVP: from the operands and tangents of the moved ones to tangents of the outputs."""
-
-    def __call__(self, *operands: Any, branches: bool = False) -> list:
-        count = len(self.moved)
-        of, some = self.outputs(operands[:count], branches)
-        return jax.jvp(of, (some,), (list(operands[count:]),))[1]
-
-
-class ForwardJacobian(Derivative):
-    """Jacobian in forward mode: tangents of the outputs for unit tangents of every moved number, along the first axis."""
-
-    before: ClassVar[int] = 1
-
-    def __call__(self, *operands: Any, branches: bool = False) -> list:
-        of, some = self.outputs(operands, branches)
-        flat, unravel = ravel_pytree(some)
-        push = lambda direction: jax.jvp(of, (some,), (unravel(direction),))[1]
-        if flat.size == 1:  # one number is no batch, which would be traced again
-            return [x[None] for x in push(jnp.ones_like(flat))]
-        return jax.vmap(push)(jnp.eye(flat.size, dtype=flat.dtype))
-
-
-class Cotangent(Derivative):
-    """VJP: from the operands and cotangents of the outputs to cotangents of the moved operands; runs backwards through the steps."""
-
-    def __call__(self, *operands: Any, branches: bool = False) -> list:
-        count = len(self.moved)
-        of, some = self.outputs(operands[:count], branches)
-        return jax.vjp(of, some)[1](list(operands[count:]))[0]
-
-    def native_shapes(self, members: Sequence, axes: tuple) -> list:
-        """Shapes of the moved operands."""
-        return [x for x, m in zip(members, self.moved, strict=False) if m]
-
-    def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
-        """Name of the FFI target of the backward loop."""
-        program, motion = self.function.unflatten(members)
-        if program.problem.listed or program.length is None:
-            raise Unsupported("reverse mode of lists of near pairs")
-        _turns(self, axes)  # refuses what it has no rule for
-        shared = sum(math.prod(x.shape) for x, a, m in zip(members, axes, self.moved, strict=False) if m and a is None)
-        if count is not None and shared > MAX_SHARED_REVERSE_INPUTS and self.function.execution == "auto":
-            raise Unsupported(f"reverse mode of many motions by {shared} numbers that they share")
-        parts = Parts.of(self.function.without_row_count().structure, self.moved, self.used, structure(program, motion))
-        return backwards.target(parts, self.function.unflatten, members, axes, count, results)
-
-
-# the operation
+# the same with its JVP, in one pass through the steps; it is taken apart where the tangents are not known yet, as in reverse mode
+motion_with_tangent_p = Primitive("motion_with_tangent")
+motion_with_tangent_p.multiple_results = True
 
 
 def bind(task: Task, result: Any, program: Program, motion: Motion, execution: str = "auto") -> Any:
@@ -240,17 +49,9 @@ def bind(task: Task, result: Any, program: Program, motion: Motion, execution: s
     return jax.tree.unflatten(result, found)
 
 
-def _lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
-    """The lane function for all lanes, in the form that XLA compiles."""
-    return function if count is None else jax.vmap(function, in_axes=axes, axis_size=count)
-
-
-_vmapped = jax.jit(
-    lambda *operands, function, axes, count: _lanewise(function, axes, count)(*operands),
-    static_argnames=("function", "axes", "count"),
-)
 _bound = jax.jit(
-    lambda *operands, **params: motion_p.bind(*operands, **params), static_argnames=("function", "axes", "count")
+    lambda *operands, primitive, **params: primitive.bind(*operands, **params),
+    static_argnames=("primitive", "function", "axes", "count"),
 )
 
 
@@ -260,7 +61,7 @@ def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> 
     if jax.default_backend() == "cpu" and _is_native(function):
         shapes = function.native_shapes(members, axes)
     else:
-        shapes = jax.eval_shape(partial(_vmapped, function=function, axes=axes, count=None), *members)
+        shapes = jax.eval_shape(partial(vmapped, function=function, axes=axes, count=None), *members)
     return [jax.core.ShapedArray((*lead, *x.shape), x.dtype) for x in shapes]
 
 
@@ -275,13 +76,13 @@ def _is_native(function: Any) -> bool:
 
 
 def _motion_batching(
-    operands: Sequence, dims: Sequence, *, function: Any, axes: tuple, count: int | None
+    primitive: Primitive, operands: Sequence, dims: Sequence, *, function: Any, axes: tuple, count: int | None
 ) -> tuple[list, list]:
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
     operands = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
     if count is None:
         axes = tuple(None if d is None else 0 for d in dims)
-        found = motion_p.bind(*operands, function=function, axes=axes, count=size)
+        found = primitive.bind(*operands, function=function, axes=axes, count=size)
         return found, [0] * len(found)
 
     def join_axes(x: Any, d: int | None, a: int | None) -> Any:
@@ -294,7 +95,7 @@ def _motion_batching(
 
     operands = [join_axes(x, d, a) for x, d, a in zip(operands, dims, axes, strict=True)]
     axes = tuple(None if d is None and a is None else 0 for d, a in zip(dims, axes, strict=True))
-    found = motion_p.bind(*operands, function=function, axes=axes, count=size * count)
+    found = primitive.bind(*operands, function=function, axes=axes, count=size * count)
     return [x.reshape(size, count, *x.shape[1:]) for x in found], [0] * len(found)
 
 
@@ -312,18 +113,78 @@ def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: t
         def of(some: list) -> list:
             numbers = iter(some)
             full = [next(numbers) if m else x for x, m in zip(primals, moved, strict=True)]
-            return _vmapped(*full, function=function, axes=axes, count=count)
+            return vmapped(*full, function=function, axes=axes, count=count)
 
         return jax.jvp(of, (some,), (changes,))
     function = function.with_derivative(primals, moved)
-    values = motion_p.bind(*primals, function=function, axes=axes, count=count)
-    used = tuple(map(_is_real, values))
+    used = tuple(map(_is_real, _abstract(*primals, function=function, axes=axes, count=count)))
     further = tuple(a for a, m in zip(axes, moved, strict=True) if m)
-    tangent = Tangent(function, moved, used)
-    found = iter(motion_p.bind(*primals, *changes, function=tangent, axes=(*axes, *further), count=count))
+    both = ValueAndTangent(function, moved, used)
+    all_of = motion_with_tangent_p.bind(*primals, *changes, function=both, axes=(*axes, *further), count=count)
+    values, found = all_of[: len(used)], iter(all_of[len(used) :])
     return values, [
         next(found) if u else ad.Zero(jax.typeof(x).to_tangent_aval()) for x, u in zip(values, used, strict=True)
     ]
+
+
+def _batch_with_tangent(operands: Sequence, dims: Sequence, *, function: ValueAndTangent, **params: Any) -> tuple:
+    """Batches values and tangents; the values of one motion that has several tangents are those beside the first."""
+    found, places = _motion_batching(motion_with_tangent_p, operands, dims, function=function, **params)
+    if any(d is not None for d in dims[: len(function.moved)]):
+        return found, places
+    values = len(function.used)
+    return [*(x[0] for x in found[:values]), *found[values:]], [None] * values + places[values:]
+
+
+def _apart(operands: Sequence, function: ValueAndTangent, axes: tuple, count: int | None) -> list:
+    """Values and tangents by an operation each, of which that of the tangents is linear in their changes."""
+    number = len(function.moved)
+    values = motion_p.bind(*operands[:number], function=function.function, axes=axes[:number], count=count)
+    return [*values, *motion_p.bind(*operands, function=function.tangent, axes=axes, count=count)]
+
+
+def _jvp_with_tangent(primals: Sequence, tangents: Sequence, **params: Any) -> tuple:
+    """Derivative of values and of their JVP, apart."""
+    moved = [type(t) is not ad.Zero for t in tangents]
+
+    def of(some: list) -> list:
+        numbers = iter(some)
+        return _apart([next(numbers) if m else x for x, m in zip(primals, moved, strict=True)], **params)
+
+    chosen = [x for x, m in zip(primals, moved, strict=True) if m]
+    return jax.jvp(of, (chosen,), ([t for t, m in zip(tangents, moved, strict=True) if m],))
+
+
+def _known_values(trace: Any, *tracers: Any, function: ValueAndTangent, axes: tuple, count: int | None) -> list:
+    """What is known of an equation of which some operands are not: the values, if those of the motion are."""
+    known, number = [x.pval.get_known() for x in tracers], len(function.moved)
+    if all(x is not None for x in known) or any(x is None for x in known[:number]):
+        params = {"function": function, "axes": axes, "count": count}
+        return trace.default_process_primitive(motion_with_tangent_p, tracers, params)
+    values = motion_p.bind(*known[:number], function=function.function, axes=axes[:number], count=count)
+    params = {"function": function.tangent, "axes": axes, "count": count}
+    return [*values, *trace.default_process_primitive(motion_p, tracers, params)]
+
+
+def _known_equation(_: Any, unknown: Sequence[bool], at_hand: Sequence[bool], eqn: Any) -> tuple:
+    """The same for an equation within `jax.checkpoint`: its known part, the whole for later, what of its results is unknown and at hand then, and what of
+    its operands is to be kept."""
+    function, axes, number = eqn.params["function"], eqn.params["axes"], len(eqn.params["function"].moved)
+    kept = [x for x, here in zip(eqn.invars, at_hand, strict=True) if isinstance(x, Var) and not here]
+    results = len(eqn.outvars)
+    if any(unknown[:number]):
+        return None, eqn, [True] * results, [True] * results, kept
+    if not any(unknown):
+        return eqn, eqn, [False] * results, [True] * results, kept
+    values = len(function.used)
+    params = eqn.params | {"function": function.function, "axes": axes[:number]}
+    first = eqn.replace(primitive=motion_p, invars=eqn.invars[:number], outvars=eqn.outvars[:values], params=params)
+    return first, eqn, [False] * values + [True] * (results - values), [True] * results, kept
+
+
+def _transpose_with_tangent(cotangents: Sequence, *operands: Any, function: ValueAndTangent, **params: Any) -> list:
+    """Cotangents of changes, which values do not depend on."""
+    return _motion_transpose(cotangents[len(function.used) :], *operands, function=function.tangent, **params)
 
 
 def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, axes: tuple, count: int | None) -> list:
@@ -342,7 +203,7 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
         found: list = [None] * len(avals)
     elif _is_native(function) and _fits(function.function, known, avals, lane_axes, given, count):
         lane = 0 if count is None else 1
-        every = _jacobian(replace(function, moved=moved, used=used), known, axes, count)
+        every = _jacobian(Tangent(function.function, moved, used), known, axes, count)
 
         def share(jacobian: Array, ct: Array) -> Array:
             """Cotangents of the inputs, (p,) or (lanes, p), from one Jacobian."""
@@ -396,13 +257,10 @@ def _fits(
     size = directions * sum(x.size * x.dtype.itemsize for x in given)
     if directions > MAX_FORWARD_DIRECTIONS or size > MAX_JACOBIAN_BYTES:
         return False
+    if jax.default_backend() != "cpu":
+        return True
     program, motion = value.unflatten(known)
-    if (
-        jax.default_backend() != "cpu"
-        or count is not None
-        or directions <= MAX_FORWARD_DIRECTIONS_OF_ONE
-        or not _walks_back(program, motion)
-    ):
+    if count is not None or directions <= MAX_FORWARD_DIRECTIONS_OF_ONE or not _walks_back(program, motion):
         return True
     return directions * motion.q0.size**2 <= MAX_FORWARD_ENTRIES_OF_ONE
 
@@ -432,22 +290,6 @@ def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int |
     return mlir.lower_fun(lambda *xs: call(*xs), multiple_results=True)(ctx, *operands)
 
 
-_branching = jax.jit(lambda *operands, function: function(*operands, branches=True), static_argnames="function")
-
-
-def _turns(function: Any, axes: tuple) -> Callable:
-    """Row requests for native code; Unsupported if saved times differ between lanes or are differentiated."""
-    value = function.value
-    number = value.structure.num_leaves
-    moved = (False,) * number if function is value else function.moved
-    known, _ = value.unflatten([a is not None or m for a, m in zip(axes, moved, strict=False)])
-    if known.rows == 0:
-        return lambda operands: ()
-    if known.times:
-        raise Unsupported("times of rows that are no constants")
-    return lambda operands: RowRequest.of(value.unflatten(operands)[0])
-
-
 def _on_gpu(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
     """Lowering for a GPU: many lanes take steps without branches."""
     if count is not None and _is_native(function) and not isinstance(function, ForwardJacobian | Cotangent):
@@ -459,15 +301,21 @@ def _on_gpu(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | N
 
 
 def _by_xla(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
-    return mlir.lower_fun(_lanewise(function, axes, count), multiple_results=True)(ctx, *operands)
+    return mlir.lower_fun(lanewise(function, axes, count), multiple_results=True)(ctx, *operands)
 
 
-motion_p.def_impl(_bound)
-motion_p.def_abstract_eval(_abstract)
+for _primitive in (motion_p, motion_with_tangent_p):
+    _primitive.def_impl(partial(_bound, primitive=_primitive))
+    _primitive.def_abstract_eval(_abstract)
+    mlir.register_lowering(_primitive, _by_xla)
+    mlir.register_lowering(_primitive, _natively, platform="cpu")
+    mlir.register_lowering(_primitive, _on_gpu, platform="cuda")
+    mlir.register_lowering(_primitive, _on_gpu, platform="rocm")
+batching.primitive_batchers[motion_p] = partial(_motion_batching, motion_p)
+batching.primitive_batchers[motion_with_tangent_p] = _batch_with_tangent
 ad.primitive_jvps[motion_p] = _motion_jvp
 ad.primitive_transposes[motion_p] = _motion_transpose
-batching.primitive_batchers[motion_p] = _motion_batching
-mlir.register_lowering(motion_p, _by_xla)
-mlir.register_lowering(motion_p, _natively, platform="cpu")
-mlir.register_lowering(motion_p, _on_gpu, platform="cuda")
-mlir.register_lowering(motion_p, _on_gpu, platform="rocm")
+ad.primitive_transposes[motion_with_tangent_p] = _transpose_with_tangent
+ad.primitive_jvps[motion_with_tangent_p] = _jvp_with_tangent
+partial_eval.custom_partial_eval_rules[motion_with_tangent_p] = _known_values
+partial_eval.partial_eval_jaxpr_custom_rules[motion_with_tangent_p] = _known_equation

@@ -221,6 +221,11 @@ def test_the_first_of_largest_entries():
     np.testing.assert_array_equal(np.array(found), [[1, 0, 0], [0, 0, 2]])
 
 
+def _lower(rule):
+    for one in (primitive.motion_p, primitive.motion_with_tangent_p):
+        mlir.register_lowering(one, rule, platform="cpu")
+
+
 @pytest.fixture
 def on_gpu(monkeypatch):
     """Has programs made as for a GPU, though XLA compiles them for this CPU; the numbers of lanes that went without branches."""
@@ -232,9 +237,9 @@ def on_gpu(monkeypatch):
 
     monkeypatch.setattr(branch_free, "_scalar_step", note)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    mlir.register_lowering(primitive.motion_p, primitive._on_gpu, platform="cpu")
+    _lower(primitive._on_gpu)
     yield taken
-    mlir.register_lowering(primitive.motion_p, primitive._natively, platform="cpu")
+    _lower(primitive._natively)
     jax.clear_caches()
 
 
@@ -295,7 +300,7 @@ def test_derivatives_without_branches(on_gpu, monkeypatch, derivative, lanes):
     found = derivative()
     assert set(on_gpu) >= {lanes}
     monkeypatch.undo()
-    mlir.register_lowering(primitive.motion_p, primitive._natively, platform="cpu")
+    _lower(primitive._natively)
     jax.clear_caches()
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(derivative()), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-12)

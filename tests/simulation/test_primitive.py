@@ -184,6 +184,31 @@ def led(args, save="final"):
     return found.q[-1, 0] + found.impulse[-1, 0]
 
 
+def test_value_and_tangent_are_one_program():
+    """Forward mode takes the steps once; reverse mode has a way there and one back."""
+    height = lambda q: end(q, V0, 0.6, ARGS)[0]
+    given = jnp.asarray(Q0[0])
+    for program, count in (
+        (lambda q: jax.jvp(height, (q,), (q,)), 1),
+        (jax.jacfwd(height), 1),
+        (jax.value_and_grad(height), 2),
+    ):
+        assert len(set(re.findall(r"jaximpact_\w+", jax.jit(program).lower(given).as_text()))) == count
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_gradients_of_motions_in_a_loop(checkpoint):
+    """Where jax takes a JVP apart, in a scan, one whose states are computed again, or a linear function, tangents are those of forward mode."""
+    step = lambda q: end(q, V0, 0.6, ARGS)[:2]
+    body = jax.checkpoint(step) if checkpoint else step
+    chain = lambda q: jax.lax.scan(lambda q, _: (body(q), None), q, None, length=3)[0]
+    given = jnp.asarray(Q0[0])
+    forward = jax.jacfwd(lambda q: step(step(step(q))))(given)
+    close(jax.jacrev(chain)(given), forward, 1e-12)
+    pushed = jax.jit(lambda change: jax.jvp(chain, (given,), (change,))[1])
+    close(jax.linear_transpose(pushed, given)(jnp.ones(2))[0], forward.sum(0), 1e-12)
+
+
 def test_many_inputs_go_backwards():
     """Where inputs are many, reverse mode walks back through the steps, natively; gradients are the same."""
     close(jax.vmap(jax.grad(led))(MANY), jax.vmap(jax.jacfwd(led))(MANY), 1e-11)

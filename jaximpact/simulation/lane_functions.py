@@ -1,0 +1,253 @@
+"""What the motion's operations compute of one lane: values and derivatives, as hashable functions of flat operands."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.sharding import AbstractMesh
+
+from ..compiler.llvm import xla_ffi as foreign
+from ..compiler.scalar import Unsupported
+from ..jaxtools.derivative_rules import NO_DERIVATIVE
+from ..mechanics.motion import Motion
+from . import reverse_loop as backwards
+from .backends import Task, for_gpu, one_lane, without_rows
+from .limits import MAX_SHARED_REVERSE_INPUTS
+from .program import Program
+from .reverse_loop import Parts
+from .rows import RowRequest
+from .trajectory import structure
+
+NO_MESH = AbstractMesh((), ())
+
+
+class LaneFunction(abc.ABC):
+    """A hashable function of flat operands of one lane; ``before`` is the number of axes that its results have before their own."""
+
+    before: ClassVar[int] = 0
+
+    @property
+    @abc.abstractmethod
+    def value(self) -> Value:
+        """The function itself, or the function that a derivative is taken of."""
+
+    @abc.abstractmethod
+    def without_row_count(self) -> LaneFunction:
+        """The function for any number of steps and rows, as native code takes them at run time."""
+
+    @abc.abstractmethod
+    def for_gpu(self) -> LaneFunction:
+        """The function in steps without branches."""
+
+    def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
+        """Name of the native FFI target; raises Unsupported if there is none."""
+        without_row_count, turns = self.without_row_count(), turns_of(self, axes)
+        return foreign.lane_target(
+            _branching, members, axes, count, results, turns, self.before, function=without_row_count
+        )
+
+
+@dataclass(frozen=True)
+class Value(LaneFunction):
+    """Maps the leaves of program and motion to the leaves of a task's result."""
+
+    task: Task
+    structure: Any
+    execution: str = "auto"  # as in `solve`
+    differentiated: bool = False
+
+    @property
+    def value(self) -> Value:
+        return self
+
+    def __call__(self, *leaves: Any, branches: bool = False) -> list:
+        program, motion = self.unflatten(leaves)
+        # jitted, so that values and derivatives share one trace
+        return jax.tree.leaves(one_lane(without_rows(program) if branches else program, motion, task=self.task))
+
+    def unflatten(self, leaves: Sequence) -> tuple[Program, Motion]:
+        """Program and motion from their leaves."""
+        return jax.tree.unflatten(self.structure, leaves[: self.structure.num_leaves])
+
+    def without_row_count(self) -> Value:
+        program, motion = self.unflatten([0] * self.structure.num_leaves)
+        rows, every = min(program.rows, 1), program.every and 1
+        program = program.replace(length=None, rows=rows, every=every)
+        return replace(self, structure=jax.tree.structure((program, motion)))
+
+    def for_gpu(self) -> Value:
+        program, motion = self.unflatten([0] * self.structure.num_leaves)
+        return replace(self, structure=jax.tree.structure((for_gpu(program), motion)))
+
+    def rows(self, leaves: Sequence) -> int:
+        """Number of rows before the last."""
+        return self.unflatten(leaves)[0].rows
+
+    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+        """Shapes of the results in one lane, from the trace that native code is compiled from."""
+        rows, without_row_count = self.rows(members), self.without_row_count()
+        with jax.sharding.use_abstract_mesh(NO_MESH):  # as when it is compiled, so that it is traced once
+            of_row = _branching.trace(*members, function=without_row_count).out_info
+        if rows == 0:
+            return of_row
+        # what has an axis of rows, which native code leaves out: one trace for any number of steps and rows
+        of_rows = jax.eval_shape(partial(vmapped, function=without_row_count, axes=axes, count=None), *members)
+        found = []
+        for x, many in zip(of_row, of_rows, strict=True):
+            shape = (rows + 1, *x.shape) if many.ndim > x.ndim else x.shape
+            found.append(jax.ShapeDtypeStruct(shape, x.dtype))
+        return found
+
+    def with_derivative(self, leaves: Sequence, moved: Sequence[bool]) -> Value:
+        """The function with the derivative by the leaves ``moved``; ValueError if sensitivity="none" forbids it."""
+        program, motion = self.unflatten(leaves)
+        if program.sensitivity == "none":
+            raise ValueError(NO_DERIVATIVE)
+        _, by = self.unflatten(moved)
+        clock = by.t0 or by.t1 or by.h
+        known = program.replace(
+            sensitivity=program.sensitivity or "corrected", clock=program.clock or clock, again=self.differentiated
+        )
+        return replace(self, structure=jax.tree.structure((known, motion)), differentiated=True)
+
+
+@dataclass(frozen=True)
+class Derivative(LaneFunction):
+    """Base of derivatives of the outputs ``used`` by the operands ``moved`` of a lane function."""
+
+    function: Value
+    moved: tuple[bool, ...]
+    used: tuple[bool, ...]
+
+    @property
+    def value(self) -> Value:
+        return self.function
+
+    def outputs(self, operands: Sequence, branches: bool) -> tuple[Callable, list]:
+        """The used outputs as a function of the moved operands, and these operands."""
+
+        def of(some: Sequence) -> list:
+            numbers = iter(some)
+            full = [next(numbers) if m else x for x, m in zip(operands, self.moved, strict=True)]
+            found = self.function(*full, branches=branches)
+            return [x for x, u in zip(found, self.used, strict=True) if u]
+
+        return of, [x for x, m in zip(operands, self.moved, strict=True) if m]
+
+    def without_row_count(self) -> Derivative:
+        return replace(self, function=self.function.without_row_count())
+
+    def for_gpu(self) -> Derivative:
+        return replace(self, function=self.function.for_gpu())
+
+    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+        """Shapes of the results in one lane, without tracing the derivative, which may be transposable only."""
+        count = len(self.moved)
+        values = self.function.native_shapes(members[:count], axes[:count])
+        moved = sum(math.prod(x.shape) for x, m in zip(members, self.moved, strict=False) if m)
+        of = [x for x, u in zip(values, self.used, strict=True) if u]
+        return [jax.ShapeDtypeStruct(((moved,) * self.before + x.shape), x.dtype) for x in of]
+
+
+class Tangent(Derivative):
+    """JVP: from the operands and tangents of the moved ones to tangents of the outputs."""
+
+    def __call__(self, *operands: Any, branches: bool = False) -> list:
+        count = len(self.moved)
+        of, some = self.outputs(operands[:count], branches)
+        return jax.jvp(of, (some,), (list(operands[count:]),))[1]
+
+
+class ValueAndTangent(Derivative):
+    """All outputs, and the JVP, as of `Tangent`, in one pass through the steps."""
+
+    @property
+    def tangent(self) -> Tangent:
+        """The JVP alone."""
+        return Tangent(self.function, self.moved, self.used)
+
+    def __call__(self, *operands: Any, branches: bool = False) -> list:
+        count = len(self.moved)
+        of, some = replace(self, used=(True,) * len(self.used)).outputs(operands[:count], branches)
+        values, changes = jax.jvp(of, (some,), (list(operands[count:]),))
+        return [*values, *(x for x, u in zip(changes, self.used, strict=True) if u)]
+
+    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+        """Shapes of the outputs, and of the tangents of those used."""
+        count = len(self.moved)
+        return [
+            *self.function.native_shapes(members[:count], axes[:count]),
+            *super().native_shapes(members, axes),
+        ]
+
+
+class ForwardJacobian(Derivative):
+    """Jacobian in forward mode: tangents of the outputs for unit tangents of every moved number, along the first axis."""
+
+    before: ClassVar[int] = 1
+
+    def __call__(self, *operands: Any, branches: bool = False) -> list:
+        of, some = self.outputs(operands, branches)
+        flat, unravel = ravel_pytree(some)
+        push = lambda direction: jax.jvp(of, (some,), (unravel(direction),))[1]
+        if flat.size == 1:  # one number is no batch, which would be traced again
+            return [x[None] for x in push(jnp.ones_like(flat))]
+        return jax.vmap(push)(jnp.eye(flat.size, dtype=flat.dtype))
+
+
+class Cotangent(Derivative):
+    """VJP: from the operands and cotangents of the outputs to cotangents of the moved operands; runs backwards through the steps."""
+
+    def __call__(self, *operands: Any, branches: bool = False) -> list:
+        count = len(self.moved)
+        of, some = self.outputs(operands[:count], branches)
+        return jax.vjp(of, some)[1](list(operands[count:]))[0]
+
+    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+        """Shapes of the moved operands."""
+        return [x for x, m in zip(members, self.moved, strict=False) if m]
+
+    def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
+        """Name of the FFI target of the backward loop."""
+        program, motion = self.function.unflatten(members)
+        if program.problem.listed or program.length is None:
+            raise Unsupported("reverse mode of lists of near pairs")
+        turns_of(self, axes)  # refuses what it has no rule for
+        shared = sum(math.prod(x.shape) for x, a, m in zip(members, axes, self.moved, strict=False) if m and a is None)
+        if count is not None and shared > MAX_SHARED_REVERSE_INPUTS and self.function.execution == "auto":
+            raise Unsupported(f"reverse mode of many motions by {shared} numbers that they share")
+        parts = Parts.of(self.function.without_row_count().structure, self.moved, self.used, structure(program, motion))
+        return backwards.target(parts, self.function.unflatten, members, axes, count, results)
+
+
+def lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
+    """The lane function for all lanes, in the form that XLA compiles."""
+    return function if count is None else jax.vmap(function, in_axes=axes, axis_size=count)
+
+
+vmapped = jax.jit(
+    lambda *operands, function, axes, count: lanewise(function, axes, count)(*operands),
+    static_argnames=("function", "axes", "count"),
+)
+_branching = jax.jit(lambda *operands, function: function(*operands, branches=True), static_argnames="function")
+
+
+def turns_of(function: Any, axes: tuple) -> Callable:
+    """Row requests for native code; Unsupported if saved times differ between lanes or are differentiated."""
+    value = function.value
+    number = value.structure.num_leaves
+    moved = (False,) * number if function is value else function.moved
+    known, _ = value.unflatten([a is not None or m for a, m in zip(axes, moved, strict=False)])
+    if known.rows == 0:
+        return lambda operands: ()
+    if known.times:
+        raise Unsupported("times of rows that are no constants")
+    return lambda operands: RowRequest.of(value.unflatten(operands)[0])
