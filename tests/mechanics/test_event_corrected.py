@@ -483,6 +483,7 @@ def test_bad_options_are_named():
         SCHEME.check(BALL, np.zeros(3), 1)
 
 
+@pytest.mark.slow
 def test_energy_stays_where_more_impacts_fall_into_a_step_than_are_located():
     """Galperin's billiard with mass ratio 10^4 makes 313 impacts, most of them within a few steps of these; e = 1 keeps the energy."""
     found = final(GALPERIN, [1.0, 2.0], [0.0, -1.0], t1=3.0, steps=1009)

@@ -133,6 +133,7 @@ def ladder_angle(start, t1):
     return solve_ivp(rate, (0, t1), start, method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]
 
 
+@pytest.mark.slow
 def test_two_contacts_that_slide():
     angle, w, t1 = 1.0, -0.3, 0.3
     q0, v0 = leaning(angle, w)

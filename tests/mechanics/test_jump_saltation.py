@@ -133,10 +133,15 @@ def test_what_is_not_known_is_told():
 
 
 def test_with_impacts_what_is_not_known_is_told():
-    # the surface is passed in the air, or as the ball bounces; kinks there are no jumps
+    # the surface is passed in the air, or as the ball bounces
     drop = lambda args: told(BALL, [1.0], [0.0], 0.55, steps=800, args=args)
     assert drop(0.3) == 0 and drop(0.003) == Status.DERIVATIVE_JUMP
+
+
+@pytest.mark.slow
+def test_kinks_and_what_depends_on_the_velocity_at_impacts():
     spring = ji.Problem(lambda t, q, v, args: -9.81 - jnp.maximum(q - 0.01, 0.0), lambda t, q, args: q, restitution=0.7)
+    # kinks are no jumps
     assert told(spring, [1.0], [0.0], 0.7, steps=800) == 0
     # what depends on the velocity jumps with an impact as well
     drag = ji.Problem(
