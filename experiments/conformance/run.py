@@ -3,6 +3,7 @@
     python experiments/conformance/run.py --out out/conformance
     python experiments/conformance/run.py --only jaxonomy mjx --python jaxonomy=other_venv/bin/python
     python experiments/conformance/run.py --page          # put the table and the picture into README.md
+    python experiments/conformance/run.py --friction --page          # the cases with friction, docs/recorded/frictional_conformance.txt
 
 Every adapter runs in a process of its own, with a time limit for each case; a simulator that is not installed says so. `--python`
 names an interpreter of a peer's own, and what it measured is kept (columns.json in --out; with --page that of this folder): the table holds what was measured
@@ -22,6 +23,15 @@ from jaximpact.conformance import Adapter, Cell, Column, Report
 HERE = Path(__file__).parent
 PEERS = HERE / "peers"
 PAGE, MARKERS = HERE / "README.md", ("<!-- table -->", "<!-- end of table -->")
+FRICTIONAL = HERE.parents[1] / "docs" / "recorded" / "frictional_conformance.txt"
+# columns of peers in the table of the cases with friction
+ROUGH = {
+    "mujoco": [
+        ("MuJoCo, differences of 1e-5", "mujoco_friction.py", "1e-5 1/3"),
+        ("MuJoCo, differences of 3e-2", "mujoco_friction.py", "3e-2 1/2"),
+    ],
+    "brax": [(f"brax {name}", "brax_friction.py", name) for name in ("spring", "positional")],
+}
 COLUMNS = {
     "mjx": [("MuJoCo MJX", "mjx_contacts.py", "")],
     "mujoco": [
@@ -79,13 +89,7 @@ def keep(file: Path, columns: dict[str, Column]) -> None:
     file.write_text(json.dumps(plain, indent=1) + "\n")
 
 
-def order() -> list[str]:
-    """Headings of all columns."""
-    peers = [title for columns in COLUMNS.values() for title, _, _ in columns]
-    return [*(adapter.title for adapter in conformance.adapters_of_jaximpact()), *peers]
-
-
-def joined(measured: Report, file: Path) -> Report:
+def joined(measured: Report, file: Path, friction: bool) -> Report:
     """What was measured, and what was measured before of other columns and cases."""
     columns = kept(file)
     for new in measured.columns:
@@ -95,16 +99,23 @@ def joined(measured: Report, file: Path) -> Report:
             rest = {} if old is None else {n: c for n, c in old.cells.items() if n not in measured.names}
             columns[new.title] = Column(new.title, rest | dict(new.cells), new.about)
     keep(file, columns)
-    return Report(tuple(conformance.cases()), tuple(columns[title] for title in order() if title in columns))
+    peers = [title for some in (ROUGH if friction else COLUMNS).values() for title, _, _ in some]
+    order = [*(adapter.title for adapter in conformance.adapters_of_jaximpact()), *peers]
+    names = conformance.frictional_cases() if friction else conformance.cases()
+    # who knows no friction has no column of it
+    shown = [columns[title] for title in order if title in columns and (columns[title].cells or not friction)]
+    return Report(tuple(names), tuple(shown))
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/conformance"))
-    parser.add_argument("--cases", nargs="+", metavar="NAME", choices=list(conformance.cases()))
+    parser.add_argument("--friction", action="store_true", help="the cases with friction")
+    every = [*conformance.cases(), *conformance.frictional_cases()]
+    parser.add_argument("--cases", nargs="+", metavar="NAME", choices=every)
     parser.add_argument("--only", nargs="+", metavar="KEY", choices=["jaximpact", *COLUMNS])
     parser.add_argument("--python", nargs="*", default=[], metavar="KEY=PATH", help="interpreter of a peer")
-    parser.add_argument("--page", action="store_true", help="put the table into experiments/conformance/README.md too")
+    parser.add_argument("--page", action="store_true", help="record the table too")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds a case may take at each step size")
     parser.add_argument("--jobs", type=int, default=1, help="columns measured at a time")
     options = parser.parse_args(arguments)
@@ -113,14 +124,18 @@ def main(arguments: list[str] | None = None) -> None:
     python = dict(item.split("=", 1) for item in options.python)
     wanted = options.only or ["jaximpact", *COLUMNS]
     adapters = list(conformance.adapters_of_jaximpact()) if "jaximpact" in wanted else []
-    for key, columns in COLUMNS.items():
+    for key, columns in (ROUGH if options.friction else COLUMNS).items():
         if key in wanted:
             where = python.get(key, sys.executable)
             adapters += [Adapter(title, str(PEERS / file), variant, where) for title, file, variant in columns]
-    measured = conformance.run(adapters, options.cases, limit=options.limit, jobs=options.jobs, progress=True)
-    report = joined(measured, (HERE if options.page else options.out) / "columns.json")
+    names = options.cases or (list(conformance.frictional_cases()) if options.friction else None)
+    measured = conformance.run(adapters, names, limit=options.limit, jobs=options.jobs, progress=True)
+    file = "frictional_columns.json" if options.friction else "columns.json"
+    report = joined(measured, (HERE if options.page else options.out) / file, options.friction)
     folder = report.save(options.out)
-    if options.page:
+    if options.page and options.friction:
+        FRICTIONAL.write_text(report.markdown())
+    elif options.page:
         write_page(report, folder)
     print(report.markdown())
     print(f"written: {folder}", file=sys.stderr)
