@@ -25,7 +25,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.rest import Watch
 from ..mechanics.schemes.base import Info, JointInfo, Timing, finite, state_switches, unstable
 from ..mechanics.schemes.corrected import Corrected, Tracked, end, velocity_at_row_time
-from ..mechanics.schemes.crossings import on_border_at_start
+from ..mechanics.schemes.crossings import on_border_at_start, problem_of_piece
 from ..mechanics.schemes.frictional import FrictionCorrected
 from ..mechanics.schemes.joints import start_on_joints
 from ..mechanics.schemes.starts import pressed_at_start, put_on_surfaces
@@ -352,8 +352,11 @@ class MotionLoop:
         """Adds a failure to the account if the force is too stiff for h; checked at intervals, since it costs two force evaluations."""
         state, motion = lax.stop_gradient((state, self.moving))
         traits = self.scheme.traits
-        bits = as_status(unstable(traits, self.problem, motion, state), Status.STEP_UNSTABLE)
-        steep = steep_status(traits, self.problem, motion, state) if self.tells_jumps else None
+        if traits.explicit <= 0:
+            return account
+        problem = problem_of_piece(self.problem, motion, state)
+        bits = as_status(unstable(traits, problem, motion, state), Status.STEP_UNSTABLE)
+        steep = steep_status(traits, problem, motion, state) if self.tells_jumps else None
         bits = bits if steep is None else bits | steep
         return account.with_status(bits, motion.time(state.n))
 

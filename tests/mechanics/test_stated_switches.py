@@ -283,8 +283,24 @@ def test_schemes_that_make_no_resets_refuse_them():
 
     with pytest.raises(ValueError, match=r"MoreauJean makes no resets: use EventDriven\(\) or EventCorrected\(\)"):
         run(PLACE, ji.MoreauJean())
-    with pytest.raises(ValueError, match=r"EventCorrected locates surfaces of t and q alone, and switches depend on v"):
-        run(lambda t, q, v, args: q + v, ji.EventCorrected())
+    rubbing = ji.Problem(lambda t, q, v, args: 0 * q, lambda t, q, args: q[1:], slip=lambda t, q, v, args: v[:1], friction=0.3, switches=lambda t, q, v, args: q[:1], reset=lambda t, q, v, k, args: -v)  # fmt: skip
+    with pytest.raises(ValueError, match=r"EventCorrected locates no surfaces where contacts rub; use EventDriven\(\)"):
+        ji.solve(rubbing, [1.0, 1.0], [0.0, 0.0], t1=0.1, h=0.01, scheme=ji.EventCorrected())
+
+
+def test_a_reset_on_a_surface_of_place_and_velocity():
+    """By `EventCorrected`, of second order: as by `EventDriven`."""
+    problem = ji.Problem(
+        lambda t, q, v, args: -9 * q,
+        switches=lambda t, q, v, args: q + 0.2 * v,
+        reset=lambda t, q, v, k, args: args * v,
+    )
+    options = {"t1": 1.0, "args": 0.6, "wrt": ("q0", "args")}
+    right = ji.sensitivities(problem, [1.0], [0.0], steps=2, scheme=SCHEME, **options)
+    found = ji.sensitivities(problem, [1.0], [0.0], steps=1000, scheme=ji.EventCorrected(), **options)
+    assert right.trusted and found.trusted
+    of = lambda found: np.array([x.item() for x in jax.tree.leaves((found.value, found.jacobian))])
+    np.testing.assert_allclose(of(found), of(right), rtol=0, atol=1e-4)  # h^2 times the squares of a frequency of 3
 
 
 def test_switches_and_resets_are_part_of_a_problem():

@@ -16,12 +16,20 @@ import jaximpact as ji
 WRT = ("q0", "v0", "args", "e", "t1")
 T1 = 1.7321  # no time at which whole numbers meet
 SIDE = 1e-5  # of differences, off by its root where a start falls back to a wall
+LITTLE = 1e-7  # of e = 0: of a contact that soon lets go again the bounces by SIDE may last until then, and the difference is another one
 ACCURATE = ji.EventDriven(1e-12, 1e-12)
 WALLS = {
     "two": lambda t, q, args: q,
     "oblique": lambda t, q, args: jnp.stack([q[0], q[0] + q[1]]),
     "box": lambda t, q, args: jnp.concatenate([q, 2.0 - q]),
     "curved": lambda t, q, args: jnp.stack([q[0], 4.0 - q[0] ** 2 - q[1] ** 2]),
+}
+# surfaces on which the force jumps: at times and places of whole numbers, which walls and starts have, too
+SURFACES = {
+    "time": lambda t, q, v: t - 1.0,
+    "place": lambda t, q, v: q[0] - 1.0,
+    "oblique": lambda t, q, v: q[0] + q[1] - 2.0,
+    "speed": lambda t, q, v: v[1],
 }
 # a located motion has the derivative to the accuracy of the differences; the others to O(h), times what an impact makes of it
 SCHEMES = {
@@ -35,6 +43,15 @@ SCHEMES = {
 
 def force(t, q, v, args):
     return args["force"] - args["spring"] * q - args["drag"] * v + args["field"] * jnp.stack([v[1], -v[0]])
+
+
+def jumping(surface):
+    """The force, and behind a surface one more."""
+
+    def found(t, q, v, args):
+        return force(t, q, v, args) + jnp.where(surface(t, q, v) > 0, args["jump"], 0 * args["jump"])
+
+    return found
 
 
 def draws(problem, count, seed, elastic):
@@ -79,17 +96,21 @@ def kept(inside, new, old):
     return new if np.ndim(new) == 0 else np.where(inside.reshape(-1, *[1] * (np.ndim(new) - 1)), new, old)
 
 
-def differences(problem, start):
-    """Of the end of located motions, (11, 2, B, 4): by each number, to either side; NaN where it may not be moved there."""
+def differences(problem, start, little=None):
+    """Of the end of located motions, (11, 2, B, 4): by each number, to either side; NaN where it may not be moved there.
+
+    By e they are taken of ``little``, too, (1, 2, B, 4) behind those.
+    """
 
     def end(q, v, args, e, t1):
         found = ji.ensemble(problem, q, v, t1=t1, steps=1, args=args, args_axes=0, e=e, scheme=ACCURATE, save="final")
         return np.concatenate([found.q[:, -1], found.v[:, -1]], axis=1), ~np.asarray(found.failed)
 
     middle, sound = end(*start)
-    found = np.full((len(ENTRIES), 2, *middle.shape), np.nan)
-    for entry, of in enumerate(ENTRIES):
-        for side, by in enumerate((SIDE, -SIDE)):
+    steps = [(of, SIDE) for of in ENTRIES] + [(("e", None), little)] * (little is not None)
+    found = np.full((len(steps), 2, *middle.shape), np.nan)
+    for entry, (of, size) in enumerate(steps):
+        for side, by in enumerate((size, -size)):
             there = moved(start, of, by)
             inside = admissible(problem, *there[:2]) & (there[3] >= 0) & (there[3] <= 1)
             there = jax.tree.map(partial(kept, inside), there, start)
@@ -125,3 +146,29 @@ def test_a_trusted_derivative_is_right(walls, elastic):
         assert not wrong.any(), (name, np.flatnonzero(wrong), q[wrong], v[wrong])
         # many starts are on a wall, or at rest on one
         assert np.mean(found.trusted) > 0.3, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("elastic", [True, False], ids=["elastic", "plastic"])
+@pytest.mark.parametrize("surface", SURFACES)
+@pytest.mark.parametrize("walls", ["two", "oblique"])
+def test_a_trusted_derivative_across_jumps_is_right(walls, surface, elastic):
+    problem = ji.Problem(jumping(SURFACES[surface]), WALLS[walls])
+    q, v, args, e = draws(problem, 80, 11, elastic)
+    args["jump"] = np.random.default_rng(12).choice([-1.0, 0.0, 1.0], q.shape)
+    start, by_e = (q, v, args, e, T1), ENTRIES.index(("e", None))
+    *either, little = differences(problem, start, LITTLE)
+    either = np.stack(either)
+    for name in ("EventDriven", "EventCorrected"):
+        scheme, steps, tolerance = SCHEMES[name]
+        found = ji.sensitivities(problem, q, v, t1=T1, steps=steps, args=args, args_axes=0, e=e, scheme=scheme, wrt=WRT)
+        jacobian = np.stack([derivative(found, entry) for entry in ENTRIES])[:, None]
+
+        def off(either, jacobian=jacobian, tolerance=tolerance):
+            return np.max(np.abs(jacobian - either), axis=-1) > tolerance * (1 + np.max(np.abs(either), axis=-1))
+
+        wrong = off(either)
+        wrong[by_e] &= off(np.where(np.isnan(little), either[by_e], little)[None])[by_e]
+        wrong = np.any(wrong, axis=(0, 1)) & np.asarray(found.trusted)
+        assert not wrong.any(), (name, np.flatnonzero(wrong), q[wrong], v[wrong])
+        assert np.mean(found.trusted) > 0.2, (name, np.mean(found.trusted))

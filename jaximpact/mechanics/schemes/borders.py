@@ -23,6 +23,7 @@ from .trials import Base, Hold, Sight, Trial, cubic, first_root, frozen, held, l
 NOTHING = 1e-3  # of the tolerance: levels that are as good as zero
 ROUNDING = 64  # roundings of what a level is made of
 SAME = 1e-9  # of gradients of levels: what those of one function differ by
+EDGE = 1e-6  # of the jump of a level's rate: rates that do not tell whether a motion slides
 FURTHER = 8  # times what levels may be off
 SOON = 1e-6  # of the motion's time: until when a motion is clear of a border
 LEAVES = 3  # borders that a motion leaves one after the other when it is looked at; then all at once
@@ -78,15 +79,22 @@ def meet_border(
 ) -> tuple[Base, Array]:
     """The base on the border of the level that has ``switched`` (k,), with the derivative of its time, as in `stops.met`; and status.
 
-    Where a motion leaves a border on which it slid, the force is continuous, and no first derivative asks when.
+    Where a motion leaves a border on which it slid, the force is continuous, and second derivatives alone ask when.
     """
-    crossed = switched & ~pieces.slid(flown.where)
+    slid = switched & pieces.slid(flown.where)
+    crossed = switched & ~slid
 
     def value(t: Array, q: Array, v: Array, args: Any) -> Array:
-        return jnp.sum(jnp.where(crossed, pieces.levels(flown.where.sides, t, q, v, args), 0))
+        level = jnp.sum(jnp.where(crossed, pieces.levels(flown.where.sides, t, q, v, args), 0))
+        if len(pieces.steep) == 0:
+            return level
+        margin = lambda: jnp.sum(
+            jnp.where(slid, pieces.margins(flown.where, t, q, v, flown.closed, flown.slack, args), 0)
+        )
+        return level + lax.cond(jnp.any(slid), margin, lambda: jnp.zeros_like(level))
 
     none = jnp.zeros((), jnp.int32)
-    return lax.cond(jnp.any(crossed), lambda: met(hold, value, t, flown, substep, args), lambda: (flown, none))
+    return lax.cond(jnp.any(switched), lambda: met(hold, value, t, flown, substep, args), lambda: (flown, none))
 
 
 def border_status(
@@ -116,16 +124,28 @@ def border_status(
         there = pieces.switches.definite(t + further, q + further * v, v, args)
         touched = pieces.sides_of(touches & near)
         across = pieces.moved(where, touches & near)
-        other = [jnp.where(x, y, z) for x, y, z in zip(touched, across, there, strict=True)]
-        return _jumps(*pieces.accelerations([where.sides, other], t, q, v, closed, args)) | _resets(pieces, near)
+        of = [where.sides, [jnp.where(x, y, z) for x, y, z in zip(touched, across, there, strict=True)]]
+        # contacts may be held on one side, and not on the other
+        jumps = _jumps(pieces, of, t, q, v, closed, args) | _jumps(pieces, of, t, q, v, jnp.zeros_like(closed), args)
+        return jumps | _resets(pieces, near)
 
     return as_status(lax.cond(jnp.any(near), jumps, lambda: jnp.zeros((), bool)), Status.DERIVATIVE_JUMP)
 
 
-def _jumps(a: Array, b: Array) -> Array:
+def _jumps(pieces: Pieces, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+    """Whether the accelerations on two sides are not the same, with ``closed`` contacts (m,) held, ()."""
+    t, q, v, args = frozen((t, q, v, args))
+    return _unequal(*pieces.accelerations(of, t, q, v, closed, args))
+
+
+def _unequal(a: Array, b: Array) -> Array:
     """Whether accelerations are not the same, ()."""
-    a, b = frozen((a, b))
-    return jnp.any(jnp.abs(a - b) > SLIGHT * (jnp.abs(a) + jnp.abs(b)))
+    return jnp.any(_differ(*frozen((a, b))))
+
+
+def _differ(a: Array, b: Array) -> Array:
+    """Which numbers are not the same."""
+    return jnp.abs(a - b) > SLIGHT * (jnp.abs(a) + jnp.abs(b))
 
 
 def _resets(pieces: Pieces, near: Array) -> Array:
@@ -176,12 +196,14 @@ class Settled(NamedTuple):
 
 class _Choice(NamedTuple):
     """Among levels (n,) that depend on the velocity: ``rows`` (n, n) of those whose borders are one, the first of each that ``slides`` (n,);
-    those that are ``pushed`` back by the force beyond (n,), and those that are ``crossed`` (n,)."""
+    those that are ``pushed`` back by the force beyond (n,), and those that are ``crossed`` (n,); and whether one of them is on the ``edge`` of sliding, as a force leads
+    along its border, ()."""
 
     rows: Array
     slides: Array
     pushed: Array
     crossed: Array
+    edge: Array
 
 
 def settled(
@@ -195,17 +217,20 @@ def settled(
     atol: Array,
     span: Array,
     args: Any,
+    off: Array | None = None,
 ) -> Settled:
     """On which sides a motion goes on from a state, and with which velocity: where it crosses a border there, or begins to slide on it, the
     velocity has the derivative of the time of that.
 
-    On a border it comes from the sides ``where`` it was. Borders that it has just left, ``loosed`` (k,), it does not slide on.
+    On a border it comes from the sides ``where`` it was. Borders that it has just left, ``loosed`` (k,), it does not slide on. Levels
+    may be ``off`` by some (k,), more than rounding.
     """
     now = frozen((t, q, v, args))
     slack, none, slid = jnp.zeros_like(t), jnp.zeros((len(pieces.steep),) * 2, bool), pieces.slid(where)
     eps = ROUNDING * jnp.finfo(q.dtype).eps
     level, terms = levels_and_terms(pieces, where.sides, *now)
     spare = NOTHING * atol + eps * terms
+    spare = spare if off is None else jnp.maximum(spare, off)
     sides = pieces.switches.chosen(
         pieces.sides_of(jnp.abs(level) <= jnp.maximum(spare, where.allowed)), where.sides, *now
     )
@@ -251,22 +276,24 @@ def _decided(
 ) -> Settled:
     """As `settled`, where a border is near, of a motion that ``slid`` (k,) on some; levels and rates are ``moving`` with the acceleration ``before`` (d,)."""
     now = frozen((t, q, v, args))
-    slack, (level, rate), a = jnp.zeros_like(t), frozen(moving), frozen(before)
+    (level, rate), a = frozen(moving), frozen(before)
     near = level <= where.allowed
     crossed, steep = near & (rate < 0), len(pieces.steep) > 0
-    slides = hard = jnp.zeros_like(level, bool)
+    slides, hard, edge = jnp.zeros_like(level, bool), jnp.zeros_like(level, bool), jnp.zeros((), bool)
     if steep:
         ahead = _ahead(pieces, where, crossed, near, rate, a, span, now)
         choice = _choice(pieces, ahead, level, near, closed, loosed, atol, now)
         where = where._replace(slides=choice.rows & choice.slides[:, None])
-        slides, hard = pieces.slid(where), pieces.all_levels(choice.pushed)
+        slides, hard, edge = pieces.slid(where), pieces.all_levels(choice.pushed), choice.edge
         crossed = jnp.where(
             pieces.all_levels(jnp.ones(len(pieces.steep), bool)), pieces.all_levels(choice.crossed), crossed
         )
     old, new = where.sides, sides_behind(pieces, where, crossed, hard, slides | (near & ~crossed), rate, a, span, now)
     # what stays on a border without sliding, as long as nothing moves, has the sides that the function itself has there
-    idle = pieces.sides_of((level == 0) & (rate == 0) & ~(slides | hard | crossed))
-    new = [jnp.where(i, x, y) for i, x, y in zip(idle, pieces.switches.sides(*now), new, strict=True)]
+    idle = (level == 0) & (rate == 0) & ~(slides | hard | crossed)
+    edge |= _matters(pieces, where, idle & pieces.open, t, q, v, closed, args)
+    of_idle = zip(pieces.sides_of(idle), pieces.switches.sides(*now), new, strict=True)
+    new = [jnp.where(i, x, y) for i, x, y in of_idle]
 
     # the crossing of borders at one instant, whose time has the derivative of that of the first; what ends sliding is crossed, not that on which the motion slid
     some, own = jnp.any(crossed), jnp.where(jnp.any(crossed & ~slid), crossed & ~slid, crossed)
@@ -279,21 +306,31 @@ def _decided(
     back = jnp.minimum(back, SOON * span)
     behind = pieces.switches.definite(t - back, q - back * frozen(v), frozen(v) - back * a, now[3])
     after, other = pieces.accelerations([new, behind], t, q, v, closed, args)
-    at_start = as_status(
-        (back > 0) & (_jumps(after, other) | _resets(pieces, near & ~slides & pieces.open)), Status.DERIVATIVE_JUMP
-    )
+    jumps = _unequal(after, other) | _jumps(pieces, [new, behind], t, q, v, jnp.zeros_like(closed), args)
+    at_start = as_status((back > 0) & (jumps | _resets(pieces, near & ~slides & pieces.open)), Status.DERIVATIVE_JUMP)
     v = v + jnp.where(some, delay * (before - after), 0)
-    at_once = some & _jumps(before, after) & several(pieces, old, own, main, now, rate)
-    status = as_status(at_once, Status.DERIVATIVE_SIMULTANEOUS)
+    at_once = some & _unequal(before, after) & several(pieces, old, own, main, now, rate)
+    status = as_status(at_once, Status.DERIVATIVE_SIMULTANEOUS) | as_status(edge, Status.DERIVATIVE_JUMP)
     where = where._replace(sides=new, across=pieces.switches.measured(new, *now)[1])
     if steep:
-        found, rates = pieces.each(where, t, q, v, closed, slack, args)
-        acting = jnp.any(where.slides, axis=1)
-        matrix = (rates[1:] - rates[:1]).T
-        found_levels = pieces.levels(new, t, q, v, args)[pieces.steep]
-        back = linalg.solve_masked(matrix, jnp.where(acting, found_levels, 0), acting)
-        v = v - back @ (found[0][1:] - found[0][:1])
+        v = pieces.put_back(where, t, q, v, closed, args)
     return Settled(where, v, status, at_start)
+
+
+def _matters(
+    pieces: Pieces, where: Where, idle: Array, t: Array, q: Array, v: Array, closed: Array, args: Any
+) -> Array:
+    """Whether the other side of borders on which a motion is ``idle`` (k,) would move it otherwise, or press ``closed`` contacts (m,) where this one does not, ()."""
+    t, q, v, args = frozen((t, q, v, args))
+
+    def looked() -> Array:
+        on = lambda sides: held(pieces.on(sides), t, q, v, closed, jnp.zeros_like(t), args)
+        both = [where.sides, pieces.moved(where, idle)]
+        a, _, push, _ = lax.map(on, jax.tree.map(lambda *x: jnp.stack(x), *both))
+        lets_go = _differ(*push) & (jnp.min(push, axis=0) <= EDGE * jnp.max(push, axis=0))
+        return _unequal(*a) | jnp.any(closed & lets_go)
+
+    return lax.cond(jnp.any(idle), looked, lambda: jnp.zeros((), bool))
 
 
 def _ahead(
@@ -365,7 +402,10 @@ def _choice(
     rate = own + matrix @ part
     crossed = first & ~slides & jnp.where(pushed, -rate > 0.5 * turns, near & (rate < 0))
     of_all = lambda first: jnp.any(rows & first[:, None], axis=0)
-    return _Choice(rows, slides, of_all(pushed), of_all(crossed))
+    # then it slides with some data, and with others leaves
+    least = jnp.minimum(jnp.abs(own), jnp.abs(own + turns))
+    edge = jnp.any(first & near & ~loosed & (jnp.abs(turns) > 0) & (least <= EDGE * jnp.abs(turns)))
+    return _Choice(rows, slides, of_all(pushed), of_all(crossed), edge)
 
 
 def several(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple, rate: Array) -> Array:

@@ -16,7 +16,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import depends_on_place
-from .borders import ROUNDING, jumps_at_impact, jumps_beyond, levels_and_terms, several, sides_behind
+from .borders import ROUNDING, jumps_at_impact, jumps_beyond, levels_and_terms, settled, several, sides_behind
 from .events import nonzero
 from .mode_ends import located, zero_near
 from .paths import Path, double_crossing, first_zero, near_grazing
@@ -30,29 +30,63 @@ AT_END = 1.5  # steps from t1, within which a crossing may lie on the other side
 
 
 def located_pieces(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Pieces | None:
-    """Pieces of a problem's force and mass at states of these shapes, between jumps on surfaces of time and place; None where there are none, which is known while
-    tracing. Surfaces of the velocity, on which motions slide, are not among them, nor are mere kinks."""
+    """Pieces of a problem's force and mass at states of these shapes, between jumps; None where there are none, which is known while tracing. Mere kinks are not
+    among them."""
     rubs = problem.slip is not None
-    found = None if rubs or problem.listed else Pieces.of(problem, t, q, v, args, depends_on_place, kinks=False)
+    found = None
+    if not rubs and not problem.listed:
+        found = Pieces.of(problem, t, q, v, args, kinks=False) or _pieces_of_places(problem, t, q, v, args)
     if problem.reset is not None and (found is None or found.stated.stop == found.stated.start):
         raise ValueError(
-            f"reset: EventCorrected locates {'no surfaces where contacts rub' if rubs else 'surfaces of t and q alone, and switches depend on v'}; use EventDriven()"
+            f"reset: EventCorrected locates no surfaces {'where contacts rub' if rubs else 'of such switches'}; use EventDriven()"
         )
     return found
 
 
-def start_on_pieces(pieces: Pieces, motion: Motion, q: Array, v: Array) -> tuple[Where, Array]:
-    """Where among the pieces a motion begins, and status bits of derivatives if that is on a border."""
-    t, q, v, args = now = frozen((motion.t0, q, v, motion.args))
-    where, near, status = _turned(pieces, pieces.start(*now), motion, t, q, v, jnp.zeros(pieces.count, bool))
-    jumps = jumps_beyond(pieces, where.sides, near & pieces.open, (t, q, v), args)
-    return where, status | as_status(jumps, Status.DERIVATIVE_JUMP)
+def _pieces_of_places(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Pieces | None:
+    """Those between jumps on surfaces of time and place alone."""
+    return Pieces.of(problem, t, q, v, args, depends_on_place, kinks=False)
+
+
+def start_on_pieces(pieces: Pieces, motion: Motion, q: Array, v: Array, closed: Array) -> tuple[Where, Array, Array]:
+    """Where among the pieces a motion begins with ``closed`` contacts (m,), with which velocity, and status bits of derivatives if that is on a border."""
+    t, q0, v0, args = now = frozen((motion.t0, q, v, motion.args))
+    if len(pieces.steep):
+        span, none = jnp.abs(t) + motion.h, jnp.zeros(pieces.count, bool)
+        found = settled(pieces, pieces.start(*now), motion.t0, q, v, closed, none, jnp.zeros_like(t), span, motion.args)
+        return found.where, found.v, found.status | found.at_start
+    where, near, status = _turned(pieces, pieces.start(*now), motion, t, q0, v0, jnp.zeros(pieces.count, bool))
+    jumps = jumps_beyond(pieces, where.sides, near & pieces.open, (t, q0, v0), args)
+    return where, v, status | as_status(jumps, Status.DERIVATIVE_JUMP)
 
 
 def on_border_at_start(problem: Problem, motion: Motion) -> Array:
     """Status bits of derivatives of a motion that begins on a border, of schemes that locate none."""
-    pieces = located_pieces(problem, motion.t0, motion.q0, motion.v0, motion.args)
-    return jnp.zeros((), jnp.int32) if pieces is None else start_on_pieces(pieces, motion, motion.q0, motion.v0)[1]
+    q, v, none = motion.q0, motion.v0, jnp.zeros((), jnp.int32)
+    if problem.slip is not None or problem.listed:
+        return none
+    pieces = _pieces_of_places(problem, motion.t0, q, v, motion.args)
+    return none if pieces is None else start_on_pieces(pieces, motion, q, v, jnp.zeros(0, bool))[2]
+
+
+def problem_of_piece(problem: Problem, motion: Motion, state: Any) -> Problem:
+    """The problem on the piece of its force that a state is on, if that is known."""
+    where = getattr(state, "where", None)
+    if where is None:
+        return problem
+    pieces = located_pieces(problem, motion.t0, state.q, state.v, motion.args)
+    return problem if pieces is None else pieces.on(where.sides)
+
+
+def sliding_problem(
+    problem: Problem, pieces: Pieces | None, where: Where | None, t: Array, q: Array, v: Array, closed: Array, args: Any
+) -> tuple[Problem, Array | None]:
+    """The problem of a piece at a state with ``closed`` contacts (m,), with parts (n,) of the forces across the borders on which the motion slides; None where it can on
+    none, which is known while tracing."""
+    if pieces is None or where is None or len(pieces.steep) == 0:
+        return problem, None
+    part = pieces.parts(where, t, q, v, closed, args)
+    return pieces.mixed(where, part), part
 
 
 class Ahead(NamedTuple):
@@ -76,6 +110,10 @@ class Ahead(NamedTuple):
         r = parabola.r
         c, b = _levels_along(pieces, where, parabola, jnp.zeros_like(r))
         end, _ = _levels_along(pieces, where, parabola, r)
+        if len(pieces.steep):
+            # one on which the motion slides is out of the way
+            stays = pieces.slid(where)
+            c, b, end = (jnp.where(stays, x, y) for x, y in ((1, c), (0, b), (1, end)))
         taylor = c, b, (end - c - b * r) / nonzero(r * r)
         open_, moves = jnp.zeros_like(c, bool), jnp.abs(b) + jnp.abs(end - c) > 0
         meets = ((end < -allowed) & moves) | double_crossing(taylor, r, open_, allowed)
@@ -109,7 +147,8 @@ def _levels_along(pieces: Pieces, where: Where, path: Path, s: Array) -> tuple[A
 
 class Border(NamedTuple):
     """The border that is met first from a state on, if ``some`` () is, that of the level ``which`` (k,): by a ``guess`` () at its ``time`` (), which has two
-    derivatives once the path is known; then, too, the level that is ``crossed`` (k,), none if it is not, and those that are met at an impact (``at_impact``)."""
+    derivatives once the path is known; then, too, the level that is ``crossed`` (k,), none if it is not, and those that are met at an impact (``at_impact``). Where the
+    motion slides on borders, what is known of that (`Slide`)."""
 
     pieces: Pieces
     where: Where
@@ -120,6 +159,7 @@ class Border(NamedTuple):
     time: Array
     crossed: Array
     at_impact: Array
+    slide: Slide | None = None
 
     @classmethod
     def of(cls, pieces: Pieces, where: Where, parabola: Path, h: Array, iterations: int) -> Border:
@@ -127,7 +167,8 @@ class Border(NamedTuple):
         r = ahead.parabola.r
         first = jnp.where(ahead.meets, first_zero(*ahead.taylor, r), jnp.inf)
         which = ahead.meets & (jnp.arange(len(first)) == jnp.argmin(first))
-        found = cls(pieces, where, ahead, which, jnp.any(which), r, r, *[jnp.zeros_like(which)] * 2)
+        none = jnp.zeros_like(which)
+        found = cls(pieces, where, ahead, which, jnp.any(which), r, r, none, none)
         time = zero_near(found.at, ahead.parabola, jnp.clip(jnp.min(first), 0, r), r, iterations)
         return found._replace(guess=frozen(jnp.where(found.some, time, r)))
 
@@ -150,14 +191,23 @@ class Border(NamedTuple):
         spare = jnp.sum(jnp.where(self.which, frozen(self.where.allowed), 0)) + AT_ONCE * path.r * jnp.abs(rate)
         return self._replace(crossed=self.which & first & (level <= spare) & (rate < 0))
 
+    def slid_to(self, motion: Motion, t: Array, q: Array, v: Array, closed: Array, ends: Array) -> tuple[Border, Array]:
+        """The same at a state at the end of a path with ``closed`` contacts (m,), which the ``ends`` () of sliding may be; and the velocity, put back onto borders on which
+        it slides."""
+        slide, pieces, where = self.slide, self.pieces, self.where
+        if slide is None:
+            return self, v
+        back = lambda: pieces.put_back(where, t, q, v, closed, motion.args)
+        v = lax.cond(jnp.any(where.slides), back, lambda: v)
+        off = jnp.abs(pieces.levels(where.sides, *frozen((t, q, v, motion.args))))
+        return self._replace(slide=slide._replace(ended=slide.ended & ends, off=off)), v
+
     def _met_with(self, problem: Problem, motion: Motion, path: Path, s: Array, impact: Array) -> Array:
         """The levels (k,) whose borders are met with an ``impact`` (m,) at time s of a path."""
         shift, v = path.along(s)
         now, near = (path.t + s, path.q + shift, v, path.args), frozen((self.where.allowed, AT_ONCE * motion.h))
-        speed = path.gaps(problem, s)[1]
-        return jumps_at_impact(
-            problem, self.pieces, self.where.sides, near, now, jnp.zeros_like(v), impact, speed, frozen(motion.e)
-        )
+        speed, a = path.gaps(problem, s)[1], path.a + (s / nonzero(path.r)) * path.change
+        return jumps_at_impact(problem, self.pieces, self.where.sides, near, now, a, impact, speed, frozen(motion.e))
 
     def behind(
         self,
@@ -165,22 +215,32 @@ class Border(NamedTuple):
         t: Array,
         state: tuple[Array, Array, Array],
         crossed: Array,
+        turned: Array,
         still: tuple[Array, Array],
     ) -> Behind:
-        """What follows where the borders of levels are ``crossed`` (k,), from a ``state`` q, v, closed whose time has the derivative of that; for resets, gaps and gap
-        velocities are zero up to ``still`` (m,) each."""
+        """What follows where the borders of levels are ``crossed`` (k,), or something else has ``turned`` the velocity, (), from a ``state`` q, v, closed whose
+        time has the derivative of that; for resets, gaps and gap velocities are zero up to ``still`` (m,) each."""
         pieces, where, none = self.pieces, self.where, jnp.zeros((), jnp.int32)
+        some = jnp.any(crossed)
+        if self.slide is not None:
+            some = some | turned | jnp.any(self.slide.ended)
 
         def behind() -> Behind:
             (q, v, closed), bits = state, none
             if pieces.problem.reset is not None:
-                level, rate = frozen(pieces.rates(where.sides, t, q, v, jnp.zeros_like(v), motion.args))
+                level, rate = frozen(pieces.rates(where.sides, t, q, v, self.ahead.parabola.a, motion.args))
                 resets = (crossed | ((level <= where.allowed) & (rate < 0)))[pieces.stated]
                 q, v, closed, bits = state_behind(pieces.problem, resets, t, q, v, closed, still, motion.args)
+            if self.slide is not None:
+                off = jnp.where(crossed | pieces.slid(where), self.slide.off, 0)
+                span = frozen(jnp.abs(t) + motion.h)
+                at = t, q, v, closed, self.slide.ended, jnp.zeros_like(t), span, motion.args
+                found = settled(pieces, where, *at, off)
+                return Behind(q, found.v, closed, found.where, bits | found.status)
             after, _, status = _turned(pieces, where, motion, t, q, v, crossed)
             return Behind(q, v, closed, after, bits | status)
 
-        return lax.cond(jnp.any(crossed), behind, lambda: Behind(*state, where, none))
+        return lax.cond(some, behind, lambda: Behind(*state, where, none))
 
     def status(self, motion: Motion, t: Array, s: Array, q: Array, v: Array, beyond: Array) -> Array:
         """Status bits of derivatives at the end of a path, at time t, a time s behind its start: where the force jumps at a border that matters there, or is ``beyond`` (k,)
@@ -189,6 +249,29 @@ class Border(NamedTuple):
         doubtful = beyond | self.at_impact | self.ahead.doubtful(s, left, motion.h, self.crossed)
         jumps = jumps_beyond(self.pieces, self.where.sides, doubtful & self.pieces.open, (t, q, v), args)
         return as_status(jumps, Status.DERIVATIVE_JUMP)
+
+
+class Slide(NamedTuple):
+    """Of sliding on borders that depend on the velocity: the ``time`` () at which it ends on a path, as the force lets go of levels (k,) that are ``ended``, none
+    if it does not; and what levels (k,) are ``off`` by at the end of the path."""
+
+    time: Array
+    ended: Array
+    off: Array
+
+    @classmethod
+    def of(cls, pieces: Pieces, where: Where, part: Array, part_end: Array, r: Array) -> Slide:
+        """On a path over a time r (), with parts (n,) of the forces across at both its ends, between which they vary linearly."""
+        spare = ROUNDING * jnp.finfo(part.dtype).eps
+        below, above = frozen((part_end < -spare, part_end > 1 + spare))
+        ends = jnp.any(where.slides, axis=1) & (below | above)
+        change = jnp.where(ends, part_end - part, 1)
+        share = jnp.where(below, -part, 1 - part) / jnp.where(change == 0, 1, change)
+        times = jnp.where(ends, r * jnp.clip(share, 0, 1), jnp.inf)
+        time = jnp.min(times)
+        rows = frozen(times <= time + jnp.where(jnp.isfinite(time), AT_ONCE * r, -1))
+        ended = pieces.all_levels(jnp.any(where.slides & rows[:, None], axis=0))
+        return cls(time, ended, jnp.zeros_like(where.allowed))
 
 
 class Behind(NamedTuple):

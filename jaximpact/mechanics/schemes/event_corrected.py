@@ -16,6 +16,7 @@ the derivative at an impact. The scheme is this project's own: no convergence th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -31,9 +32,10 @@ from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
 from .base import Info, JointInfo, Scheme, Traits, add_compensated, before, gradient_status, mass_status, zero_remainder
-from .crossings import AT_ONCE, SHORT, Ahead, Border, located_pieces, start_on_pieces
+from .crossings import AT_ONCE, SHORT, Ahead, Border, Slide, located_pieces, sliding_problem, start_on_pieces
 from .event_friction import held_velocity, rubbing_step
 from .events import Event, View, behind, collide, impulses_of, lasting_at_end, noise, nonzero, persisting
+from .force_free import opens_by_change
 from .joints import put_on_joints
 from .paths import STEEP, Path, double_crossing, first_zero, near_grazing
 from .pieces import Pieces, Where
@@ -118,8 +120,8 @@ class EventCorrected(Scheme):
     turns away, and has an impact if it turns towards it, at the end of the step: of first order there.
     Contacts that are met at once, up to round-off, meet one impact law together; where their gradients are orthogonal
     one after the other is the same, and keeps the derivative.
-    Where the force or the mass jumps on a surface of t and q, found or stated, that is an event too, and resets are made there; jumps on surfaces of v, and
-    all jumps where contacts rub, are not located, of which DERIVATIVE_JUMP tells.
+    Where the force or the mass jumps on a surface, found or stated, that is an event too, and resets are made there; where forces push to a surface of v from both sides
+    the motion slides on it. Jumps where contacts rub are not located, of which DERIVATIVE_JUMP tells.
 
     Attributes:
         impacts: events (impacts, releases and crossings of surfaces at which the force jumps) located in one step. What still penetrates at its end is put back onto
@@ -148,8 +150,8 @@ class EventCorrected(Scheme):
             info, pieces = Info.none(q0, v0, len(at.closed)), located_pieces(problem, t0, q0, v0, args)
             if pieces is None:
                 return state, info
-            where, status = start_on_pieces(pieces, motion, q0, v0)
-            return state._replace(where=where), info._replace(status=info.status | status)
+            where, v0, status = start_on_pieces(pieces, motion, q0, v0, state.closed)
+            return state._replace(v=v0, where=where), info._replace(status=info.status | status)
         rubs = FrictionInfo.none(len(at.closed), problem.slip_velocity(t0, q0, v0, args).shape[1], q0.dtype)
         v0 = held_velocity(problem, t0, motion.h, q0, v0, state.closed, args)
         force = jnp.concatenate([contacts.gap[:, None], rubs.impulse], axis=1)
@@ -199,6 +201,7 @@ class EventCorrected(Scheme):
         a = here.free
         if pieces is not None:
             crosses = Ahead.of(pieces, state.where, Path(t, r, q, v, a, jnp.zeros_like(a), args), h).needs_step(motion)
+            crosses |= jnp.any(state.where.slides)
         there = View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
         shift, v_new = Path(t, r, q, v, a, there.free - a, args).along(r)
         q_new, low = add_compensated(q, shift, low)
@@ -245,7 +248,9 @@ class EventCorrected(Scheme):
     ) -> tuple[_Flight, Array]:
         """The path from a state at time t over the time r that is left of a step, or to the border of a piece of the force; status ()."""
         args, (q, v) = motion.args, (progress.q, progress.v)
-        here = View.at(problem, t, q, v, args)
+        sliding = partial(sliding_problem, problem, pieces, progress.where)
+        of_here, part = sliding(t, q, v, progress.closed, args)
+        here = View.at(of_here, t, q, v, args)
         push, pushing, stays, failure = persisting(
             law, here.contacts, here.free, here.gap_acceleration, progress.closed
         )
@@ -255,16 +260,21 @@ class EventCorrected(Scheme):
             parabola = Path(t, r, q, v, a, jnp.zeros_like(a), args)
             border = Border.of(pieces, progress.where, parabola, motion.h, self.newton)
             reach = jnp.where(border.some, (1 - SHORT) * border.guess, r)
-        there = View.at(problem, t + reach, q + reach * (v + (0.5 * reach) * a), v + reach * a, args)
+        end = t + reach, q + reach * (v + (0.5 * reach) * a), v + reach * a
+        of_there, part_end = sliding(*end, pushing, args)
+        there = View.at(of_there, *end, args)
         push_end = impulses_of(there.contacts, -(there.contacts.velocity(there.free) + there.gap_acceleration), pushing)
         path = Path(t, reach, q, v, a, there.free + there.contacts.jump(push_end) - a, args)
         if border is not None:
             border = border.on(path, r, self.newton)
             # what varies linearly goes on to the border, where a wall may be too
-            end = jnp.minimum(border.time + AT_ONCE * motion.h, r)
-            longer = lax.stop_gradient(jnp.where(border.some & ~last, end / nonzero(reach), 1))
-            r = jnp.where(border.some & ~last, lax.stop_gradient(end), r)
+            behind = jnp.minimum(border.time + AT_ONCE * motion.h, r)
+            longer = lax.stop_gradient(jnp.where(border.some & ~last, behind / nonzero(reach), 1))
+            r = jnp.where(border.some & ~last, lax.stop_gradient(behind), r)
             path, push_end = path._replace(r=r, change=longer * path.change), push + longer * (push_end - push)
+            if pieces is not None and progress.where is not None and part is not None and part_end is not None:
+                slide = Slide.of(pieces, progress.where, part, part + longer * (part_end - part), r)
+                border = border._replace(slide=slide)
         return _Flight(here, there, path, push, push_end, pushing, progress.closed & stays, border), failure
 
     def _segment(
@@ -283,8 +293,11 @@ class EventCorrected(Scheme):
         elapsed, q, low, v, closed, impulse, residual, events, met, status, joints, where = progress
         t, rest, last = start + elapsed, length - elapsed, left == 0
         kinks = Kinks.at(problem, t, q, args)
+        everywhere = problem
         if pieces is not None and where is not None:
             problem = pieces.on(where.sides)
+            # an impact may lead across surfaces of the velocity
+            everywhere = everywhere if len(pieces.steep) else problem
         flight, failure = self._flight(problem, law, motion, pieces, t, rest, progress, last)
         here, _, path, push, push_end, _, closed, border = flight
         r = path.r
@@ -304,6 +317,15 @@ class EventCorrected(Scheme):
             first = border.some & ~last & ((border.time < s - AT_ONCE * h) | ~located)
             impact, releases, located = impact & ~first, releases & ~first, located | first
             s = jnp.where(first, border.time, s)
+            if border.slide is not None:
+                leaves = ~last & jnp.where(located, border.slide.time < s - AT_ONCE * h, border.slide.time <= s)
+                impact, releases, first, located = (
+                    impact & ~leaves,
+                    releases & ~leaves,
+                    first & ~leaves,
+                    located | leaves,
+                )
+                s = jnp.where(leaves, border.slide.time, s)
             border = border.ended_at(problem, motion, path, s, first, which & impact)
         shift, v = path.along(s)
         arrived, low = add_compensated(q, shift, low)
@@ -313,30 +335,49 @@ class EventCorrected(Scheme):
             arrived, low, v, failure = landed.q, landed.low, landed.velocity(v), failure | landed.status
             joints = JointInfo(joints.impulse + flight.joint_impulse(s), jnp.maximum(joints.residual, landed.residual))
 
+        if border is not None and border.slide is not None:
+            border, v = border.slid_to(motion, t + s, arrived, v, closed, leaves)
         events = events + located.astype(jnp.int32)
         elapsed = jnp.where(located, elapsed + s, length)
         told = events, met, status | failure, joints, where
         progress = _Progress(elapsed, arrived, low, v, closed, impulse, residual, *told)
         candidates = jnp.where(last, penetrating, which & impact)
         progress, met = self._arrive(
-            problem, law, motion, t + s, progress, candidates, allowed, left, kinks, flight.opens()
+            everywhere, law, motion, t + s, progress, candidates, allowed, left, kinks, flight.opens()
         )
         metric, moved = Metric.at(problem, q, args, t), lax.stop_gradient(arrived - q)
         status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
         status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)), Status.DERIVATIVE_GRAZING)
         released = releases & (release <= release_time + 1e-9 * h)
         progress = progress._replace(closed=progress.closed & ~released, status=status)
-        return progress if border is None else self._behind(motion, border, t + s, s, last, allowed, progress)
+        if border is None:
+            return progress
+        turned = jnp.any(met) | jnp.any(progress.closed != flight.closed)
+        return self._behind(motion, border, t + s, s, last, turned, allowed, progress)
 
     def _behind(
-        self, motion: Motion, border: Border, t: Array, s: Array, last: Array, allowed: Array, progress: _Progress
+        self,
+        motion: Motion,
+        border: Border,
+        t: Array,
+        s: Array,
+        last: Array,
+        turned: Array,
+        allowed: Array,
+        progress: _Progress,
     ) -> _Progress:
-        """What follows at the end of a path, at time t, a time s behind its start: on the other side of a ``border`` that it has crossed."""
+        """What follows at the end of a path, at time t, a time s behind its start: on the other side of a ``border`` that it has crossed, or that contacts have ``turned`` it
+        across, ()."""
         q, v, closed = progress.q, progress.v, progress.closed
         beyond = border.ahead.meets & last
         still = allowed, 16 * allowed / span(motion.h, q.dtype)
-        after = border.behind(motion, t, (q, v, closed), border.crossed | beyond, still)
+        after = border.behind(motion, t, (q, v, closed), border.crossed | beyond, turned, still)
         status = progress.status | after.status | border.status(motion, t, s, q, v, beyond)
+        # the force may let go of contacts behind a border, or press them
+        held = after.closed & jnp.any(border.crossed | beyond)
+        piece = border.pieces.on(after.where.sides)
+        free = opens_by_change(piece, t, after.q, after.v, after.v, held, after.closed, motion.args, motion.h)
+        status |= as_status(free, Status.DERIVATIVE_GRAZING)
         progress = progress._replace(q=after.q, v=after.v, closed=after.closed, where=after.where, status=status)
         if progress.low is None:
             return progress

@@ -138,12 +138,13 @@ def order_matters(
     t, q, v, _, contacts, speed = lax.stop_gradient(event)
     e, spread, args = lax.stop_gradient((e, spread, args))
 
-    def gap_accelerations(t: Array, q: Array, v: Array, args: Any) -> Array:
+    def accelerations(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+        """Of the coordinates (d,), and of the gaps (m,)."""
         a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
-        return contacts.velocity(a) + gap_derivatives(problem, t, q, v, args)[1]
+        return a, contacts.velocity(a) + gap_derivatives(problem, t, q, v, args)[1]
 
     m = len(candidates)
-    if m < 2 or not contacts.dense or not depends_on(gap_accelerations, (t, q, v, args), (2,)):
+    if m < 2 or not contacts.dense or not depends_on(accelerations, (t, q, v, args), (2,)):
         return jnp.zeros((), bool)
     approaching = meets_within(spread, contacts, v, speed)
     first = candidates & (jnp.arange(m) == jnp.argmax(candidates))
@@ -152,13 +153,15 @@ def order_matters(
     def couples() -> Array:
         percussion = -(1 + e) * speed / nonzero(contacts.diagonal())
         changes = jax.vmap(lambda which: contacts.jump(jnp.where(which, percussion, 0)))(jnp.stack([first, others]))
-        # half-way between the velocities, where forces with squares of them change as in the mean
-        middle = v + 0.5 * (changes[0] + changes[1])
-        by = lambda change: jax.jvp(lambda v: gap_accelerations(t, q, v, args), (middle,), (change,))
-        size, (by_first, by_others) = jax.vmap(by, out_axes=(None, 0))(changes)
-        across = jnp.where(others, jnp.abs(by_first), 0) + jnp.where(first, jnp.abs(by_others), 0)
-        size = jnp.where(first | others, jnp.abs(size) + jnp.abs(by_first) + jnp.abs(by_others), 0)
-        return jnp.max(across) > COUPLED * jnp.max(size)
+        # before, behind the first, behind the others, and behind all
+        ways = v[None] + jnp.asarray([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], v.dtype) @ changes
+        a, normal = lax.map(lambda v: accelerations(t, q, v, args), ways)
+        across = jnp.where(others, jnp.maximum(jnp.abs(normal[1] - normal[0]), jnp.abs(normal[3] - normal[2])), 0)
+        across += jnp.where(first, jnp.maximum(jnp.abs(normal[2] - normal[0]), jnp.abs(normal[3] - normal[1])), 0)
+        size = jnp.where(first | others, jnp.sum(jnp.abs(normal), axis=0) + contacts.velocity_terms(a[0]), 0)
+        # of all else what they change is to be the sum of what each does
+        mixed = jnp.abs(a[0] - a[1] - a[2] + a[3])
+        return (jnp.max(across) > COUPLED * jnp.max(size)) | jnp.any(mixed > COUPLED * jnp.sum(jnp.abs(a)))
 
     return lax.cond(jnp.any(first) & jnp.any(others), couples, lambda: jnp.zeros((), bool))
 

@@ -240,18 +240,29 @@ class Pieces:
 
         return watched
 
+    def margins(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Array:
+        """How far a motion is from leaving the borders on which it slides, (k,)."""
+        part = self.blended(where, t, q, v, closed, slack, args)[1]
+        return self.all_levels(jnp.where(jnp.any(where.slides, axis=1), part * (1 - part), 0))
+
     def slid(self, where: Where) -> Array:
         """The levels (k,) on whose borders the motion slides."""
         return self.all_levels(jnp.any(where.slides, axis=0))
 
     def local(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Problem:
         """The problem as it is at a state, with constant parts of the forces of both sides where the motion slides."""
-        plain = self.on(where.sides)
         if len(self.steep) == 0:
-            return plain
-        none = lambda: jnp.zeros(len(self.steep), q.dtype)
+            return self.on(where.sides)
+        return self.mixed(where, frozen(self.parts(where, t, q, v, closed, args)))
+
+    def parts(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+        """As `blended` gives, of a motion that may slide."""
         slides = lambda: self.blended(where, t, q, v, closed, jnp.zeros_like(t), args)[1]
-        part = frozen(lax.cond(jnp.any(where.slides), slides, none))
+        return lax.cond(jnp.any(where.slides), slides, lambda: jnp.zeros(len(self.steep), q.dtype))
+
+    def mixed(self, where: Where, part: Array) -> Problem:
+        """The problem with given parts (n,) of the forces across the borders on which the motion slides."""
+        plain = self.on(where.sides)
 
         def force(t: Array, q: Array, v: Array, args: Any) -> Array:
             found = plain.generalised_force(t, q, v, args)
@@ -259,6 +270,15 @@ class Pieces:
             return found + part @ (lax.map(across, where.slides) - found[None])
 
         return plain.replace(force=force)
+
+    def put_back(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+        """The velocity (d,) on the borders on which it slides, moved as the force moves it there."""
+        found, rates = self.each(where, t, q, v, closed, jnp.zeros_like(t), args)
+        matrix = (rates[1:] - rates[:1]).T
+        acting = jnp.any(where.slides, axis=1)
+        level = self.levels(where.sides, t, q, v, args)[self.steep]
+        back = linalg.solve_masked(matrix, jnp.where(acting, level, 0), acting)
+        return v - back @ (found[0][1:] - found[0][:1])
 
 
 class _Stated(Pieces):
