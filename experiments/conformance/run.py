@@ -89,7 +89,13 @@ def keep(file: Path, columns: dict[str, Column]) -> None:
     file.write_text(json.dumps(plain, indent=1) + "\n")
 
 
-def joined(measured: Report, file: Path, friction: bool) -> Report:
+def order(friction: bool = False) -> list[str]:
+    """Titles of the columns of a table, from left to right."""
+    peers = [title for some in (ROUGH if friction else COLUMNS).values() for title, _, _ in some]
+    return [*(adapter.title for adapter in conformance.adapters_of_jaximpact()), *peers]
+
+
+def joined(measured: Report, file: Path, friction: bool = False) -> Report:
     """What was measured, and what was measured before of other columns and cases."""
     columns = kept(file)
     for new in measured.columns:
@@ -99,11 +105,9 @@ def joined(measured: Report, file: Path, friction: bool) -> Report:
             rest = {} if old is None else {n: c for n, c in old.cells.items() if n not in measured.names}
             columns[new.title] = Column(new.title, rest | dict(new.cells), new.about)
     keep(file, columns)
-    peers = [title for some in (ROUGH if friction else COLUMNS).values() for title, _, _ in some]
-    order = [*(adapter.title for adapter in conformance.adapters_of_jaximpact()), *peers]
     names = conformance.frictional_cases() if friction else conformance.cases()
     # who knows no friction has no column of it
-    shown = [columns[title] for title in order if title in columns and (columns[title].cells or not friction)]
+    shown = [columns[title] for title in order(friction) if title in columns and (columns[title].cells or not friction)]
     return Report(tuple(names), tuple(shown))
 
 

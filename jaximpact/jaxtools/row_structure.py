@@ -22,7 +22,7 @@ from .jaxpr_tools import IDENTITIES, inline_calls, is_literal, needed_equations
 
 ELEMENTWISE = {
     "add", "add_any", "sub", "mul", "div", "rem", "neg", "abs", "sign", "max", "min", "clamp", "select_n", "square", "integer_pow", "pow",
-    "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "logistic", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
+    "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "logistic", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
     "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "floor", "ceil", "round", "is_finite", "convert_element_type",
     "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not",
 } | IDENTITIES - {"guard", "forward_only", "optimization_barrier"}  # fmt: skip

@@ -94,7 +94,7 @@ def column(title, **errors):
 def test_columns_of_several_runs_are_one_table(tmp_path, monkeypatch):
     """The last word on a case counts, what a run did not ask for stays, a missing simulator takes nothing away."""
     titles = ("first", "second")
-    monkeypatch.setattr(run, "order", lambda: list(titles))
+    monkeypatch.setattr(run, "order", lambda friction: list(titles))
     file = tmp_path / "columns.json"
     run.joined(Report(("zeno", "drag", "late"), (column("second", zeno=0.3, drag=0.2, late=0.1),)), file)
     run.joined(Report(("zeno", "drag"), (column("second", zeno=1e-7), column("first", drag=0.5))), file)

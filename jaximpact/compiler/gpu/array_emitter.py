@@ -284,7 +284,7 @@ LAX_FUNCTIONS: dict[str, Callable] = {
 # primitives that are bound with the equation's parameters
 ELEMENTWISE = {
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "clz", "cosh", "erf", "erf_inv", "erfc",
-    "exp", "exp2", "expm1", "floor", "integer_pow", "is_finite", "lgamma", "log", "log1p", "logistic", "nextafter", "not",
+    "exp", "exp2", "expm1", "floor", "integer_pow", "is_finite", "lgamma", "log", "log2", "log1p", "logistic", "nextafter", "not",
     "population_count", "pow", "reduce_precision", "rem", "round", "rsqrt", "shift_left", "shift_right_arithmetic",
     "shift_right_logical", "sign", "sinh", "square", "tan", "tanh", "xor", "digamma",
 }  # fmt: skip

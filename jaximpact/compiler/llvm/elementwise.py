@@ -285,7 +285,7 @@ def _reduce_precision(w: Writer, params: Any, values: list[LaneValue]) -> LaneVa
 # the C library, lane by lane
 
 LIBRARY = {name: name for name in (
-    "exp", "exp2", "expm1", "log", "log1p", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh",
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh",
     "atanh", "cbrt", "erf", "erfc", "lgamma", "nextafter",
 )}  # fmt: skip
 
