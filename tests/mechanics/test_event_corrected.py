@@ -20,7 +20,7 @@ from jaximpact import Status, catalogue
 from jaximpact.extend import Motion, Solved
 
 SCHEME = ji.EventCorrected()
-CASES = Path("/work/shared/design/sensitivity_cases.txt")
+CASES = Path(__file__).resolve().parents[3] / "shared" / "design" / "sensitivity_cases.txt"
 PHASES = (0, 1, 3, 7)
 
 fall = lambda t, q, v, args: jnp.full_like(q, -args["g"])
