@@ -185,7 +185,9 @@ def exact_disk(v0, mu, e: float, t1: float):
 
 def joint_and_friction() -> tuple[list[str], list[list[str]]]:
     """Errors of a pendulum that a joint holds and a wall stops, and of the disk with its Jacobian by v0 and mu, against closed forms."""
-    case, rows = catalogue.get("pendulum-by-a-joint").case("e=1/2"), []
+    pendulum, rows = catalogue.get("pendulum-by-a-joint"), []
+    case = pendulum.case("e=1/2")
+    name = f"pendulum on a rod, q·q = L², beside a wall, {len(case.impacts)} impacts"
     ways = [
         (ji.EventDriven(rtol=1e-12, atol=1e-13), {}),
         (ji.EventCorrected(), {"steps": 10_007}),
@@ -194,18 +196,10 @@ def joint_and_friction() -> tuple[list[str], list[list[str]]]:
     exact = np.concatenate(case.exact(np.array([case.t1])), axis=1)[0]
     for scheme, steps in ways:
         found = ji.solve(
-            catalogue.get("pendulum-by-a-joint").problem, case.q0, case.v0, t1=case.t1, args=case.args, e=case.restitution, scheme=scheme,
-            save="final", **steps,
+            pendulum.problem, case.q0, case.v0, t1=case.t1, args=case.args, e=case.restitution, scheme=scheme, save="final", **steps,
         )  # fmt: skip
         off = np.max(np.abs(np.concatenate([found.q[-1], found.v[-1]]) - exact))
-        rows.append(
-            [
-                f"pendulum on a rod, q·q = L², beside a wall, {len(case.impacts)} impacts",
-                told(scheme, steps),
-                f"{off:.1e}",
-                "",
-            ]
-        )
+        rows.append([name, told(scheme, steps), f"{off:.1e}", ""])
     v0, mu, e, t1 = np.array([1.0, -0.3, 6.0]), 0.06, 0.7, 0.8
     exact, jacobian = exact_disk(v0, mu, e, t1), np.column_stack(jax.jacfwd(exact_disk, (0, 1))(v0, mu, e, t1))
     for scheme, steps in ways[1:]:

@@ -81,14 +81,19 @@ class Differences:
             raise NotImplementedError(case.name)
         return self.motions[case.name](dict(zip(case.parameters, theta, strict=True)), case.t1 / steps, steps)
 
+    def ends(self, name, x):
+        """What a parameter is raised and lowered to; twice the same for one whose derivative is zero."""
+        up = x + self.change
+        return (x if name == "e" and up > 1 else up), x - self.change
+
     def jacobian(self, case, theta, steps):
         columns = []
         for i, name in enumerate(case.parameters):
             up, down = np.array(theta), np.array(theta)
-            up[i] += self.change
-            down[i] -= self.change
-            if name == "e" and up[i] > 1:
-                up[i] = theta[i]
+            up[i], down[i] = self.ends(name, theta[i])
+            if up[i] == down[i]:
+                columns.append(np.zeros(2 * len(case.position)))
+                continue
             slope = self.final_state(case, up, steps) - self.final_state(case, down, steps)
             columns.append(slope / (up[i] - down[i]))
         return np.stack(columns, axis=1)

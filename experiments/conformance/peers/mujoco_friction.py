@@ -11,6 +11,7 @@ import math
 from fractions import Fraction
 
 import mujoco
+import mujoco_differences
 import numpy as np
 from springs import damping_ratio
 
@@ -39,8 +40,7 @@ def model(p, h, exponent, *joints):
     return made
 
 
-class Differences:
-    PACKAGES = ("mujoco",)
+class Differences(mujoco_differences.Differences):
     FRICTION = True
 
     def __init__(self, change, exponent):
@@ -85,24 +85,11 @@ class Differences:
             mujoco.mj_step(m, d)
         return np.concatenate([np.add(d.qpos, [p["x0"], -radius]), d.qvel])
 
-    def final_state(self, case, theta, steps):
-        if case.name not in self.motions:
-            raise NotImplementedError(case.name)
-        return self.motions[case.name](dict(zip(case.parameters, theta, strict=True)), case.t1 / steps, steps)
-
-    def jacobian(self, case, theta, steps):
-        columns = []
-        for i, name in enumerate(case.parameters):
-            up, down = np.array(theta), np.array(theta)
-            if name == "e" and theta[i] == 0:  # that of a plastic impact is zero, and MuJoCo's has no number for it
-                columns.append(np.zeros(2 * len(case.position)))
-                continue
-            change = self.change * (min(1.0, theta[i]) if name in POSITIVE else 1.0)
-            up[i] += change
-            down[i] -= change
-            slope = self.final_state(case, up, steps) - self.final_state(case, down, steps)
-            columns.append(slope / (up[i] - down[i]))
-        return np.stack(columns, axis=1)
+    def ends(self, name, x):
+        if name == "e" and x == 0:  # that of a plastic impact is zero, and MuJoCo's has no number for it
+            return x, x
+        change = self.change * (min(1.0, x) if name in POSITIVE else 1.0)
+        return x + change, x - change
 
 
 def started(m, q0, v0):

@@ -15,6 +15,7 @@ from ..problem import Problem
 from ..status import Status, as_status
 from ..switch_kinds import Sides
 from .events import nonzero
+from .force_free import opens_by_change
 from .pieces import Pieces, Where
 from .searches import CLOSE, SETTLED, STEPPING, SWITCH, TOGETHER, Search, Verdict, bracketed
 from .stops import met
@@ -466,3 +467,11 @@ def status_at_impact(
         return as_status(jumps_beyond(pieces, where.sides, met & pieces.open, now[:3], now[3]), Status.DERIVATIVE_JUMP)
 
     return lax.cond(jnp.any(impact), look, lambda: jnp.zeros((), jnp.int32))
+
+
+def status_behind(pieces: Pieces, after: Any, crossed: Array, t: Array, within: Array, args: Any) -> Array:
+    """Status of derivatives of a motion ``after`` (its q, v, closed and where) that has ``crossed`` a border, (): whether the force there may let go of contacts that it
+    could as well press, as told ``within`` a time ()."""
+    held_on, piece = after.closed & crossed, pieces.on(after.where.sides)
+    free = opens_by_change(piece, t, after.q, after.v, after.v, held_on, after.closed, args, within)
+    return as_status(free, Status.DERIVATIVE_GRAZING)

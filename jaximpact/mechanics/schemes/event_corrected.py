@@ -32,10 +32,10 @@ from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
 from .base import Info, JointInfo, Scheme, Traits, add_compensated, before, gradient_status, mass_status, zero_remainder
+from .borders import status_behind
 from .crossings import AT_ONCE, SHORT, Ahead, Border, Slide, located_pieces, sliding_problem, start_on_pieces
 from .event_friction import held_velocity, rubbing_step
 from .events import Event, View, behind, collide, impulses_of, lasting_at_end, noise, nonzero, persisting
-from .force_free import opens_by_change
 from .joints import put_on_joints
 from .paths import STEEP, Path, double_crossing, first_zero, near_grazing
 from .pieces import Pieces, Where
@@ -373,11 +373,7 @@ class EventCorrected(Scheme):
         still = allowed, 16 * allowed / span(motion.h, q.dtype)
         after = border.behind(motion, t, (q, v, closed), border.crossed | beyond, turned, still)
         status = progress.status | after.status | border.status(motion, t, s, q, v, beyond)
-        # the force may let go of contacts behind a border, or press them
-        held = after.closed & jnp.any(border.crossed | beyond)
-        piece = border.pieces.on(after.where.sides)
-        free = opens_by_change(piece, t, after.q, after.v, after.v, held, after.closed, motion.args, motion.h)
-        status |= as_status(free, Status.DERIVATIVE_GRAZING)
+        status |= status_behind(border.pieces, after, jnp.any(border.crossed | beyond), t, motion.h, motion.args)
         progress = progress._replace(q=after.q, v=after.v, closed=after.closed, where=after.where, status=status)
         if progress.low is None:
             return progress

@@ -37,9 +37,8 @@ from ..status import Status, as_status
 from ..switches import Kinks
 from .base import Info, JointInfo, Scheme, Traits, before, gradient_status, mass_status, zero_remainder
 from .bases import TERMS, at_impact, base_at, joined, late
-from .borders import Settled, border_status, seek_border, settled, status_at_impact
+from .borders import Settled, border_status, seek_border, settled, status_at_impact, status_behind
 from .events import Event, collide, lasting_at_end
-from .force_free import opens_by_change
 from .pieces import Pieces, Where
 from .record import ImpactRecord
 from .resets import cross_border
@@ -436,11 +435,7 @@ class EventDriven(Scheme):
         )
         failure = failure | jnp.where(begins, at_start, 0)
         if switched is not None and pieces is not None and self.jumps:
-            # the force may let go of contacts behind a border, or press them
-            held_on = after.closed & jnp.any(switched)
-            piece, off = pieces.on(after.where.sides), self.resolution(motion)
-            free = opens_by_change(piece, t, after.q, after.v, after.v, held_on, after.closed, args, off)
-            failure |= as_status(free, Status.DERIVATIVE_GRAZING)
+            failure |= status_behind(pieces, after, jnp.any(switched), t, self.resolution(motion), args)
         record = told.record
         if record is not None:
             record = record.with_impacts(found.impact, t, found.q, v, found.v, found.impulse)
