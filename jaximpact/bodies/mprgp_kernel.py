@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.llvm.emitter import FUNCTION_NAME
 from ..compiler.llvm.jit import MachineCode, compile_module
+from ..compiler.llvm.lane_frames import FUNCTION_NAME
 from ..compiler.llvm.xla_ffi import lane_pool
 
 FAST = ("reassoc", "nsz", "contract", "arcp")  # sums in any order, but what is no number stays so

@@ -50,17 +50,8 @@ MAX_LOADED_PROGRAMS = 256  # programs kept in memory
 MAX_CACHE_BYTES = 256 * 2**20  # of kept code on disk; beyond it the least recently used files are removed
 
 # GPU
-BLOCK_LANES = (
-    32  # lanes of one program, which go through loops and branches together: one warp was fastest, of 32 to 256 lanes
-)
-MAX_OPS_TRITON = 10_000  # operations of a kernel: twice as many take minutes to compile
-MAX_OPS_BRANCH_FREE = 10_000  # operations of a branch-free step: more take minutes to compile
-# of one with a derivative: of 960 operations (a ball) one compiles in 3.5 s, of 8000 (a double pendulum) in a minute and more. What is larger, or iterates
-# within an iteration, stays a batch of XLA, whose branches and loops wait for the host: 9 ms a step for 4000 directions of double pendulums on an H100.
-MAX_OPS_BRANCH_FREE_DERIVATIVE = 3000
-MAX_UNROLLED_ITERATIONS = (
-    6  # of an inner loop without branches; in 2000 double pendulums no solver needed more than five
-)
-MAX_STATE_NUMBERS = (
-    64  # scalars of a carry, each an array of its own: XLA passes at most some hundred arrays to a kernel
-)
+THREADS_OF_A_BLOCK = 32  # lanes of a block: one warp
+MAX_OPS_KERNEL = 60_000  # operations of a kernel: one of 22,000 takes 2 s to compile, of 45,000 11 s, of 56,000 20 s, of 86,000 51 s
+MAX_LOCAL_BYTES = (
+    2**14
+)  # of memory of a thread's own; the driver keeps it for all threads that can run at once, some 270,000 on an H100

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from functools import cache, partial
-from threading import Lock
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from ..compiler import llvm as native
-from ..compiler.gpu import triton as kernel
+from ..compiler.gpu import kernel
 from ..compiler.scalar import Unsupported
 from ..compiler.xla_cache import PersistentJit
 from ..jaxtools.argument_checks import check_choice
 from ..jaxtools.trace_context import is_concrete
-from ..jaxtools.warnings import remark
 from ..mechanics.motion import Motion
-from ..results import Solution
 from .chunked_runs import devices
 from .lanes import Lanes
 from .limits import MIN_XLA_GRADIENT_ENTRIES
@@ -31,7 +26,6 @@ from .program import Program
 from .rows import RowRequest
 
 EXECUTIONS = ("auto", "xla", "native", "kernel")
-MEASURED = ("H100",)  # devices on which the kernel was compared with the XLA program and found right and faster
 COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU that has them
 log = logging.getLogger(__name__)
 
@@ -44,20 +38,13 @@ Call = Callable[[Motion, Any], Any]
 def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) -> Call:
     """Function that runs a task for all lanes of a chunk, by the chosen ``execution``: see `jaximpact.ensemble`.
 
-    On a device where it was never measured the kernel is taken after it agreed with XLA on the first chunk.
-
     Raises:
-        ValueError: ``execution`` is unknown, or is "kernel" where more than final states are kept.
+        ValueError: ``execution`` is unknown, or cannot take the problem here.
     """
     check_choice("execution", execution, EXECUTIONS)
     shares = devices(lanes.count)
     backend = jax.default_backend()
     xla = through_xla(task, program, lanes, shares)
-    if backend == "gpu":
-        xla = partial(_either, through_xla(task, for_gpu(program), lanes, shares), xla)
-    final = program.rows == 0 and program.function is None
-    if execution == "kernel" and not final:
-        raise ValueError("execution='kernel' keeps final states only: give save='final', or execution='xla'")
     if program.problem.listed:
         if execution in ("native", "kernel"):
             raise ValueError(f"execution={execution!r} takes no list of near pairs of bodies: give execution='xla'")
@@ -66,17 +53,11 @@ def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) ->
         return partial(_or_refuse, execution, as_native(task, program, lanes))
     if execution == "auto" and backend == "cpu" and shares == 1:
         return partial(_either, as_native(task, program, lanes), xla)
-    if execution == "xla" or not final or (execution == "auto" and backend != "gpu"):
-        return xla
     if execution == "kernel":
-        return partial(_or_refuse, execution, as_kernel(task, program, lanes, shares, sys.maxsize))
-    trusted = any(name in jax.devices()[0].device_kind for name in MEASURED)
-    return _Chooser(as_kernel(task, program, lanes, shares, kernel.MAX_OPS_TRITON), xla, trusted)
-
-
-def for_gpu(program: Program) -> Program:
-    """The program whose lanes take steps without branches, if it can; for values and for derivatives along one direction a lane."""
-    return program.replace(branch_free=not (program.reports_progress or program.problem.listed))
+        return partial(_or_refuse, execution, as_kernel(task, program, lanes, shares))
+    if execution == "xla" or backend != "gpu" or program.reports_progress:
+        return xla
+    return partial(_either, as_kernel(task, program, lanes, shares), xla)
 
 
 def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> Call:
@@ -95,17 +76,19 @@ def vmap_lanes(one: Callable[[Motion], Any], motion: Motion, axes: tuple, shares
     return _share_lanes(jax.vmap(one, in_axes=(in_axes,)), in_axes, shares)(motion)
 
 
-def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int, most: int) -> Call:
-    """Execution as one GPU kernel, with at most ``most`` operations per motion."""
-    program = program.replace(per_lane_branches=True)
-    return lambda motion, _: _kernel(task, program, motion, lanes.axes, shares, most)
+def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int) -> Call:
+    """Execution as one GPU kernel, in which each lane takes the branches it needs."""
+    if jax.default_backend() != "gpu":
+        raise ValueError("execution='kernel' needs a GPU, and there is none: give execution='auto'")
+    turns = RowRequest.of(program) if program.rows else ()
+    shape = without_rows(program)
+    return lambda motion, _: _kernel(shape, motion, turns, task=task, axes=lanes.axes, shares=shares)
 
 
-@partial(jax.jit, static_argnames=("task", "axes", "shares", "most"), compiler_options=COMPILE)
-def _kernel(task: Task, program: Program, motion: Motion, axes: tuple, shares: int, most: int) -> Any:
-    in_axes = Lanes(motion, axes, 0).in_axes
-    one = lambda motion: task(program, motion, None)
-    call = kernel.over_lanes(one, (in_axes,), most, interpret=jax.default_backend() == "cpu")
+@partial(jax.jit, static_argnames=("task", "axes", "shares"))
+def _kernel(program: Program, motion: Motion, turns: Any, task: Task, axes: tuple, shares: int) -> Any:
+    in_axes: Any = Lanes(motion, axes, 0).in_axes if axes else None
+    call = lambda motion: kernel.over_lanes(one_lane, (None, in_axes), turns, task=task)(program, motion)
     return _share_lanes(call, in_axes, shares)(motion)
 
 
@@ -175,9 +158,15 @@ def single_backend(
     """
     if xla is None:
         xla = lambda motion: one_lane(program.replace(length=int(motion.steps)), motion, task=task)
-    if execution == "xla" or jax.default_backend() != "cpu" or execution == "kernel" or program.problem.listed:
+    if execution == "xla" or program.problem.listed:
         return xla
     lanes = Lanes(Motion(*[None] * len(Motion._fields)), (), 1)
+    if jax.default_backend() == "gpu" and execution in ("auto", "kernel") and not program.reports_progress:
+        chosen = as_kernel(task, program, lanes, 1)
+        alone = lambda motion: jax.tree.map(lambda x: x[0], chosen(motion, None))
+        return partial(_or_refuse, execution, alone) if execution == "kernel" else partial(_either, alone, xla)
+    if jax.default_backend() != "cpu" or execution == "kernel":
+        return xla
     native = as_native(task, program, lanes)
 
     def through_native(motion: Motion) -> Any:
@@ -203,50 +192,9 @@ def _or_refuse(execution: str, call: Callable[..., Any], *operands: Any) -> Any:
 
 
 def _either(first: Callable[..., Any], xla: Callable[..., Any], *operands: Any) -> Any:
-    """Native execution, or steps without branches, if possible, else plain XLA; decided on the first chunk."""
+    """Native execution, or a kernel, if possible, else XLA; decided on the first chunk."""
     try:
         return first(*operands)
     except (Unsupported, ImportError) as error:
-        log.debug("as a plain batch of XLA: %s", error)
+        log.debug("through XLA: %s", error)
     return xla(*operands)
-
-
-class _Chooser:
-    """Chooses the GPU kernel if it compiles and agrees with XLA on the first chunk, else XLA."""
-
-    def __init__(self, as_kernel: Call, through_xla: Call, trusted: bool) -> None:
-        self.as_kernel, self.through_xla, self.trusted = as_kernel, through_xla, trusted
-        self.chosen: Call | None = None
-        self.lock = Lock()
-
-    def __call__(self, *operands: Any) -> Solution:
-        with self.lock:
-            if self.chosen is None:
-                return self.first(*operands)
-        return self.chosen(*operands)
-
-    def first(self, *operands: Any) -> Solution:
-        """Result of the first chunk."""
-        self.chosen = self.through_xla
-        try:
-            found = self.as_kernel(*operands)
-        except Exception as error:  # what is wrong with the problem, and not with the kernel, XLA meets again
-            log.debug("not as one kernel, but through XLA: %s", error)
-            return self.through_xla(*operands)
-        if not self.trusted:
-            reference = self.through_xla(*operands)
-            if not alike(found, reference):
-                remark(
-                    "the kernel of this GPU disagrees with XLA on the first chunk: all is computed by XLA", stacklevel=4
-                )
-                return reference
-        self.chosen = self.as_kernel
-        return found
-
-
-def alike(found: Solution, reference: Solution) -> bool:
-    """Whether at least nine of ten lanes agree; rounding may shift an impact to another step in a few."""
-    q, expected = np.asarray(found.q), np.asarray(reference.q)
-    near = np.abs(q - expected) <= np.sqrt(float(jnp.finfo(q.dtype).eps)) * np.max(np.abs(expected), axis=0)
-    same = near.all(axis=(1, 2)) & (np.asarray(found.status) == np.asarray(reference.status))
-    return bool(np.mean(same) >= 0.9)

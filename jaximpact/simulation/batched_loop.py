@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..compiler.gpu.branch_free import deduplicate_carry, run_segment
 from ..jaxtools.progress import XLA_REPORTS, report_fraction
 from ..mechanics.status import Status
 from ..results import Solution
@@ -58,8 +57,6 @@ class BatchedLoop:
         """Runs all steps, or ``length`` of them if the number is not static; steps beyond the motion's own do nothing."""
         program, motion_loop, steps = self.program, self.motion_loop, self.motion.steps
         first = jnp.asarray(1, jnp.int32)
-        if program.branch_free:
-            return self.branch_free(self.start_carry(begin), steps if length is None else length)
         forgetful, ragged = motion_loop.forgets(begin[1].q), length is not None
 
         def body(carry: Any, k: Array) -> tuple[Any, None]:
@@ -83,35 +80,6 @@ class BatchedLoop:
             scan = _scan_in_segments if program.sensitivity in ("corrected", "discrete") else _scan
             carry = scan(body, carry, numbers)
         return self.finish(carry)
-
-    def branch_free(self, carry: tuple, last: Any) -> Solution:
-        """Runs all steps in branch-free segments between two stability checks: see `compiler.gpu.branch_free`."""
-        motion_loop, steps = self.motion_loop, self.motion.steps
-        *begin, kept = carry
-        advance = lambda now: motion_loop.make_step(now, now[0].n + 1)
-        taken, whole = deduplicate_carry(advance, tuple(begin))
-
-        def turn(some: list) -> list:
-            now = whole(some)
-            live = (now[0].n < steps) & motion_loop.program.goes_on(now[1])
-            return [jnp.where(live, x, y) for x, y in zip(taken(advance(now)), some, strict=True)]
-
-        def keep(kept: Any, some: list) -> Any:
-            state, row, _ = whole(some)
-            return self.keeper.put(kept, state.n, row)
-
-        def body(now: tuple) -> tuple:
-            k, some, kept = now
-            before = whole(some)[0].n
-            some, kept = run_segment(turn, some, kept, keep, STABILITY_STEPS)
-            state, row, account = whole(some)
-            look = (state.n > before) & (state.n % STABILITY_STEPS == 0)
-            looked = jax.tree.map(partial(jnp.where, look), motion_loop.stable(state, account), account)
-            return k + STABILITY_STEPS, taken((state, row, looked)), kept
-
-        first = jnp.zeros((), jnp.int32)
-        _, some, kept = lax.while_loop(lambda now: now[0] < last, body, (first, taken(tuple(begin)), kept))
-        return self.finish((*whole(some), kept))
 
     def up_to(self, carry: tuple, last: Any) -> tuple[tuple, Array]:
         """Runs up to step ``last``, or until a neighbour list overflows: see `run_until_list_full`."""

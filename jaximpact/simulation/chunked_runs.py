@@ -57,19 +57,24 @@ def _span(lanes: Any) -> Any:
 
 
 def in_chunks(
-    program: Program, lanes: Lanes, call: Callable[[Motion, Any], Any], chunk: int | None = None, progress: Any = False
+    program: Program,
+    lanes: Lanes,
+    call: Callable[[Motion, Any], Any],
+    chunk: int | None = None,
+    progress: Any = False,
+    one: Motion | None = None,
 ) -> Any:
     """Runs ``call(motion, length)`` for every chunk and returns the results by lane, as numpy arrays.
 
     ``motion``: the numbers of a chunk; ``length``: its largest step count if lanes differ, else None. ``chunk``: number of lanes
-    computed at once, by default chosen so that all cores stay busy to the end.
+    computed at once, by default chosen so that all cores stay busy to the end. ``one``: a lane as the problem's functions take it, if others carry more.
     """
     count, ragged, shares = lanes.count, lanes.carries("steps"), devices(lanes.count)
     counts = lanes.motion.steps
     total = int(counts.sum()) if ragged else count * int(counts)
     threads = worker_count(total) if shares == 1 else 1
     if chunk is None:
-        most = shares * _automatic_chunk(program, lanes.first)
+        most = shares * _automatic_chunk(program, lanes.first if one is None else one)
         chunk = -(-count // (threads * -(-count // (threads * most))))
     chunks = divide(counts, chunk, shares) if ragged else split(count, chunk, shares)
     show = (sys.stderr.isatty() and len(chunks) > 1) if progress is None else progress

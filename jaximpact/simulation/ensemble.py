@@ -61,9 +61,8 @@ def ensemble(
         chunk: lanes computed at once; by default what keeps the saved rows of a chunk under 256 MB.
         progress: show a progress bar; by default on a terminal, for more than one chunk.
         execution: "xla", compiled by XLA as thousands of operations on all lanes, on every platform; "native", all steps of a
-            motion as one loop of native code on a CPU, and "kernel", in one kernel of an NVIDIA GPU, for save="final" (on a CPU
-            it is only imitated, slowly), both for small systems; "auto", native or the kernel where the problem and what is
-            saved allow it. Values are equal to rounding; ``iterations`` of "native" count those of
+            motion as one loop of native code on a CPU; "kernel", the same as one kernel of an NVIDIA GPU, a thread for each motion; both for systems of
+            middle size at most; "auto", native or the kernel where the problem and what is saved allow it. Values are equal to rounding; ``iterations`` of "native" count those of
             the steps in which a contact acts or might.
 
     Returns:

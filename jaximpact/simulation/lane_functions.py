@@ -14,12 +14,13 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.sharding import AbstractMesh
 
+from ..compiler.gpu import kernel
 from ..compiler.llvm import xla_ffi as foreign
 from ..compiler.scalar import Unsupported
 from ..jaxtools.derivative_rules import NO_DERIVATIVE
 from ..mechanics.motion import Motion
 from . import reverse_loop as backwards
-from .backends import Task, for_gpu, one_lane, without_rows
+from .backends import Task, one_lane, without_rows
 from .limits import MAX_SHARED_REVERSE_INPUTS
 from .program import Program
 from .reverse_loop import Parts
@@ -43,16 +44,20 @@ class LaneFunction(abc.ABC):
     def without_row_count(self) -> LaneFunction:
         """The function for any number of steps and rows, as native code takes them at run time."""
 
-    @abc.abstractmethod
-    def for_gpu(self) -> LaneFunction:
-        """The function in steps without branches."""
-
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
         """Name of the native FFI target; raises Unsupported if there is none."""
         without_row_count, turns = self.without_row_count(), turns_of(self, axes)
         return foreign.lane_target(
             _branching, members, axes, count, results, turns, self.before, function=without_row_count
         )
+
+    def in_kernel(self, operands: Sequence, axes: tuple, count: int | None) -> list:
+        """The function for all lanes in one kernel of a GPU; raises Unsupported if there is none."""
+        given, carried = turns_of(self, axes)(operands), [a is not None for a in axes]
+        _, found = kernel.run_lanes(_branching, operands, carried, given, function=self.without_row_count())
+        if count is None:
+            return [x[0] for x in found]
+        return found
 
 
 @dataclass(frozen=True)
@@ -82,10 +87,6 @@ class Value(LaneFunction):
         rows, every = min(program.rows, 1), program.every and 1
         program = program.replace(length=None, rows=rows, every=every)
         return replace(self, structure=jax.tree.structure((program, motion)))
-
-    def for_gpu(self) -> Value:
-        program, motion = self.unflatten([0] * self.structure.num_leaves)
-        return replace(self, structure=jax.tree.structure((for_gpu(program), motion)))
 
     def rows(self, leaves: Sequence) -> int:
         """Number of rows before the last."""
@@ -144,9 +145,6 @@ class Derivative(LaneFunction):
 
     def without_row_count(self) -> Derivative:
         return replace(self, function=self.function.without_row_count())
-
-    def for_gpu(self) -> Derivative:
-        return replace(self, function=self.function.for_gpu())
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
         """Shapes of the results in one lane, without tracing the derivative, which may be transposable only."""
@@ -214,6 +212,9 @@ class Cotangent(Derivative):
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
         """Shapes of the moved operands."""
         return [x for x, m in zip(members, self.moved, strict=False) if m]
+
+    def in_kernel(self, operands: Sequence, axes: tuple, count: int | None) -> list:
+        raise Unsupported("reverse mode in a kernel")
 
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
         """Name of the FFI target of the backward loop."""

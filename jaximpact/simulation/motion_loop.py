@@ -324,7 +324,7 @@ class MotionLoop:
             one = ~jnp.any(acting) if self.locates else True
             return as_status(loses_the_gap(problem, way, acting) & one, Status.GAP_UNRESOLVED)
 
-        if self.program.branch_free or self.program.per_lane_branches:
+        if self.program.per_lane_branches:
             return status(self.problem, way, acting)
         # a batch of XLA computes it only if one of its lanes may have it
         pending = may_tunnel(self.problem, way) | jnp.any(acting)

@@ -6,6 +6,7 @@ function as it stands. Reverse mode with few inputs takes the Jacobian in forwar
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -31,6 +32,7 @@ from .limits import (
 )
 from .program import Program
 
+log = logging.getLogger(__name__)
 LEAVES_OF_A_STATE = 8  # arrays of coordinates and contacts, about, that are kept of a step to walk back through
 motion_p = Primitive("motion")
 motion_p.multiple_results = True
@@ -58,7 +60,7 @@ _bound = jax.jit(
 def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> list:
     members = _of_one_lane(operands, axes)
     lead = () if count is None else (count,)
-    if jax.default_backend() == "cpu" and _is_native(function):
+    if _is_native(function):
         shapes = function.native_shapes(members, axes)
     else:
         shapes = jax.eval_shape(partial(vmapped, function=function, axes=axes, count=None), *members)
@@ -291,12 +293,13 @@ def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int |
 
 
 def _on_gpu(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
-    """Lowering for a GPU: many lanes take steps without branches."""
-    if count is not None and _is_native(function) and not isinstance(function, ForwardJacobian | Cotangent):
+    """Lowering to a kernel of a GPU, if possible."""
+    if _is_native(function) and not function.value.unflatten(operands)[0].problem.listed:
         try:
-            return _by_xla(ctx, *operands, function=function.for_gpu(), axes=axes, count=count)
-        except Unsupported:  # too large a derivative
-            pass
+            run = lambda *operands: function.in_kernel(operands, axes, count)
+            return mlir.lower_fun(run, multiple_results=True)(ctx, *operands)
+        except (Unsupported, ImportError, NotImplementedError) as error:
+            log.debug("through XLA: %s", error)
     return _by_xla(ctx, *operands, function=function, axes=axes, count=count)
 
 
@@ -310,7 +313,6 @@ for _primitive in (motion_p, motion_with_tangent_p):
     mlir.register_lowering(_primitive, _by_xla)
     mlir.register_lowering(_primitive, _natively, platform="cpu")
     mlir.register_lowering(_primitive, _on_gpu, platform="cuda")
-    mlir.register_lowering(_primitive, _on_gpu, platform="rocm")
 batching.primitive_batchers[motion_p] = partial(_motion_batching, motion_p)
 batching.primitive_batchers[motion_with_tangent_p] = _batch_with_tangent
 ad.primitive_jvps[motion_p] = _motion_jvp

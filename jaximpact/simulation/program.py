@@ -41,7 +41,6 @@ class Program:
         again: whether the derivative is differentiated, as far as that is known.
         length: the number of steps, where reverse mode must know it; None for one trace for any number.
         per_lane_branches: whether every lane takes branches of its own, as in native code and GPU kernels.
-        branch_free: whether XLA runs branch-free steps, as suits a GPU: see `compiler.gpu.branch_free`.
         reports_progress: whether the XLA program reports its progress.
         classes: those of the scheme and the solver, and of what they consist of.
     """
@@ -60,7 +59,6 @@ class Program:
     again: bool = field(default=False, metadata=static)
     length: int | None = field(default=None, metadata=static)
     per_lane_branches: bool = field(default=False, metadata=static)
-    branch_free: bool = field(default=False, metadata=static)
     reports_progress: bool = field(default=False, metadata=static)
     classes: tuple[type, ...] = field(default=(), metadata=static)
 

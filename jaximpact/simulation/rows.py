@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ..jaxtools.argument_checks import is_traced
 from ..mechanics.motion import Motion
 from .program import Program
 
@@ -70,12 +71,12 @@ class RowRequest(NamedTuple):
     @classmethod
     def of(cls, program: Program) -> RowRequest:
         """Requests for all rows of a program."""
-        times = np.asarray(program.times)
-        times = (
-            np.append(times, np.zeros(1, times.dtype))
-            if program.every is None
-            else np.zeros(program.rows + 1, times.dtype)
-        )
+        xp = jnp if is_traced(program.times) else np
+        times = xp.asarray(program.times)
+        if program.every is None:
+            times = xp.append(times, xp.zeros(1, times.dtype))
+        else:
+            times = xp.zeros(program.rows + 1, times.dtype)
         number = np.arange(len(times)) * (program.every or 0)
         return cls(number.astype(np.int32), times, np.arange(len(times)) == program.rows)
 

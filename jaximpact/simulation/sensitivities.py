@@ -293,7 +293,7 @@ def jacobians(
 
 
 def _lane_by_direction(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
-    """Whether each direction is a lane of its own: on a GPU, whose steps without branches know no batch within a lane; and where a program of all
+    """Whether each direction is a lane of its own: on a GPU, which has threads enough; and where a program of all
     directions at once is too large for native code, for the joints and their inverses in it."""
     if jax.default_backend() == "gpu":
         return not program.problem.listed
@@ -316,7 +316,7 @@ def _by_directions(
     motion = motion._replace(args=(motion.args, np.tile(np.arange(many, dtype=np.int32), count)))
     directions = Lanes.of(motion, lanes.marks._replace(args=(lanes.marks.args, 0)), count * many)
     call = batch_backend(Direction(task.wrt, task.output), program, directions, execution)
-    found, others = in_chunks(program, directions, call, chunk and chunk * many, progress)
+    found, others = in_chunks(program, directions, call, chunk and chunk * many, progress, lanes.first)
     inputs, of_inputs = jax.tree.flatten(unravel(flat))
     ends = np.cumsum([x.size for x in inputs])[:-1]
 

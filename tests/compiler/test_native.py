@@ -24,7 +24,7 @@ from jaximpact.compiler.llvm import elementwise as arithmetic
 from jaximpact.compiler.llvm import jit as native_compile
 from jaximpact.compiler.llvm import over_lanes
 from jaximpact.compiler.llvm.call import BoundCall, as_columns, compile_lanes
-from jaximpact.compiler.llvm.emitter import FUNCTION_NAME
+from jaximpact.compiler.llvm.lane_frames import FUNCTION_NAME
 from jaximpact.compiler.llvm.program_key import program_key
 from jaximpact.compiler.scalar import Unsupported
 from jaximpact.compiler.stream import stream

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-import jaximpact as ji
-from jaximpact.compiler.gpu.array_emitter import DEVICE_RULES
-from jaximpact.compiler.gpu.triton import over_lanes as on_gpu
 from jaximpact.compiler.limits import MAX_SCALARS
 from jaximpact.compiler.llvm import over_lanes
 from jaximpact.compiler.llvm.emitter import emit
@@ -16,8 +13,6 @@ from jaximpact.compiler.scalar import Unsupported
 from jaximpact.compiler.scalar.interpreter import program_inputs
 from jaximpact.jaxtools.outlined import outlined
 from jaximpact.mechanics.interval_bounds import Unbounded, bound_change, is_expensive
-from jaximpact.simulation.arguments import for_lanes
-from jaximpact.simulation.trajectory import trajectory
 
 
 def matrix(a, b):
@@ -363,39 +358,3 @@ def test_what_does_not_move_has_no_bound_and_what_has_no_rule_is_named():
     with pytest.raises(Unbounded, match="div"):
         bound_change(lambda x: 1 / x, x, x)
     assert is_expensive(linkage, x) and not is_expensive(lambda x: 2 - x, x)
-
-
-@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
-def test_sines_of_a_kernel(dtype):
-    """Of angles of every size, also near multiples of a quarter turn: to three ulp, and the C library is within one. Where
-    neighbours are more than half a radian apart they are no number."""
-    random, most = np.random.default_rng(7), 2.0 ** (np.finfo(dtype).nmant - 1)
-    spread = 10 ** random.uniform(-6, np.log10(most), 20_000) * random.choice([-1, 1], 20_000)
-    near = np.round(spread[np.abs(spread) < 1e4] / (np.pi / 2)) * (np.pi / 2)
-    angles = np.concatenate([spread, near]).astype(dtype)
-    angles = angles[np.abs(angles) <= most]
-    for name, exact in (("sin", np.sin), ("cos", np.cos)):
-        expected = exact(angles.astype(np.float64))
-        # one by one: a program of XLA may compute a number twice, rounded once so and once so, which one kernel does not
-        found = np.asarray(DEVICE_RULES[name](None, jnp.asarray(angles)))
-        assert found.dtype == dtype
-        assert np.max(np.abs(found - expected) / np.spacing(np.abs(expected).astype(dtype))) < 4
-        assert np.all(np.isnan(DEVICE_RULES[name](None, jnp.array([np.inf, np.nan, 8 * most], dtype))))
-
-
-def test_a_derivative_as_a_kernel():
-    """Of a ball across its impacts, beside `sensitivities`: of the same discrete motion, to round-off."""
-    ball = ji.Problem(lambda t, q, v, args: -9.81 + 0 * q, lambda t, q, args: q)
-    q0, v0 = np.linspace(0.4, 0.9, 5)[:, None], np.linspace(-2, 1, 5)[:, None]
-    program, lanes = for_lanes(ball, q0, v0, 0.0, 0.8, 0.01, 0.7, None, None, None, None, "final", None)
-    program = program.replace(per_lane_branches=True, sensitivity="corrected")
-
-    def change(motion):
-        end = lambda q: trajectory(program, motion._replace(q0=q)).q[-1]
-        return jax.jvp(end, (motion.q0,), (jnp.ones_like(motion.q0),))
-
-    end, tangent = jax.jit(on_gpu(change, (lanes.in_axes,), interpret=True))(lanes.motion)
-    expected = ji.sensitivities(ball, q0, v0, t1=0.8, h=0.01, e=0.7)
-    np.testing.assert_allclose(end, expected.value["q"], rtol=1e-12)
-    np.testing.assert_allclose(tangent, expected.jacobian["q"]["q0"][:, :, 0], rtol=1e-11)
-    assert np.ptp(tangent) > 0.1

@@ -368,29 +368,6 @@ MACHINE = """
         /*0070*/               @P1 BRA `(.L_x_1) ;
         /*0080*/                   EXIT ;
 """
-OPTIMISED = """
-HloModule jit_call, is_scheduled=true
-
-%body.1 (x: f64[8]) -> f64[8] {
-  %x = f64[8]{0} parameter(0)
-  %fusion.1 = f64[8]{0} fusion(%x), kind=kLoop, calls=%sum
-  %copy.1 = f64[8]{0} copy(%x)
-  ROOT %while.2 = f64[8]{0} while(%fusion.1), condition=%going.2, body=%body.2
-}
-
-%body.2 (y: f64[8]) -> f64[8] {
-  %y = f64[8]{0} parameter(0)
-  ROOT %fusion.2 = f64[8]{0} fusion(%y), kind=kLoop, calls=%sum
-}
-
-%going.2 (y: f64[8]) -> pred[] {
-  ROOT %fusion.3 = pred[] fusion(%y), kind=kInput, calls=%largest
-}
-
-ENTRY %main (q: f64[8]) -> f64[8] {
-  ROOT %while.1 = f64[8]{0} while(%q), condition=%going.2, body=%body.1, backend_config={"known_trip_count":{"n":"15"}}
-}
-"""
 
 
 @pytest.mark.parametrize(
@@ -404,9 +381,3 @@ ENTRY %main (q: f64[8]) -> f64[8] {
 )
 def test_what_a_step_takes_is_read_from_code(code, weigh, expected):
     assert without_device.step_of(without_device.blocks(code), weigh) == expected
-
-
-def test_what_a_step_launches_is_read_from_a_program():
-    step = without_device.launches(OPTIMISED)
-    assert (step.kernels, step.copies, without_device.predicates(step), step.fixed) == (1, 1, 1, True)
-    assert [(turn.kernels, turn.copies) for turn in step.inner] == [(2, 0)]  # with the one that looks whether to go on

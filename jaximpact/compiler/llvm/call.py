@@ -35,7 +35,7 @@ from ..scalar import Unsupported, carried_axes
 from ..scalar.cost import cost, count_entries
 from ..scalar.interpreter import program_inputs
 from .emitter import ProgramText, emit
-from .jit import MachineCode, host, load_or_emit
+from .jit import host, load_or_emit
 from .program_key import program_key
 
 _lock = Lock()
@@ -46,9 +46,9 @@ _by_call: WeakValueDictionary[Any, CompiledFunction] = WeakValueDictionary()
 
 
 class NativeProgram(NamedTuple):
-    """Machine code of a program, and the closed-over arrays that are its last inputs."""
+    """Code of a program, machine code or a GPU's kernel, and the closed-over arrays that are its last inputs."""
 
-    code: MachineCode
+    code: Any
     text: ProgramText
     constants: list[np.ndarray]
 
@@ -172,13 +172,16 @@ class BoundCall:
         self.call(*self.arguments, rows)
 
 
-def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> CompiledFunction:
+def compile_lanes(
+    one: Any, members: Sequence, carried: Sequence[bool], compiler: Callable | None = None, /, **static: Any
+) -> CompiledFunction:
     """Compiles a jitted function of one lane, or returns the earlier result for the same jaxpr.
 
     Args:
         one: the function, as `jax.jit` returns it.
         members: its operands in one lane, or their avals.
         carried: mask of the operands' leaves that differ between lanes.
+        compiler: makes the program of a closed jaxpr, from the mask and whether any leaf differs; None: for this processor.
         static: its static arguments.
 
     Raises:
@@ -188,11 +191,11 @@ def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static
     host()
     with _lock, without_collection():
         traced = one.trace(*members, **static)
-        closed, key = traced.jaxpr, tuple(carried)
+        closed, key = traced.jaxpr, (compiler, *carried)
         kept = _by_jaxpr.setdefault(closed, {})
         if key not in kept:
             try:
-                program = _compile(closed, carried, any(carried))
+                program = (compiler or _compile)(closed, carried, any(carried))
                 results = list(zip((v.aval for v in closed.jaxpr.outvars), program.text.rows, strict=True))
                 dtypes = [v.aval.dtype for v in closed.jaxpr.invars]
                 kept[key] = CompiledFunction(program, dtypes, results, jax.tree.structure(traced.out_info))

@@ -61,7 +61,7 @@ def _div(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 def _rem(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     x, y = values
     if x.is_float:
-        return w.op("frem", x, y)
+        return call_library(w, "fmod", x, y)
     zero = w.op("icmp eq", y, constant_like(y, 0), dtype=BOOL)
     if not x.is_signed:
         return w.select(zero, x, w.op("urem", x, w.select(zero, constant_like(y, 1), y)))
@@ -301,8 +301,8 @@ def call_library(w: Writer, name: str, *values: LaneValue) -> LaneValue:
     inputs = ", ".join([scalar] * len(values))
     w.declared[function] = f"declare {scalar} {function}({inputs}) memory(none) nounwind willreturn"
     given = ", ".join(w.typed_name(x) for x in values)
-    if not first.is_vector:
-        return w.emit_value(first.dtype, False, f"call {scalar} {function}({given})")
+    if not first.is_vector or w.width == 1:
+        return w.emit_value(first.dtype, first.is_vector, f"call {scalar} {function}({given})")
     vector = w.type_of(first)
     vector_function = (
         f"@lanes.{function[1:]}.{w.type_suffix(first)}"  # vectors of one register and of several have their own

@@ -25,12 +25,8 @@ from . import array_rules, arrays, packs, predicates
 from .arrays import LargeArray
 from .elementwise import RULES
 from .functions import Functions
-from .ir_writer import BOOL, INT, LONG, SELDOM, LaneValue, Writer, constant, join_lines
-
-FUNCTION_NAME = "motion"
-FUNCTION_PARAMETERS = (
-    "ptr noalias %entries, ptr noalias %results, ptr noalias %given, ptr noalias %work, i64 %lanes, i64 %rows"
-)
+from .ir_writer import BOOL, INT, LONG, SELDOM, LaneValue, Writer, constant
+from .lane_frames import ThreadGrid, VectorLoop
 
 
 class ProgramText(NamedTuple):
@@ -75,15 +71,18 @@ class LLVMEmitter:
 
     has_memory = True
 
-    def __init__(self, width: int, register: int, fused: bool, max_scalars: int, pack: int = 1) -> None:
+    def __init__(
+        self, width: int, register: int, fused: bool, max_scalars: int, pack: int = 1, threads: bool = False
+    ) -> None:
         # vectors are those of lanes, or, of a single lane, packs of entries
         self.w, self.pack = Writer(max(width, pack), fused, pack > 1), pack
         self.register, self.max_scalars = register, max_scalars  # lanes of one register
+        self.threads = threads
         self.functions, self.sparse = Functions(self), False
         self.live: LaneValue | None = None  # mask of the lanes that are no padding; None: a vector is one register
         self.empty_rows: list[Value] = []  # rows of streams without entries, which no `StreamEntry` marks as rows
         # a single motion counts the iterations of its outermost loop in memory, for a progress bar in another thread
-        self.counter = self.w.reserve(1, LONG, False) if width == 1 else None
+        self.counter = self.w.reserve(1, LONG, False) if width == 1 and not threads else None
 
     def is_empty_row(self, x: Value) -> bool:
         return any(x is y for y in self.empty_rows)
@@ -193,7 +192,7 @@ class LLVMEmitter:
             w.begin_block(head)
             phis = [w.phi(x.dtype, x.is_vector, [(x, before)]) for x in scalars]
             carry = self.unflatten(start, phis)
-            more = self.as_value(continues(carry))
+            more = w.as_scalar(self.as_value(continues(carry)))
             if more.is_vector:
                 more = w.conjunction(more, w.active)
                 # padding selects no branch, and would wait for what only a branch brings about
@@ -242,7 +241,7 @@ class LLVMEmitter:
             self.store_large(results, found, None)
             now = self.flatten(found, varies)
         for i in order:
-            selected = self.selects_branch(which, i, last)
+            selected = w.as_scalar(self.selects_branch(which, i, last))
             before, inside, after = w.block, w.fresh_name("inside"), w.fresh_name("outside")
             by_register = selected.is_vector and w.width > self.register
             by_register = by_register and not any(isinstance(x, LargeArray) for x in (*operands, *results))
@@ -342,6 +341,8 @@ class LLVMEmitter:
         Where in the results a row is stored is known only when the program returns it: the store is then written into the body.
         """
         w, jaxpr, carried = self.w, eqn.params["jaxpr"], eqn.params["carried"]
+        if self.threads and eqn.params["by_row"]:
+            raise Unsupported("rows that lie one after the other, in a kernel")
         constants, start = inputs[: len(jaxpr.constvars)], inputs[len(jaxpr.constvars) :]
         flags = [False, *varying_outvars(eqn, [self.varies(x) for x in inputs])[:carried]]
         given = [(load_pointer(w, "given", i), v.aval) for i, v in enumerate(jaxpr.invars[carried:])]
@@ -379,12 +380,14 @@ def emit(
     register: int | None = None,
     max_scalars: int = MAX_SCALARS,
     pack: int = 1,
+    threads: bool = False,
 ) -> ProgramText:
     """Emits the program of a closed jaxpr of one lane, for vectors of ``width`` lanes, as a function with the C signature
 
         void motion(void** entries, void** results, void** given, void* work, int64_t lanes, int64_t rows)
 
-    where ``given`` are the sequences of a `stream`, one entry per iteration, and ``work`` is scratch memory.
+    where ``given`` are the sequences of a `stream`, one entry per iteration, and ``work`` is scratch memory. For ``threads`` it is a kernel of
+    a GPU, a thread for each lane, which has the tables by value and its own scratch memory.
 
     Args:
         closed: the jaxpr. What it closes over is a constant of the program unless it is among ``variables``.
@@ -394,15 +397,13 @@ def emit(
         fused: whether the processor has fused multiply-add.
         max_scalars: entries of the largest array that is taken apart into scalars.
         pack: of a single lane, how many entries of an array are computed side by side.
+        threads: whether lanes are threads of a GPU, with vectors of one lane.
     """
-    e = LLVMEmitter(width, register or width, fused, max_scalars, pack)
+    e = LLVMEmitter(width, register or width, fused, max_scalars, pack, threads)
     w, jaxpr, machine = e.w, closed.jaxpr, ScalarInterpreter(e)
     e.functions.read(closed)
     e.sparse = contains_primitive(closed, "semidefinite_inverse")  # of joints
-    w.emit(f"%above = add i64 %lanes, {width - 1}")
-    w.emit(f"%blocks = udiv i64 %above, {width}")
-    w.emit(f"%row = mul i64 %blocks, {width}")
-    # `%row`, the padded number of lanes, is the length of an entry's row in memory; `%lane` the first lane of the vector
+    frame = ThreadGrid(w) if threads else VectorLoop(w, width)
     sources = [
         arrays.ProgramInput(load_pointer(w, "entries", i), v.aval, x)
         for i, (v, x) in enumerate(zip(variables, varies, strict=True))
@@ -410,10 +411,7 @@ def emit(
     # inputs shared by all lanes are read before the loop over vectors
     shared = {id(s): arrays.read_input(e, s) for s in sources if not s.is_vector}
     targets = [load_pointer(w, "results", i) for i in range(len(jaxpr.outvars))]
-    w.jump("block")
-    w.begin_block("block")
-    number = w.phi(LONG, False, [(constant(0, LONG), "entry")])
-    w.emit(f"%lane = mul i64 {number.name}, {width}")
+    frame.begin()
     if width > e.register:  # the padding of the last vector selects no branch
         indices = w.lane_indices(LaneValue("%lane", LONG, False))
         e.live = w.op("icmp slt", indices, LaneValue("%lanes", LONG, False), dtype=BOOL)
@@ -425,22 +423,8 @@ def emit(
         _store_result(e, target, arrays.scalars_if_small(e, x)) or e.is_empty_row(x)
         for target, x in zip(targets, found, strict=True)
     ]
-    w.emit(f"%next = add i64 {number.name}, 1")
-    w.emit("%more = icmp slt i64 %next, %blocks")
-    w.close_loop([number], [LaneValue("%next", LONG, False)])
-    w.emit("br i1 %more, label %block, label %done")
-    w.begin_block("done")
-    w.emit("ret void")
-    return ProgramText(_module_text(w), width, rows, w.scratch_bytes)
-
-
-def _module_text(w: Writer) -> str:
-    """IR of a module: the function `FUNCTION_NAME` with the writer's lines, and what it calls."""
-    body = join_lines([*w.entry_lines, *w.lines])
-    others = "\n".join(w.declared.values())
-    # spilled vectors lie on the stack: aligned to a cache line, none of them crosses two
-    opening = f"define void @{FUNCTION_NAME}({FUNCTION_PARAMETERS}) nounwind alignstack(64) {{"
-    return f"{opening}\nentry:\n{body}\n}}\n{others}\n"
+    frame.end()
+    return ProgramText(frame.module(len(variables), len(targets)), width, rows, w.scratch_bytes)
 
 
 def value_key(x: Value) -> Any:

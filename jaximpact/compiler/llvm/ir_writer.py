@@ -142,7 +142,9 @@ class Writer:
         self._count = 0
 
     def llvm_type(self, dtype: Any, is_vector: bool) -> str:
-        return f"<{self.width} x {llvm_scalar_type(dtype)}>" if is_vector else llvm_scalar_type(dtype)
+        return (
+            f"<{self.width} x {llvm_scalar_type(dtype)}>" if is_vector and self.width > 1 else llvm_scalar_type(dtype)
+        )
 
     def type_of(self, x: LaneValue) -> str:
         """LLVM type of a value."""
@@ -265,14 +267,14 @@ class Writer:
     def type_suffix(self, x: LaneValue) -> str:
         """Type of a value as it stands in names of intrinsics: "v4f64"."""
         short = {"double": "f64", "float": "f32"}.get(llvm_scalar_type(x.dtype), llvm_scalar_type(x.dtype))
-        return f"v{self.width}{short}" if x.is_vector else short
+        return f"v{self.width}{short}" if x.is_vector and self.width > 1 else short
 
     # scalars and vectors
 
     def as_vector(self, x: LaneValue) -> LaneValue:
         """The value as a vector: a scalar is broadcast."""
-        if x.is_vector:
-            return x
+        if x.is_vector or self.width == 1:
+            return LaneValue(x.name, x.dtype, True)
         if not x.name.startswith("%"):
             return LaneValue(f"splat ({llvm_scalar_type(x.dtype)} {x.name})", x.dtype, True)
         vector = self.llvm_type(x.dtype, True)
@@ -283,12 +285,20 @@ class Writer:
             f"shufflevector {vector} {first.name}, {vector} poison, <{self.width} x i32> zeroinitializer",
         )
 
+    def as_scalar(self, x: LaneValue) -> LaneValue:
+        """The value as a scalar, where vectors have a single lane."""
+        return LaneValue(x.name, x.dtype, False) if self.width == 1 else x
+
     def extract_lane(self, x: LaneValue, i: int) -> LaneValue:
         """Element of lane i of a vector; a scalar itself."""
-        return self.emit_value(x.dtype, False, f"extractelement {self.typed_name(x)}, i64 {i}") if x.is_vector else x
+        if x.is_vector and self.width > 1:
+            return self.emit_value(x.dtype, False, f"extractelement {self.typed_name(x)}, i64 {i}")
+        return self.as_scalar(x)
 
     def from_lanes(self, lanes: Sequence[LaneValue]) -> LaneValue:
         """Vector of one scalar per lane."""
+        if self.width == 1:
+            return self.as_vector(lanes[0])
         kind_, found = self.llvm_type(lanes[0].dtype, True), "poison"
         for i, x in enumerate(lanes):
             now = self.emit_value(x.dtype, True, f"insertelement {kind_} {found}, {self.typed_name(x)}, i64 {i}")
@@ -297,6 +307,8 @@ class Writer:
 
     def lane_indices(self, first: LaneValue) -> LaneValue:
         """Vector first, first + 1, ... over the lanes."""
+        if self.width == 1:
+            return self.as_vector(first)
         steps = ", ".join(f"{llvm_scalar_type(first.dtype)} {i}" for i in range(self.width))
         return self.op("add", first, LaneValue(f"<{steps}>", first.dtype, True))
 
@@ -314,8 +326,8 @@ class Writer:
         return self._reduce_lanes("and", x)
 
     def _reduce_lanes(self, name: str, x: LaneValue) -> LaneValue:
-        if not x.is_vector:
-            return x
+        if not x.is_vector or self.width == 1:
+            return self.as_scalar(x)
         function = f"@llvm.vector.reduce.{name}.v{self.width}i1"
         self.declared[function] = f"declare i1 {function}({self.type_of(x)})"
         return self.emit_value(BOOL, False, f"call i1 {function}({self.typed_name(x)})")
@@ -342,6 +354,8 @@ class Writer:
 
     def gather(self, pointer: str, dtype: Any, places: LaneValue) -> LaneValue:
         """Vector of the entries of an array at the given places, all of which exist; of numbers of 4 or 8 bytes."""
+        if self.width == 1:
+            return self.load(self.address(pointer, dtype, is_vector=False, place=places), dtype, True)
         kind, vector = llvm_scalar_type(dtype), self.llvm_type(dtype, True)
         addresses = "%" + self.fresh_name("p")
         self.emit(f"{addresses} = getelementptr {kind}, ptr {pointer}, {self.typed_name(places)}")

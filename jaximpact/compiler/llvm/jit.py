@@ -20,7 +20,8 @@ from .. import disk_cache as cache
 from ..limits import MAX_LOADED_PROGRAMS
 from ..scalar import Unsupported
 from .elementwise import LIBRARY
-from .emitter import FUNCTION_NAME, ProgramText
+from .emitter import ProgramText
+from .lane_frames import FUNCTION_NAME
 
 SYMBOL_TABLE = 2  # section type of symbol tables in ELF files (SHT_SYMTAB)
 LAYOUT = "what is known of the code, a line; the code"  # of cached files; part of their keys, since older versions had another layout

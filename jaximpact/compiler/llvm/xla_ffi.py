@@ -24,14 +24,14 @@ from ...jaxtools.operating_system import core_count
 from ...version import __version__ as version
 from ..limits import MAX_STACK_BYTES, MIN_LANES_FOR_THREADS
 from .call import NativeProgram, compile_lanes
-from .emitter import FUNCTION_NAME
 from .jit import load_module
+from .lane_frames import FUNCTION_NAME
 
 # offsets in bytes in structures of the C interface
-EXTENSION, API, ARGUMENTS, RESULTS = 8, 16, 72, 112  # XLA_FFI_CallFrame
+EXTENSION, API, CONTEXT, ARGUMENTS, RESULTS = 8, 16, 24, 72, 112  # XLA_FFI_CallFrame
 DATA = 24  # XLA_FFI_Buffer
 METADATA, VERSION, TRAITS = 24, 24, 32  # the extension by which XLA asks for the handler's version
-OWN_VERSION, NEW_ERROR = 32, 48  # XLA_FFI_Api
+OWN_VERSION, NEW_ERROR, GET_STREAM = 32, 48, 80  # XLA_FFI_Api
 INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
 STABLE_PREFIX = "jaximpact_fixed_"  # names of targets that every process knows begin so
 _target_numbers = numbers_from()
@@ -115,17 +115,34 @@ def register_target(
     if key in _targets:
         return _targets[key]
     call = make()
-    handler = _HandlerType(_make_handler(call, shapes, outputs))
-    return _register_handler(key, ctypes.cast(handler, ctypes.c_void_p).value or 0, handler, call, lasts=lasts)
+
+    def run(frame: int) -> None:
+        call(
+            _buffer_arrays(_read_pointer(frame + ARGUMENTS), shapes),
+            _buffer_arrays(_read_pointer(frame + RESULTS), outputs),
+        )
+
+    return register_frame_handler(key, run, "cpu", call, lasts=lasts)
 
 
-def _register_handler(key: Any, address: int, *parts: Any, lasts: bool = False) -> str:
+def register_frame_handler(
+    key: Any, run: Callable[[int], None], platform: str, *parts: Any, lasts: bool = False
+) -> str:
+    """Name of the FFI target for ``key``, registered at the first call: it runs ``run(frame)`` with the address of XLA's call frame."""
+    if key in _targets:
+        return _targets[key]
+    handler = _HandlerType(_make_handler(run))
+    address = ctypes.cast(handler, ctypes.c_void_p).value or 0
+    return _register_handler(key, address, handler, *parts, lasts=lasts, platform=platform)
+
+
+def _register_handler(key: Any, address: int, *parts: Any, lasts: bool = False, platform: str = "cpu") -> str:
     """Registers the handler at an address, and returns its name; ``parts`` are kept alive with it."""
     name = f"jaximpact_{os.getpid()}_{next(_target_numbers)}"
     if lasts:
         name = STABLE_PREFIX + hashlib.sha256(repr((version, key)).encode()).hexdigest()[:32]
     _handlers.append((key, *parts))
-    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(address), platform=platform, api_version=1)
     _targets[key] = name
     return name
 
@@ -217,8 +234,8 @@ def _make_error(api: int, text: str) -> int | None:
     )
 
 
-def _make_handler(call: Callable, shapes: Sequence, outputs: Sequence) -> Callable[[int], int | None]:
-    """Python handler of XLA's calls: answers the question for its version, else runs ``call``; an exception becomes XLA's error."""
+def _make_handler(run: Callable[[int], None]) -> Callable[[int], int | None]:
+    """Python handler of XLA's calls: answers the question for its version, else runs ``run``; an exception becomes XLA's error."""
 
     def handler(frame: int) -> int | None:
         api, extension = _read_pointer(frame + API), _read_pointer(frame + EXTENSION)
@@ -228,12 +245,37 @@ def _make_handler(call: Callable, shapes: Sequence, outputs: Sequence) -> Callab
                 ctypes.memmove(about + VERSION, api + OWN_VERSION, 8)
                 ctypes.c_uint32.from_address(about + TRAITS).value = 0
             else:
-                call(
-                    _buffer_arrays(_read_pointer(frame + ARGUMENTS), shapes),
-                    _buffer_arrays(_read_pointer(frame + RESULTS), outputs),
-                )
+                run(frame)
         except BaseException as error:
             return _make_error(api, f"{type(error).__name__}: {error}")
         return None
 
     return handler
+
+
+def buffer_addresses(frame: int, inputs: int, results: int) -> tuple[list[int], list[int]]:
+    """Addresses of the operands and results of a call."""
+    found = []
+    for where, count in ((ARGUMENTS, inputs), (RESULTS, results)):
+        table = _read_pointer(frame + where)
+        found.append([_read_pointer(_read_pointer(table + 8 * i) + DATA) for i in range(count)])
+    return found[0], found[1]
+
+
+class _GetStream(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+    )
+
+
+def stream_of(frame: int) -> int:
+    """The GPU's stream of a call."""
+    arguments = _GetStream(ctypes.sizeof(_GetStream), None, _read_pointer(frame + CONTEXT), None)
+    api = _read_pointer(frame + API)
+    call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_read_pointer(api + GET_STREAM))
+    if call(ctypes.addressof(arguments)):
+        raise RuntimeError("XLA has no stream for a kernel")
+    return arguments.stream or 0
