@@ -15,7 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..limits import LONG_PROGRAM_OPS, MAX_LOCAL_BYTES, MAX_OPS_KERNEL, MAX_SCALARS, MAX_SCALARS_IN_LONG_PROGRAMS, THREADS_OF_A_BLOCK
+from ..limits import (
+    LONG_PROGRAM_OPS,
+    MAX_LOCAL_BYTES,
+    MAX_OPS_KERNEL,
+    MAX_SCALARS,
+    MAX_SCALARS_IN_LONG_PROGRAMS,
+    THREADS_OF_A_BLOCK,
+)
 from ..llvm.call import CompiledFunction, NativeProgram, compile_lanes
 from ..llvm.emitter import ProgramText, emit
 from ..llvm.lane_frames import FUNCTION_NAME, MAX_GIVEN

@@ -69,8 +69,6 @@ class StreamEntry:
 class LLVMEmitter:
     """Emitter of LLVM IR: see `scalar.values.Emitter`."""
 
-    has_memory = True
-
     def __init__(
         self, width: int, register: int, fused: bool, max_scalars: int, pack: int = 1, threads: bool = False
     ) -> None:

@@ -113,10 +113,10 @@ class ScalarInterpreter:
     def prefers_memory(self, name: str, inputs: list[Value]) -> bool:
         """Whether an entry at a variable index is better looked up in memory than selected among all entries, or an axis sorted there."""
         if name == "sort":
-            return self.emitter.has_memory and len(inputs[0].shape) == 1 and inputs[0].size > MAX_SORTED_SCALARS
+            return len(inputs[0].shape) == 1 and inputs[0].size > MAX_SORTED_SCALARS
         places = inputs[1:] if name in ("gather", "dynamic_slice") else inputs[2:] if "slice" in name else inputs[1:2]
         most = MAX_SELECTED_ENTRIES if self.emitter.pack == 1 else MAX_SELECTED_ENTRIES_OF_A_LANE
-        return self.emitter.has_memory and inputs[0].size > most and not all(map(all_constant, places))
+        return inputs[0].size > most and not all(map(all_constant, places))
 
     def is_sparse(self, eqn: Any, inputs: list[Value]) -> bool:
         """Whether a product of small matrices has few terms, zeros left out."""

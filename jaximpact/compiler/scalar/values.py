@@ -18,7 +18,6 @@ class Unsupported(Exception):
 class Emitter(Protocol):
     """Interface of an emitter of instructions; its scalars have a ``dtype``, and are shared by all lanes or vary between lanes."""
 
-    has_memory: bool  # whether it can hold large arrays in memory
     pack: int  # entries of an array that it computes side by side in one instruction; 1: one by one
     max_scalars: int  # entries of the largest array that is taken apart into scalars
     sparse: bool  # whether matrices are mostly zeros, so that products are counted without them
@@ -108,11 +107,6 @@ def split_constant(x: Any) -> np.ndarray:
     """A constant array as an object array of its entries."""
     x = np.asarray(x)
     return object_array(x.shape, x.ravel())
-
-
-def join_constants(x: np.ndarray, dtype: Any) -> np.ndarray:
-    """Inverse of `split_constant`: an object array of constants as an array of the given dtype."""
-    return np.array(list(x.flat), dtype).reshape(x.shape)
 
 
 def carried_axes(axes: Any, operands: Any) -> Any:
