@@ -1,4 +1,4 @@
-"""Steps of one motion: the start, a step with or without contact, and the loop for one lane."""
+"""Steps of one motion: the start, a step with or without contact, and what a row holds; loops are in `lane_loop` and `batched_loop`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..bodies.listing import Listing
-from ..compiler.stream import stream
 from ..jaxtools.batched_branch import run_where_pending
 from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_derivative
 from ..jaxtools.jacobians import SMALL
-from ..jaxtools.loops import while_loop
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
 from ..mechanics.jumps import across_jumps, steep_status
@@ -33,9 +31,8 @@ from ..mechanics.status import DERIVATIVES, Status, as_status
 from ..mechanics.tunnelling import Way, looks_for_tunnelling, loses_the_gap, may_tunnel
 from ..results import LocatedImpacts, Solution
 from .account import Account
-from .limits import STABILITY_STEPS
 from .program import Program
-from .rows import Row, RowRequest, step_at_or_after
+from .rows import Row
 
 ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
 
@@ -451,80 +448,6 @@ class MotionLoop:
         mass = self.problem.mass
         mass = shape_of_result(as_array, mass, q, self.moving.args) if callable(mass) else mass
         return mass is not None and jnp.ndim(mass) > 1
-
-    # every lane steps by itself
-
-    def run_per_lane(self, carry: Any) -> Solution:
-        """Runs the loop with real branches in each lane, for native code and GPU kernels; rows are streamed out."""
-        if self.program.rows:
-            each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, carry[1].q.dtype, bool))
-            return self.solution_from(*stream(self.next_row, carry, RowRequest._make(each)))
-        return self.at_end(self.step_to(self.moving.steps, carry))
-
-    def at_end(self, carry: Any) -> Solution:
-        """Solution that holds the last row alone."""
-        rows = self.row_at(carry, self.moving.steps, None)
-        return self.solution_from(carry, jax.tree.map(lambda x: x[None], rows))
-
-    def solution_from(self, carry: Any, rows: Any) -> Solution:
-        """The solution from the last carry and the rows."""
-        program, (state, row, account) = self.program, carry
-        account = self.close_account(state, row, account)
-        if program.function is None:
-            return self.solution(state, row, rows, None, account)
-        (t, values), final = rows, self.last(row)
-        energy = self.energy(self.moving.t1, final)
-        one = jax.tree.map(lambda x: x[None], (*final[:4], energy, final.joint_impulse, final.friction_impulse))
-        return self.solution(state, row, (t, *one), values, account)
-
-    def next_row(self, carry: Any, turn: RowRequest) -> tuple[Any, Any]:
-        """Runs to the next saved row, and returns it."""
-        motion = self.moving
-        of_time = self.program.every is None
-        number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number
-        target = jnp.where(turn.last, motion.steps, number)
-        carry = self.step_to(target, carry)
-        return carry, self.row_at(carry, target, turn)
-
-    def step_to(self, target: Array, carry: Any) -> Any:
-        """Runs up to step ``target``."""
-        return while_loop(_is_before, _step_of, (self.program, self.moving, target), carry)
-
-    def row_at(self, carry: Any, target: Array, turn: RowRequest | None) -> Any:
-        """Content of a requested row: time, state and energy, or the saved value."""
-        program, motion, row = self.program, self.moving, carry[1]
-        if program.every is not None or program.rows == 0:
-            row = row._replace(before=None)
-        t, clock = motion.t1, self.ended.time(target)
-        if turn is not None:
-            t = jnp.where(turn.last, t, turn.time if program.every is None else motion.time(target))
-            clock = jnp.where(turn.last, clock, motion.time(target))
-        row = self.in_time(t, row, clock - t)
-        if program.function is not None:
-            return row.time(t), self.value(t, row)
-        return (row.time(t), *row[:4], self.energy(t, row), row.joint_impulse, row.friction_impulse)
-
-    def advance(self, carry: Any) -> Any:
-        """One step of one lane, traced once for all executions and derivatives."""
-        return _step_once(self.program, self.moving, carry)
-
-
-def _is_before(constants: tuple, carry: Any) -> Array:
-    """Whether a carry is before the step of its loop's ``constants`` (program, motion, step), and the motion has not ended."""
-    program, _, step = constants
-    return (carry[0].n < step) & program.goes_on(carry[1])
-
-
-def _step_of(constants: tuple, carry: Any) -> Any:
-    return _step_once(*constants[:2], carry)
-
-
-@jax.jit
-def _step_once(program: Program, motion: Motion, carry: Any) -> Any:
-    loop, k = MotionLoop(program, motion), carry[0].n + 1
-    state, row, account = loop.make_step(carry, k)
-    look = state.n.astype(jnp.uint32) % STABILITY_STEPS == 0
-    return state, row, lax.cond(look, loop.stable, lambda _, account: account, state, account)
 
 
 def needs_contact_step(state: Any, info: Info) -> Array:

@@ -28,6 +28,7 @@ from ..jaxtools.operating_system import core_count
 from ..jaxtools.trace_context import without_collection
 from .account import Account
 from .backends import without_rows
+from .lane_loop import LaneLoop
 from .limits import MAX_REVERSE_INPUTS, MAX_SPARE_BYTES, MAX_STATE_BYTES, MIN_REVERSE_LANES_FOR_THREADS
 from .motion_loop import MotionLoop
 from .rows import Row, RowRequest, step_at_or_after
@@ -69,29 +70,29 @@ class Parts:
         told = any(name in Account._fields for name in names)
         return cls(structure, moved, used, tuple(name in of_rows for name in names), told)
 
-    def course(self, leaves: Sequence) -> tuple[MotionLoop, Any]:
-        """The `MotionLoop` and the motion, from the leaves."""
+    def loop(self, leaves: Sequence) -> tuple[LaneLoop, Any]:
+        """The loop of one lane and the motion, from the leaves."""
         program, motion = jax.tree.unflatten(self.structure, leaves)
-        return MotionLoop(without_rows(program), motion), motion
+        return LaneLoop(MotionLoop(without_rows(program), motion)), motion
 
     def start(self, leaves: Sequence) -> tuple:
-        course, motion = self.course(leaves)
-        return course.begin(motion)
+        loop, motion = self.loop(leaves)
+        return loop.motion_loop.begin(motion)
 
     def step(self, leaves: Sequence, carry: Any) -> Any:
-        return self.course(leaves)[0].advance(carry)
+        return self.loop(leaves)[0].advance(carry)
 
     def row(self, leaves: Sequence, turn: RowRequest, carry: Any) -> list:
         """The used leaves of a solution that consists of one row."""
-        course, _ = self.course(leaves)
-        found = jax.tree.leaves(course.solution_from(carry, course.row_at(carry, carry[0].n, turn)))
+        loop, _ = self.loop(leaves)
+        found = jax.tree.leaves(loop.solution_from(carry, loop.row_at(carry, carry[0].n, turn)))
         return [x for x, u in zip(found, self.used, strict=True) if u]
 
     def states(self, kept: tuple[bool, ...], leaves: Sequence) -> tuple:
         """Forward pass: the carry after the last step, and a stream of the leaves ``kept`` of the carries before each step."""
-        course, motion = self.course(leaves)
+        loop, motion = self.loop(leaves)
         step = lambda carry, _: (self.step(leaves, carry), list(compress(jax.tree.leaves(carry), kept)))
-        return stream(step, course.begin(motion), (), by_row=True)
+        return stream(step, loop.motion_loop.begin(motion), (), by_row=True)
 
     def reals(self, carry: Any) -> list:
         """Leaves of the carry that are differentiated."""

@@ -16,6 +16,7 @@ from ..mechanics.status import Status
 from ..results import LocatedImpacts, Solution
 from .account import Account
 from .batched_loop import BatchedLoop
+from .lane_loop import LaneLoop
 from .motion_loop import MotionLoop
 from .program import Program
 
@@ -24,7 +25,7 @@ def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution
     """Computes a motion; ``length`` steps are executed, by default its own number, and steps beyond that do nothing."""
     loop = MotionLoop(program, motion)
     carry = loop.begin(motion)
-    return loop.run_per_lane(carry) if program.per_lane_branches else BatchedLoop(loop).whole(carry, length)
+    return LaneLoop(loop).whole(carry) if program.per_lane_branches else BatchedLoop(loop).whole(carry, length)
 
 
 def run_until_list_full(program: Program, motion: Motion, carry: Any = None) -> tuple[Solution, Any, Array]:

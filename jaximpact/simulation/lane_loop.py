@@ -1,0 +1,97 @@
+"""Loop over steps in which every lane steps by itself, with branches of its own: for native code of CPUs and GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..compiler.stream import stream
+from ..jaxtools.loops import while_loop
+from ..mechanics.motion import Motion
+from ..results import Solution
+from .limits import STABILITY_STEPS
+from .motion_loop import MotionLoop
+from .program import Program
+from .rows import RowRequest, step_at_or_after
+
+
+class LaneLoop:
+    """Loop of a `MotionLoop` whose carry is (state, row, account)."""
+
+    def __init__(self, motion_loop: MotionLoop) -> None:
+        self.motion_loop, self.program, self.motion = motion_loop, motion_loop.program, motion_loop.moving
+
+    def whole(self, carry: Any) -> Solution:
+        """Runs all steps; rows are streamed out."""
+        if self.program.rows:
+            each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, carry[1].q.dtype, bool))
+            return self.solution_from(*stream(self.next_row, carry, RowRequest._make(each)))
+        return self.at_end(self.step_to(self.motion.steps, carry))
+
+    def at_end(self, carry: Any) -> Solution:
+        """Solution that holds the last row alone."""
+        rows = self.row_at(carry, self.motion.steps, None)
+        return self.solution_from(carry, jax.tree.map(lambda x: x[None], rows))
+
+    def solution_from(self, carry: Any, rows: Any) -> Solution:
+        """The solution from the last carry and the rows."""
+        program, (state, row, account) = self.program, carry
+        account = self.motion_loop.close_account(state, row, account)
+        if program.function is None:
+            return self.motion_loop.solution(state, row, rows, None, account)
+        (t, values), final = rows, self.motion_loop.last(row)
+        energy = self.motion_loop.energy(self.motion.t1, final)
+        one = jax.tree.map(lambda x: x[None], (*final[:4], energy, final.joint_impulse, final.friction_impulse))
+        return self.motion_loop.solution(state, row, (t, *one), values, account)
+
+    def next_row(self, carry: Any, turn: RowRequest) -> tuple[Any, Any]:
+        """Runs to the next saved row, and returns it."""
+        motion = self.motion
+        of_time = self.program.every is None
+        number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number
+        target = jnp.where(turn.last, motion.steps, number)
+        carry = self.step_to(target, carry)
+        return carry, self.row_at(carry, target, turn)
+
+    def step_to(self, target: Array, carry: Any) -> Any:
+        """Runs up to step ``target``."""
+        return while_loop(_is_before, _step_of, (self.program, self.motion, target), carry)
+
+    def row_at(self, carry: Any, target: Array, turn: RowRequest | None) -> Any:
+        """Content of a requested row: time, state and energy, or the saved value."""
+        program, motion, row = self.program, self.motion, carry[1]
+        if program.every is not None or program.rows == 0:
+            row = row._replace(before=None)
+        t, clock = motion.t1, self.motion_loop.ended.time(target)
+        if turn is not None:
+            t = jnp.where(turn.last, t, turn.time if program.every is None else motion.time(target))
+            clock = jnp.where(turn.last, clock, motion.time(target))
+        row = self.motion_loop.in_time(t, row, clock - t)
+        if program.function is not None:
+            return row.time(t), self.motion_loop.value(t, row)
+        return (row.time(t), *row[:4], self.motion_loop.energy(t, row), row.joint_impulse, row.friction_impulse)
+
+    def advance(self, carry: Any) -> Any:
+        """One step of one lane, traced once for all executions and derivatives."""
+        return _step_once(self.program, self.motion, carry)
+
+
+def _is_before(constants: tuple, carry: Any) -> Array:
+    """Whether a carry is before the step of its loop's ``constants`` (program, motion, step), and the motion has not ended."""
+    program, _, step = constants
+    return (carry[0].n < step) & program.goes_on(carry[1])
+
+
+def _step_of(constants: tuple, carry: Any) -> Any:
+    return _step_once(*constants[:2], carry)
+
+
+@jax.jit
+def _step_once(program: Program, motion: Motion, carry: Any) -> Any:
+    loop, k = MotionLoop(program, motion), carry[0].n + 1
+    state, row, account = loop.make_step(carry, k)
+    look = state.n.astype(jnp.uint32) % STABILITY_STEPS == 0
+    return state, row, lax.cond(look, loop.stable, lambda _, account: account, state, account)
