@@ -67,7 +67,9 @@ def rows(options) -> Iterator[dict]:
             for dtype, flops in (("float64", flops64), ("float32", flops32)):
                 moved = 4 * np.dtype(dtype).itemsize * work.initial(1)[0].size
                 for execution, title in EXECUTIONS.items():
-                    if execution == "xla" and lanes > min(options.lanes):  # by then the kernel is a thousand times as fast
+                    if execution == "xla" and lanes > min(
+                        options.lanes
+                    ):  # by then the kernel is a thousand times as fast
                         continue
                     print(f"accelerator: {name}, {lanes} lanes, {dtype}, {title}", file=sys.stderr, flush=True)
                     row = {"section": "accelerator", "work": name, "lanes": lanes, "steps": work.steps, "mode": "forward",

@@ -39,7 +39,7 @@ def kernel_code(name: str, dtype: str) -> str:
     from benchmarks import works
     from jaximpact.compiler.gpu.kernel import kernel_of
     from jaximpact.simulation import backends
-    from jaximpact.simulation.arguments import for_lanes
+    from jaximpact.simulation.lane_arguments import for_lanes
     from jaximpact.simulation.trajectory import trajectory
 
     jax.config.update("jax_enable_x64", dtype == "float64")
@@ -169,9 +169,7 @@ def row(name: str, dtype: str) -> dict:
             [tool("ptxas"), "-v", "-arch=sm_90", virtual, "-o", binary], capture_output=True, text=True, check=True
         )
         seconds = _processor_seconds() - begin
-        text = subprocess.run(
-            [tool("nvdisasm"), "-c", binary], capture_output=True, text=True, check=True
-        ).stdout
+        text = subprocess.run([tool("nvdisasm"), "-c", binary], capture_output=True, text=True, check=True).stdout
     said = said.stderr[said.stderr.index("'motion'") :]
     registers = re.search(r"Used (\d+) registers", said)
     spills = [int(x) for x in re.findall(r"(\d+) bytes spill", said)[:2]]

@@ -20,17 +20,10 @@ from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme, Timing
 from ..results import Solution
-from ..simulation.arguments import (
-    OF_CONTACTS,
-    STATED,
-    choose_methods,
-    contacts_of,
-    is_shared,
-    numbers_of_lanes,
-    numbers_of_one,
-)
+from ..simulation.arguments import OF_CONTACTS, STATED, choose_methods
 from ..simulation.canonical_arrays import canonical_state, cast_numbers, full_axes
 from ..simulation.ensemble import ensemble
+from ..simulation.lane_arguments import contacts_of, is_shared, numbers_of_lanes, numbers_of_one
 from ..simulation.lanes import Lanes
 from ..simulation.limits import CHUNK_BYTES
 from ..simulation.validation import check_problem

@@ -24,8 +24,9 @@ from ..mechanics.linearisation import Metric, span
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
-from ..simulation.arguments import OF_CONTACTS, for_lanes, is_shared, is_single, numbers_of_one
+from ..simulation.arguments import OF_CONTACTS
 from ..simulation.canonical_arrays import full_axes
+from ..simulation.lane_arguments import for_lanes, is_shared, is_single, numbers_of_one
 from ..simulation.lanes import Lanes
 from ..simulation.program import Program
 from ..simulation.sensitivities import Jacobian, state

@@ -14,9 +14,9 @@ from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import Status
 from ..results import Solution
-from .arguments import for_lanes
 from .backends import batch_backend
 from .chunked_runs import in_chunks
+from .lane_arguments import for_lanes
 from .lanes import Lanes
 from .program import Program
 from .trajectory import trajectory

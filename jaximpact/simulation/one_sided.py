@@ -13,7 +13,8 @@ from ..jaxtools.argument_checks import real
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
-from .arguments import STATED, check_lanes
+from .arguments import STATED
+from .lane_arguments import check_lanes
 from .lanes import Lanes
 
 MOVED = ("q0", "v0", *STATED, "args")

@@ -23,18 +23,10 @@ from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import Status
 from ..mechanics.user_functions import named_errors
 from ..results import Sensitivities, Solution
-from .arguments import (
-    OF_FRICTION,
-    STATED,
-    for_lanes,
-    is_shared,
-    is_single,
-    numbers_of_one,
-    refuse_traced,
-    start_reports,
-)
+from .arguments import OF_FRICTION, STATED, start_reports
 from .backends import batch_backend, one_lane, through_xla
 from .chunked_runs import devices, in_chunks
+from .lane_arguments import for_lanes, is_shared, is_single, numbers_of_one, refuse_traced
 from .lanes import Lanes
 from .limits import MAX_FORWARD_DIRECTIONS, MAX_JACOBIAN_ENTRIES, MAX_SMALL_SYSTEM
 from .one_sided import beside, limit

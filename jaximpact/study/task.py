@@ -15,9 +15,10 @@ from ..bodies.growth import trim_room
 from ..jaxtools.warnings import without_remarks
 from ..mechanics.motion import Motion
 from ..results.provenance import TRACED, changes, provenance, settings_of
-from ..simulation.arguments import OF_FRICTION, is_shared, start_reports
+from ..simulation.arguments import OF_FRICTION, start_reports
 from ..simulation.canonical_arrays import cast_numbers, count_steps, split_friction, split_restitution
 from ..simulation.ensemble import ensemble
+from ..simulation.lane_arguments import is_shared
 from ..simulation.lanes import Lanes
 from ..simulation.start_report import StartReport, raise_or_warn, refused_lanes
 from .fingerprint import fingerprint
