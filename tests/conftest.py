@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import time
 from importlib.metadata import version
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -21,7 +22,9 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-DONE = pytest.StashKey[list]()  # tests that this process has run
+CLEARED = pytest.StashKey[
+    list
+]()  # processor time of this process when it last dropped compiled programs, and how often it did
 
 
 class Refused(logging.Handler):
@@ -33,9 +36,9 @@ class Refused(logging.Handler):
 
 
 def pytest_configure(config):
-    # tracing makes millions of objects, and looking through them now and then took an eighth of the time; at every 100,000th it was 3 %
+    # tracing makes millions of objects, of which few are garbage that refers to itself: to look for it took an eighth of the time
     gc.freeze()
-    gc.set_threshold(1_000_000, 50, 100)
+    gc.disable()
     config.addinivalue_line("filterwarnings", "error")
     logger = logging.getLogger("jaximpact")
     logger.setLevel(logging.DEBUG)
@@ -44,9 +47,15 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def _drop_compiled_code(request):
-    """Drops compiled programs now and then: they are shared between tests, but a process has a limited number of memory maps."""
+    """Drops compiled programs now and then: they are shared between tests, but a process has a limited number of memory maps.
+
+    What compiles for two and a half minutes takes some 3 GB and 8000 maps; to drop it takes as long as some tests, to collect garbage too.
+    """
     yield
-    done = request.session.stash.setdefault(DONE, [0])
-    done[0] += 1
-    if done[0] % 300 == 0:
+    cleared = request.session.stash.setdefault(CLEARED, [time.process_time(), 0])
+    if time.process_time() > cleared[0] + 150:
         jax.clear_caches()
+        cleared[1] += 1
+        if cleared[1] % 4 == 0:
+            gc.collect()
+        cleared[0] = time.process_time()
