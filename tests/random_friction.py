@@ -281,21 +281,7 @@ class Motion(random_systems.Motion):
         return found[0][:3]
 
     def strike(self, wall):
-        gap, rate, _, delassus, _, _ = self.parts(self.t, self.x)
-        if rate[wall] >= 0:
-            raise Excluded("grazing")
-        others = (np.abs(gap) < 1e-8) & (rate < 0) & ~self.closed & ~self.asleep
-        others[wall] = False
-        if others.any():
-            raise Excluded("simultaneous impacts")
-        among = self.closed.copy()
-        size = np.sqrt(np.diagonal(delassus))
-        among[wall] = True
-        cosines = (delassus / size / size[:, None])[wall]
-        self.impacts.append(random_systems.Impact(self.t, wall, -rate[wall], self.closed, cosines))
-        if len(self.impacts) > self.most:
-            raise Excluded("accumulating: too many impacts")
-        e = self.e if -self.e * rate[wall] > SLOW else 0.0
+        rate, _, _, among, e = self.begin_impact(wall)
         matrix, _, both, _ = self.both(self.t, self.x)
         self.look_at_jam(matrix, among)
         _, slips, _ = self.tangents(self.t, self.x)

@@ -275,8 +275,9 @@ class Motion:
         self.closed = self.closed.copy()
         self.closed[wall], self.asleep[wall] = False, True
 
-    def strike(self, wall):
-        gap, rate, bend, delassus, response, _ = self.parts(self.t, self.x)
+    def begin_impact(self, wall):
+        """Records an impact; and rates, Delassus matrix and response of contacts, which of them take part, and the restitution at such a speed."""
+        gap, rate, _, delassus, response, _ = self.parts(self.t, self.x)
         if rate[wall] >= 0:
             raise Excluded("grazing")
         others = (np.abs(gap) < 1e-8) & (rate < 0) & ~self.closed & ~self.asleep
@@ -290,7 +291,10 @@ class Motion:
         self.impacts.append(Impact(self.t, wall, -rate[wall], self.closed, cosines))
         if len(self.impacts) > self.most:
             raise Excluded("accumulating: too many impacts")
-        e = self.e if -self.e * rate[wall] > SLOW else 0.0
+        return rate, delassus, response, among, self.e if -self.e * rate[wall] > SLOW else 0.0
+
+    def strike(self, wall):
+        rate, delassus, response, among, e = self.begin_impact(wall)
         impulse = complementary(delassus, np.where(among, (1 + e) * rate, 0), among)
         self.x = self.x + np.concatenate([np.zeros(self.eye.shape[0]), response @ impulse])
         rate, bend = self.parts(self.t, self.x)[1:3]

@@ -60,14 +60,17 @@ def shakes(system: System, motion: Motion):
 @cache
 def exact(seed: int, d: int, walls: int = WALLS) -> Exact | str:
     """The exact motion of a seed; or why it has none, or none within O(h)."""
-    system = draw(seed, d, walls)
+    return located(draw(seed, d, walls))
+
+
+def located(system: System, motion_of=Motion) -> Exact | str:
+    """The exact motion of a system by a class of motions, and its spread; or why it has none."""
     try:
-        motion = Motion(system, T1)
-        ends = [Motion(moved(system, by), T1, 1e-6).x for by in shakes(system, motion)]
+        motion = motion_of(system, T1)
+        ends = [motion_of(moved(system, by), T1, 1e-6).x for by in shakes(system, motion)]
     except Excluded as reason:
         return str(reason)
-    spread = np.max(np.abs(ends - motion.x), axis=0).reshape(2, d).max(axis=1)
-    return Exact(motion, spread)
+    return Exact(motion, np.max(np.abs(ends - motion.x), axis=0).reshape(2, -1).max(axis=1))
 
 
 def batch(systems: list[System]) -> dict:

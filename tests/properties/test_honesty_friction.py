@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from random_friction import IN_SPACE, PROBLEM, Motion, draw, draw_in_space
 from random_systems import Excluded
-from test_honesty import DELTA, STEPS, T1, Exact, H, batch, moved, shakes, tolerances
+from test_honesty import DELTA, STEPS, T1, Exact, H, batch, located, moved, shakes, tolerances
 
 import jaximpact as ji
 
@@ -26,13 +26,7 @@ JAM = int(ji.Status.FRICTION_JAMMED)
 @cache
 def exact(seed: int, d: int, walls: int) -> Exact | str:
     """The exact motion of a seed; or why it has none, or none within O(h)."""
-    system = draw(seed, d, walls)
-    try:
-        motion = Motion(system, T1)
-        ends = [Motion(moved(system, by), T1, 1e-6).x for by in shakes(system, motion)]
-    except Excluded as reason:
-        return str(reason)
-    return Exact(motion, np.max(np.abs(ends - motion.x), axis=0).reshape(2, d).max(axis=1))
+    return located(draw(seed, d, walls), Motion)
 
 
 def refined_errors(name: str, d: int, walls: int, seed: int, motion: Motion) -> np.ndarray:
