@@ -48,6 +48,7 @@ def test_every_system_of_the_table(name, scheme):
     assert set(found["status"].split()) <= {"clean", "FRICTION_JAMMED", "DERIVATIVE_GRAZING"}, found
 
 
+@pytest.mark.slow
 def test_reverse_mode_is_forward_mode():
     p, _, t1 = MOTIONS["bounces, slips, sticks"]
     forward = jax.jacfwd(lambda p: end(p, 853, t1)[0])(p)

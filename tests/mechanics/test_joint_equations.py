@@ -38,6 +38,7 @@ PENDULUM = ji.Problem(gravity, beside, joints=rod)
 ANGLE = ji.Problem(lambda t, q, v, args: -G / args["L"] * jnp.sin(q), lambda t, q, args: args["L"] * jnp.sin(q) + WALL)
 
 
+@jax.jit
 def in_plane(angle, rate, length):
     s, c = jnp.sin(angle), jnp.cos(angle)
     return length * jnp.stack([s, -c]), length * rate * jnp.stack([c, s])
@@ -144,10 +145,11 @@ def test_derivatives_of_joint_impulses_are_those_of_the_motion(scheme):
     differences = [(impulse(BEGIN + x, driven, 8) - impulse(BEGIN - x, driven, 8)) / 2e-5 for x in 1e-5 * np.eye(4)]
     # round-off 1e-11 over 2e-5; first order, 13 h at N = 400
     scheme, steps, allowed = (driven, 8, 1e-5) if scheme == SCHEMES[2] else (scheme, 3200, 20 * 0.8 / 3200)
-    np.testing.assert_allclose(jax.jacfwd(impulse)(jnp.array(BEGIN), scheme, steps), differences, atol=allowed)
+    slopes = jax.jit(jax.jacfwd(lambda x: impulse(x, scheme, steps)))(jnp.array(BEGIN))
+    np.testing.assert_allclose(slopes, differences, atol=allowed)
 
 
-def test_an_ensemble_and_reverse_mode_find_what_one_motion_and_forward_mode_find():
+def test_an_ensemble_finds_what_one_motion_finds():
     options = {"t1": 0.8, "scheme": ji.MoreauJean(), "e": 0.5, "save": "final"}
     angles = np.linspace(1.0, 1.3, 3)
     starts = np.asarray(jax.vmap(lambda a: in_plane(a, 0.0, 1.0)[0])(angles))
@@ -156,6 +158,10 @@ def test_an_ensemble_and_reverse_mode_find_what_one_motion_and_forward_mode_find
         one = ji.solve(PENDULUM, start, np.zeros(2), h=0.01, args={"L": 1.0}, **options)
         for name in ("q", "v", "impulse", "joint_impulse", "joint_residual", "status"):
             np.testing.assert_array_equal(getattr(lane, name), getattr(one, name))
+
+
+@pytest.mark.slow
+def test_reverse_mode_finds_what_forward_mode_finds():
     run = lambda x: swing(x, scheme=ji.MoreauJean(), steps=80)
     forward, reverse = jax.jacfwd(run)(jnp.array(BEGIN)), jax.jacrev(run)(jnp.array(BEGIN))
     np.testing.assert_allclose(reverse, forward, atol=1e-12)  # round-off of sums in another order
