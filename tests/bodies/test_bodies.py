@@ -48,14 +48,14 @@ def dense(radii, width):
 def four():
     """Four disks that fall into a box: by all pairs, with rows of every step."""
     problem, q0 = pile(4, lists=False)
-    return problem, q0, ji.solve(problem, q0, 0 * q0, t1=0.5, h=5e-3, scheme=ji.Maury())
+    return problem, q0, ji.solve(problem, q0, 0 * q0, t1=0.5, h=5e-3, scheme=ji.Maury(), execution="xla")
 
 
 def test_stated_locally_and_as_one_function(four):
     problem, q0, local = four
     radii = 0.1 * np.random.default_rng(1).uniform(0.8, 1.2, 4)
     whole = problem.replace(constraints=dense(radii, 0.52))
-    found = ji.solve(whole, q0, 0 * q0, t1=0.5, h=5e-3, scheme=ji.Maury())
+    found = ji.solve(whole, q0, 0 * q0, t1=0.5, h=5e-3, scheme=ji.Maury(), execution="xla")
     # round-off of 100 steps
     for name in ("q", "v", "impulse"):
         assert np.allclose(getattr(local, name), getattr(found, name), rtol=0, atol=1e-11), name

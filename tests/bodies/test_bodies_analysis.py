@@ -18,8 +18,8 @@ def pile(lists):
     places = np.stack(np.divmod(np.arange(7), 4), axis=1)
     q0 = (0.26 * (places + 0.5) + 0.005 * rng.uniform(-1, 1, (7, 2))).ravel()
     problem = bodies.disks(radii, walls=[(0, 1.04), (0, None)], gravity=9.81, lists=lists)
-    projection = TIGHT if lists else ji.ActiveSet()
-    return problem, ji.solve(problem, q0, 0 * q0, t1=0.6, h=4e-3, scheme=ji.Maury(), projection=projection)
+    options = {"scheme": ji.Maury(), "projection": TIGHT if lists else ji.ActiveSet(), "execution": "xla"}
+    return problem, ji.solve(problem, q0, 0 * q0, t1=0.6, h=4e-3, **options)
 
 
 @pytest.fixture(scope="module")

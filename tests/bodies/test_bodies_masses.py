@@ -9,7 +9,7 @@ import jaximpact as ji
 from jaximpact import analysis, bodies
 
 TIGHT = bodies.ConjugateGradients(tolerance=1e-12)
-COUNT, RADIUS = 4, 0.1
+COUNT, RADIUS = 3, 0.1
 
 
 def of_one(q, offset):
@@ -35,7 +35,7 @@ def apart(a, b, x, y):
 
 
 def floor(t, q, args):
-    return jnp.stack([q[1], q[0], 0.8 - q[0]]) - RADIUS
+    return jnp.stack([q[1], q[0], 0.55 - q[0]]) - RADIUS
 
 
 def lopsided(lists, blocks, restitution=0.0):
@@ -49,7 +49,7 @@ def lopsided(lists, blocks, restitution=0.0):
 
 
 def start():
-    row, column = np.divmod(np.arange(COUNT), 3)
+    row, column = np.divmod(np.arange(COUNT), 2)
     rng = np.random.default_rng(0)
     places = 0.25 * (np.stack([column, row], axis=1) + 0.5) + 0.005 * rng.uniform(-1, 1, (COUNT, 2))
     return np.concatenate([places, rng.uniform(0, 6, (COUNT, 1))], axis=1).ravel()
@@ -64,7 +64,7 @@ def test_blocks_are_the_matrix(scheme, e):
     q0 = start()
     options = {"t1": 0.4, "h": 4e-3, "args": 0.04, "scheme": scheme, "e": e}
     listed = ji.solve(lopsided(True, True), q0, 0 * q0, projection=TIGHT, **options)
-    reference = ji.solve(lopsided(False, False), q0, 0 * q0, **options)
+    reference = ji.solve(lopsided(False, False), q0, 0 * q0, execution="xla", **options)
     assert listed.residual <= 1e-12 and not listed.failed and np.sum(np.asarray(listed.impulse) > 0) > 20
     # 100 steps solved to 1e-12 m/s, of bodies whose impacts amplify what differs
     assert np.allclose(listed.q, reference.q, rtol=0, atol=1e-9)
@@ -110,8 +110,8 @@ def test_masses_that_cannot_be_right():
     q0 = start()
     options = {"t1": 0.1, "h": 1e-2, "args": 0.04}
     for lists, blocks, shape, message in (
-        (True, False, None, r"mass has shape \(12, 12\): of listed bodies give .* a block for each body, \(4, 3, 3\)"),
-        (True, True, (2, 6, 6), "mass has 2 blocks, and there are 4 bodies"),
+        (True, False, None, r"mass has shape \(9, 9\): of listed bodies give .* a block for each body, \(3, 3, 3\)"),
+        (True, True, (9, 1, 1), "mass has 9 blocks, and there are 3 bodies"),
         (True, True, (9, 2, 3), "mass must be a scalar or have shape"),
     ):
         problem = lopsided(lists, blocks)

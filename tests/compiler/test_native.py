@@ -356,7 +356,7 @@ def test_branches_asked_for_by_what_conditions_are_made_of():
         given = (x, y, bits, np.float64(shared), np.int32(mask))
         axes = (0, 0, 0, None, None)
         found = over_lanes(jax.jit(one), axes)(*given)
-        expected = jax.vmap(one, in_axes=axes)(*given)
+        expected = jax.jit(jax.vmap(one, in_axes=axes))(*given)
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_array_equal(a == 0, b == 0)
             np.testing.assert_allclose(a, b, rtol=1e-15, atol=0)
@@ -403,7 +403,8 @@ def test_derivatives_of_a_stream():
     x, scale = np.random.default_rng(0).normal(size=(2, 5, 2))
     scale = scale[:, 0]
     found = over_lanes(jax.jit(both(native)), (0, 0), [turns])(x, scale)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(jax.vmap(both(scanned))(x, scale)), strict=True):
+    expected = jax.jit(jax.vmap(both(scanned)))(x, scale)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-13)  # sums of a few units
 

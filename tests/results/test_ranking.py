@@ -31,7 +31,7 @@ def exact(height, v0, e, g):
     return jnp.stack([e * speed * left - 0.5 * g * left**2, e * speed - g * left])
 
 
-JACOBIAN = np.asarray(jax.jacfwd(lambda x: exact(*x))(jnp.array([HEIGHT, 0.0, E, G])))
+JACOBIAN = np.asarray(jax.jit(jax.jacfwd(lambda x: exact(*x)))(np.array([HEIGHT, 0.0, E, G])))
 COLUMNS = dict(zip(("q0[y]", "v0[y]", "e", "args.g"), JACOBIAN.T, strict=True))
 
 

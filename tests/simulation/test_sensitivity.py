@@ -105,7 +105,7 @@ def jacobians(name, scheme, sensitivity, steps):
         found = ji.solve(case.problem, q0, v0, t1=t1, steps=steps, e=e, args=args, **options)
         return jnp.concatenate([found.q[-1], found.v[-1]]), found.status
 
-    return jax.vmap(jax.jacfwd(final, has_aux=True))  # which compiles the steps once for every number of them
+    return jax.jit(jax.vmap(jax.jacfwd(final, has_aux=True)))
 
 
 def flow(name, scheme, sensitivity="corrected"):
@@ -253,12 +253,17 @@ def test_values_and_both_modes(name, scheme, request):
     """The values do not know of derivatives; reverse mode, lane by lane, is forward mode of a batch."""
     case = cases.get(name)
     theta = jnp.asarray(case.theta)
-    value = solved(name, scheme)(theta)
+    value = jax.jit(solved(name, scheme))(theta)
     for sensitivity in ("discrete", "none") if request.node.get_closest_marker("slow") else ("none",):
-        np.testing.assert_array_equal(solved(name, scheme, sensitivity)(theta), value)
-    result, pull = jax.vjp(solved(name, scheme), theta)
+        np.testing.assert_array_equal(jax.jit(solved(name, scheme, sensitivity))(theta), value)
+
+    @jax.jit
+    def backwards(theta):
+        result, pull = jax.vjp(solved(name, scheme), theta)
+        return result, jax.vmap(pull)(jnp.eye(result.size))[0]
+
+    result, reverse = map(np.asarray, backwards(theta))
     np.testing.assert_array_equal(result, value)
-    reverse = np.asarray(jax.vmap(pull)(jnp.eye(result.size))[0])
     forward, _ = flow(name, scheme)(case.theta, case.t1, round(case.t1 / 1e-2))
     for lane in forward:
         # two programs: roundings grow along the motion
