@@ -34,14 +34,13 @@ def test_motion_before_a_still_wall_is_the_case(name):
     t = 0.37
     path = lambda s: jnp.array(motion.absolute(s, list(r + v * s), list(v))[0])
     speed = lambda s: jax.jvp(path, (s,), (1.0,))[1]
-    q, qt = jax.jvp(path, (t,), (1.0,))
+    (q, qt), wall = jax.jit(lambda s: (jax.jvp(path, (s,), (1.0,)), jax.jvp(speed, (s,), (1.0,))[1]))(t)
     gaps = case.problem.constraints(t, q, case.args)
     np.testing.assert_allclose(gaps, (r + v * t)[np.array(motion.bounded)], rtol=1e-13, atol=1e-14)
     np.testing.assert_allclose(jnp.array(motion.absolute(t, list(r + v * t), list(v))[1]), qt, rtol=1e-13, atol=1e-14)
     # with r'' = 0 the wall alone accelerates q; what `force` adds to r'' makes the case's own force
     signs = jnp.array([motion.walls.get(i, (1,))[0] for i in range(motion.d)], float)
     force = signs * jnp.array(motion.force(t, list(r + v * t), list(v)), float)
-    wall = jax.jvp(speed, (t,), (1.0,))[1]
     np.testing.assert_allclose(wall + force, case.problem.force(t, q, qt, case.args), rtol=1e-13, atol=1e-13)
 
 
@@ -66,7 +65,7 @@ def test_slopes_of_a_motion_are_its_derivatives(name):
         return jnp.array(motion.end(*map(list, jnp.split(state, 2))))
 
     for found, function in ((slopes.start, start), (slopes.force(t, x, dx), force), (slopes.end(x, dx), end)):
-        np.testing.assert_allclose(found, jax.jacfwd(function)(theta), rtol=1e-13, atol=1e-14)
+        np.testing.assert_allclose(found, jax.jit(jax.jacfwd(function))(theta), rtol=1e-13, atol=1e-14)
 
 
 def test_a_spring_and_damper_has_its_restitution():

@@ -151,7 +151,8 @@ def test_curved_constraints(method, increment):
     found = position(method)(increment, scale)
     assert clean(found)
     w, mass = np.asarray(BASE + increment), np.asarray(problem.mass)
-    gaps = lambda z: np.asarray(problem.gaps(0.5, jnp.asarray(z), ARGS))
+    compiled = jax.jit(lambda z: problem.gaps(0.5, z, ARGS))
+    gaps = lambda z: np.asarray(compiled(z))
     best = minimize(
         lambda z: (z - w) @ mass @ (z - w),
         w + 0.1,

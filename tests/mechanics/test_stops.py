@@ -308,7 +308,7 @@ def test_ready_made_surfaces_of_a_bouncing_ball(k):
     ):
         np.testing.assert_allclose(run(q0, until), exact, **EXACT)
     # times of impacts go as the root of the height
-    by_height, found = jax.jacfwd(lambda q0: (run(q0, ji.Until.impact(0, k)),) * 2, has_aux=True)(q0)
+    by_height, found = jax.jit(jax.jacfwd(lambda q0: (run(q0, ji.Until.impact(0, k)),) * 2, has_aux=True))(q0)
     np.testing.assert_allclose(found, [fall + flights.sum(), 0, -speed], **EXACT)
     np.testing.assert_allclose(by_height[0], found[0] / (2 * q0), **EXACT)
 

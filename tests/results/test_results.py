@@ -87,7 +87,7 @@ def test_no_result_fails_to_print_on_traced_numbers(results):
     """Inside jit, where no number is known."""
     for name, result in results.items():
         leaves = []
-        with_arrays(result, lambda x, leaves=leaves: leaves.append(jnp.asarray(x)) or x)
+        with_arrays(result, lambda x, leaves=leaves: leaves.append(np.asarray(x)) or x)
 
         def look(traced, result=result):
             numbers = iter(traced)

@@ -177,7 +177,7 @@ def test_unknown_number_of_steps():
     with pytest.raises(ValueError, match="steps=N in place of h"):
         jax.jit(lambda h: run(h=h).q)(0.01)
     # with the number of steps given, the same sweep is one trace
-    ends = jax.vmap(lambda t1: run(h=None, steps=50, t1=t1, save="final").q[-1])(jnp.array([0.5, 1.0]))
+    ends = jax.jit(jax.vmap(lambda t1: run(h=None, steps=50, t1=t1, save="final").q[-1]))(np.array([0.5, 1.0]))
     np.testing.assert_allclose(ends[:, 0], 1 - np.array([0.5, 1.0]) ** 2 / 2, atol=1e-12)
 
 
