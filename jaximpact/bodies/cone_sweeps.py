@@ -5,7 +5,9 @@
 with 1 + k columns of H for each contact, scaled to unit length and nonzero at its two bodies only. A sweep gives each contact the impulses with
 which its own velocities obey the law, first the normal and then the tangential ones, forwards and then backwards. What a pair of sweeps changes
 is taken as a gradient: the next one starts ahead of it by a nonlinear conjugate direction, which is dropped where the change grows. Every so often
-some sweeps go without, as directions lead astray where contacts keep changing between slip and rest.
+some sweeps go without, as directions lead astray where contacts keep changing between slip and rest. Where that does not end either, as in piles
+that nearly jam, `proximal_steps` are taken in between, and in the plane a
+`planar_path` is followed.
 
 References:
     M. Jean, The non-smooth contact dynamics method, Comput. Methods Appl. Mech. Engrg. 177 (1999).
@@ -15,6 +17,7 @@ References:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -23,10 +26,13 @@ import numpy as np
 
 from ..compiler.llvm.jit import compile_module
 from .mprgp_kernel import KernelWriter, call_lane, over_lanes
+from .planar_path import CONTACTS, planar_path
+from .proximal_steps import ROWS, ConeSystem, proximal_steps
 
 LED, PLAIN = 3000, 1500  # sweeps with conjugate directions, and without, in turn
 SLACK = 1.1  # by which the squared change of a pair of sweeps may grow before its direction is dropped
 OPERANDS = ("i", "j", "among", "h", "b", "mu", "guess", "allowed", "limit")
+GUESS, LIMIT = OPERANDS.index("guess"), OPERANDS.index("limit")
 
 
 class SweepLoops:
@@ -285,7 +291,7 @@ def sweep_text(D: int, k: int, real: Any) -> str:
 
 
 def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
-    """Compiled solver: takes the `OPERANDS` of B lanes, fills impulses (B, m, 1 + k) and iterations (B,).
+    """Compiled solver: takes the `OPERANDS` of B lanes, fills impulses (B, m, 1 + k) and iterations (B,), sweeps and steps of what takes over.
 
     Of a lane: ends i and j (m,), N for an obstacle; the contacts ``among`` (m,) that may push, whole numbers; columns h (m, 1 + k, 2 D), those of body i first; velocities
     b (m, 1 + k); coefficients mu (m,); the impulses ``guess`` (m, 1 + k) to begin with; the natural residuals ``allowed`` (m,) [velocity]; and a ``limit`` (1,) of sweeps.
@@ -295,11 +301,42 @@ def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray]
     """
     code = compile_module(sweep_text(D, k, real), loops=True)
 
-    def lane(n: int, operands: list[np.ndarray], results: list[np.ndarray]) -> None:
-        given = [np.ascontiguousarray(x[n]) for x in operands]
+    def sweeps(given: list[np.ndarray], found: list[np.ndarray]) -> None:
         m, rows, places = given[0].shape[0], 1 + k, (bodies + 1) * D
         sizes = [m * rows * 2 * D, *[m * rows] * 4, 2 * m, m, m, *[places] * 3]
         own = [np.empty(m, np.int32) for _ in range(3)] + [np.empty(size, real) for size in sizes]
-        call_lane(code, (given, [x[n : n + 1] for x in results], own), m, bodies)
+        call_lane(code, (given, found, own), m, bodies)
+
+    def lane(n: int, operands: list[np.ndarray], results: list[np.ndarray]) -> None:
+        given, found = [np.ascontiguousarray(x[n]) for x in operands], [x[n : n + 1] for x in results]
+        limit, spent = int(given[LIMIT][0]), 0
+        for tries in itertools.count():
+            share = min(limit - spent, LED + PLAIN)
+            given[LIMIT] = np.array([share], np.int32)
+            sweeps(given, found)
+            spent += int(found[1][0])
+            if found[1][0] < share or spent >= limit:
+                break
+            given[GUESS], steps = steps_where_sweeps_stall(given, found[0][0], tries)
+            spent += steps
+        found[1][0] = spent
 
     return lambda operands, results: over_lanes(lambda n: lane(n, operands, results), results[1].shape[0])
+
+
+def steps_where_sweeps_stall(given: list[np.ndarray], impulse: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
+    """Impulses (m, 1 + k) nearer to the law than ``impulse``, and how many steps they took, in double precision; of a lane's operands, where sweeps
+    have stalled ``tries`` times before.
+    """
+    i, j, among, h, b, mu, _, allowed, _ = given
+    taken = np.flatnonzero((among != 0) & np.any(h[:, 0] != 0, axis=1))
+    if not 0 < taken.size * h.shape[1] <= ROWS or not np.all(np.isfinite(impulse)):
+        return impulse.copy(), 0
+    of = lambda x: x[taken].astype(float)
+    system = ConeSystem.of(np.stack([i[taken], j[taken]]), of(h), of(b), of(mu), of(allowed))
+    found = impulse.copy()
+    found[taken], steps = proximal_steps(system, of(impulse))
+    if tries == 1 and h.shape[1] == 2 and taken.size <= CONTACTS and system.excess(system.root * of(found)) > 1:
+        found[taken], pivots = planar_path(system, of(found))
+        steps += pivots
+    return found, steps

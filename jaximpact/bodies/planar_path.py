@@ -1,0 +1,134 @@
+"""Planar contact problems with friction solved along a path of simpler ones: Lemke's method with sparse factors.
+
+In the plane the law of friction is piecewise linear: a contact is open, sticks, or slips to either side. Velocities q are added with which the solution is
+known, and taken away; between two changes of a contact the impulses follow a straight line, which may go back before it goes on. From contacts
+that q holds open all, Lemke's theory says that the end is reached, ties apart; from impulses nearly right it is mostly nearer.
+
+References:
+    C. E. Lemke, Bimatrix equilibrium points and mathematical programming, Management Science 11 (1965).
+    D. E. Stewart, J. C. Trinkle, An implicit time-stepping scheme for rigid body dynamics with inelastic collisions and Coulomb friction, Int. J.
+    Numer. Methods Engrg. 39 (1996), for the existence of solutions by this method.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import bsr_matrix, csc_matrix, csr_matrix, identity
+from scipy.sparse.linalg import splu
+
+from .proximal_steps import ConeSystem
+
+OPEN, STICK, RIGHT, LEFT = range(4)
+CONTACTS = 1500  # of a problem; pivots and the cost of each grow with them
+WARM, COLD = 300, 20  # pivots from known impulses, and pivots a contact from none
+SHIFT = 1e-9  # proximal shift, relative to the diagonal: keeps matrices regular
+FAR = 1e6  # times q, where a path is given up
+
+
+def margins(mode: np.ndarray, mu: np.ndarray, push: np.ndarray, rub: np.ndarray) -> np.ndarray:
+    """Linear functions (m, 2) of trial impulses x - w that are positive as long as contacts keep their modes; zero where there is one only."""
+    side = np.where(mode == RIGHT, 1, -1)
+    holds = [mode == OPEN, mode == STICK]
+    first = np.select(holds, [-push, mu * push - rub], push)
+    return np.stack(
+        [first, np.select(holds, [0, mu * push + rub], np.where(mu > 0, side * rub - mu * push, 0))], axis=1
+    )
+
+
+def change(mode: np.ndarray, c: int, which: int, rub: float) -> tuple[int, int]:
+    """Gives contact c the mode behind the margin ``which``; that margin in the new mode."""
+    old = mode[c]
+    if old == OPEN:
+        mode[c] = RIGHT if rub > 0 else LEFT
+    elif old == STICK:
+        mode[c] = (RIGHT, LEFT)[which]
+        return c, 1
+    elif which == 1:
+        mode[c] = STICK
+        return c, 0 if old == RIGHT else 1
+    else:
+        mode[c] = OPEN
+    return c, 0
+
+
+def linear_law(mode: np.ndarray, mu: np.ndarray) -> tuple[csr_matrix, csr_matrix]:
+    """Matrices (2 m, 2 m) of the equations by x and by w: x = 0 (open), w = 0 (stick), or w_n = 0 and x_t = +- mu (x_n - w_n)."""
+    m = len(mode)
+    opened, slips, side = mode == OPEN, mode >= RIGHT, np.where(mode == RIGHT, mu, -mu)
+    by_x, by_w = np.zeros((m, 2, 2)), np.zeros((m, 2, 2))
+    by_x[:, 0, 0], by_w[:, 0, 0] = opened, ~opened
+    by_x[:, 1, 1], by_w[:, 1, 1] = opened | slips, mode == STICK
+    by_x[:, 1, 0] = np.where(slips, -side, 0)
+    by_w[:, 1, 0] = -by_x[:, 1, 0]
+    of_blocks = lambda blocks: bsr_matrix((blocks, np.arange(m), np.arange(m + 1)), shape=(2 * m, 2 * m)).tocsr()
+    return of_blocks(by_x), of_blocks(by_w)
+
+
+def nearest_start(system: ConeSystem, impulse: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Modes (m,), impulses x and velocities q (m, 2) with which these obey the law, from impulses (m, 2) that nearly do."""
+    mu, w = system.within, system.velocity(impulse)
+    trial = impulse - w
+    push, rub = trial.T
+    mode = np.where(push <= 0, OPEN, np.where(np.abs(rub) <= mu * push, STICK, np.where(rub > 0, RIGHT, LEFT)))
+    push = np.maximum(push, 0)
+    x = np.stack([push, np.clip(rub, -mu * push, mu * push)], axis=1)
+    return mode, x, x - trial - system.velocity(x)
+
+
+def open_start(system: ConeSystem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Modes (m,), impulses x = 0 and velocities q (m, 2) that hold all contacts open, each another one, so that none change at once."""
+    b, m = system.offset, len(system.within)
+    q = np.zeros_like(b)
+    q[:, 0] = (np.max(-b[:, 0], initial=0.0) + np.max(np.abs(b))) * (1 + 0.5 * np.random.default_rng(0).random(m))
+    return np.full(m, OPEN), np.zeros_like(b), q
+
+
+def follow(
+    system: ConeSystem, start: tuple[np.ndarray, np.ndarray, np.ndarray], near: np.ndarray, limit: int
+) -> tuple[np.ndarray | None, int]:
+    """Impulses (m, 2) at the end of the path from ``start``, None if it is not reached in ``limit`` pivots, and pivots.
+
+    Of impulses that balance themselves those near ``near`` (m, 2) are taken.
+    """
+    mode, x, q = start
+    mu, share, entered, direction = system.within, 0.0, None, 1.0
+    matrix: csc_matrix = (system.matrix + SHIFT * identity(x.size, format="csc")).tocsc()
+    velocity = lambda x: (matrix @ x.ravel()).reshape(x.shape)
+    offset = system.offset - SHIFT * near
+    for count in range(1, limit + 1):
+        by_x, by_w = linear_law(mode, mu)
+        try:
+            step = splu((by_w @ matrix + by_x).tocsc()).solve(by_w @ q.ravel()).reshape(x.shape)
+        except RuntimeError:  # singular
+            return None, count
+        trial, moved = x - velocity(x) - offset - (1 - share) * q, step - velocity(step) + q
+        rate = margins(mode, mu, *moved.T)
+        if entered is not None:
+            # into the mode, not back
+            direction = 1.0 if rate[entered] > 0 else -1.0
+        fall = -direction * rate
+        room = np.where(fall > 0, np.maximum(margins(mode, mu, *trial.T), 0) / np.where(fall > 0, fall, 1), np.inf)
+        if entered is not None:
+            room[entered] = np.inf
+        c, which = divmod(int(np.argmin(room)), 2)
+        if direction > 0 and share + room[c, which] >= 1:
+            return x + (1 - share) * step, count
+        if not np.isfinite(room[c, which]) or abs(share) > FAR:
+            return None, count
+        x, share = x + direction * room[c, which] * step, share + direction * room[c, which]
+        entered = change(mode, c, which, trial[c, 1] + direction * room[c, which] * moved[c, 1])
+    return None, limit
+
+
+def planar_path(system: ConeSystem, impulse: np.ndarray) -> tuple[np.ndarray, int]:
+    """Impulses (m, 2) whose natural residual is not larger than that of ``impulse``, and pivots."""
+    x, spent = system.root * impulse, 0
+    least = system.excess(x)
+    for start, limit in ((nearest_start(system, x), WARM), (open_start(system), COLD * len(x))):
+        found, count = follow(system, start, x, limit)
+        spent += count
+        if found is not None and (excess := system.excess(found)) < least:
+            x, least = found, excess
+        if least <= 1:
+            break
+    return system.clean(x) / system.root, spent

@@ -1,0 +1,171 @@
+"""Contact problems with friction on which sweeps stall: proximal points, each by Newton's method with sparse matrices.
+
+Piles that nearly jam have impulses that balance themselves. Along these a sweep moves by what it is wrong by, 1e-7 of what they have to change by
+where a contact has yet to let go or to slip, and conjugate directions go round in circles. A proximal step solves
+
+    w = A x + b + s (x - x_k)
+
+with the law of friction. With the shift s the problem is regular and Newton's method mostly converges; the step that results is gone on with as far
+as no contact changes, which is where sweeps would have crept to. No theorem says that this converges.
+
+References:
+    P. Alart, A. Curnier, A mixed formulation for frictional contact problems prone to Newton like solution methods, Comput. Methods Appl. Mech.
+    Engrg. 92 (1991), for the equations.
+    R. T. Rockafellar, Monotone operators and the proximal point algorithm, SIAM J. Control Optim. 14 (1976).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import bsr_matrix, coo_matrix, csc_matrix, identity
+from scipy.sparse.linalg import splu
+
+ROWS = 30000  # of a problem; factors of more take too much memory in space
+FIRST, LEAST, MOST = 1e-4, 1e-9, 3.0  # shifts, relative to the diagonal
+STEPS, NEWTON = 100, 12  # Newton steps in all, and for one proximal point
+EXACT = 1e-13  # residual of the equations of a proximal point
+PARTS = 0.5 ** np.arange(6)  # of a Newton step
+MEMORY = 5  # residuals that a Newton step may go back to
+FARTHEST, SLACK = (
+    20,
+    1.05,
+)  # powers of two by which a step may be gone on with, and growth of the residual that it may cost
+
+
+class ConeSystem(NamedTuple):
+    """Problem w = A x + b of m contacts scaled to a unit diagonal.
+
+    ``matrix`` A (m (1 + k), m (1 + k)), sparse; ``offset`` b (m, 1 + k); ``within`` (m,) coefficients of the scaled cones. Velocities are ``root`` (m, 1 + k) times
+    w, impulses x / root; ``mu`` (m,) and ``allowed`` (m,) are the coefficients and natural residuals [velocity] of these.
+    """
+
+    matrix: csc_matrix
+    offset: np.ndarray
+    within: np.ndarray
+    root: np.ndarray
+    mu: np.ndarray
+    allowed: np.ndarray
+
+    @classmethod
+    def of(cls, ends: np.ndarray, h: np.ndarray, b: np.ndarray, mu: np.ndarray, allowed: np.ndarray) -> ConeSystem:
+        """Of columns h (m, 1 + k, 2 D) at the bodies ``ends`` (2, m), N standing for an obstacle; the operands of `cone_sweeps.solver`."""
+        m, rows, wide = h.shape
+        D = wide // 2
+        place = np.concatenate([end[:, None] * D + np.arange(D) for end in ends.astype(np.int64)], axis=1)
+        at = np.broadcast_to(place[:, None], h.shape).ravel()
+        column = np.repeat(np.arange(m * rows), wide)
+        squares = np.sum(h**2, axis=2)
+        across = np.max(squares[:, 1:], axis=1, keepdims=True)
+        root = np.sqrt(np.concatenate([squares[:, :1], np.repeat(across, rows - 1, axis=1)], axis=1))
+        rubs, root = root[:, 1] > 0, np.where(root > 0, root, 1)
+        mu = np.where(rubs, mu, 0)
+        columns = coo_matrix((h.ravel() / root.ravel()[column], (at, column))).tocsc()
+        return cls((columns.T @ columns).tocsc(), b / root, mu * root[:, 1] / root[:, 0], root, mu, allowed)
+
+    def velocity(self, x: np.ndarray) -> np.ndarray:
+        """w (m, 1 + k)."""
+        return self.product(x) + self.offset
+
+    def product(self, x: np.ndarray) -> np.ndarray:
+        """A x (m, 1 + k)."""
+        return (self.matrix @ x.ravel()).reshape(x.shape)
+
+    def size(self, x: np.ndarray) -> float:
+        """Euclidean norm of the equations of impulses x (m, 1 + k)."""
+        return float(np.linalg.norm(equations(x, self.velocity(x), self.within)[0]))
+
+    def excess(self, x: np.ndarray) -> float:
+        """Largest natural residual, as `cones.residual` has it, by what is allowed."""
+        w = self.root * self.velocity(x)
+        y = np.max(self.root, axis=1, keepdims=True) ** 2 * x / self.root
+        moved = y - w
+        normal, slide = moved[:, 0] - self.mu * _length(w[:, 1:]), _length(moved[:, 1:])
+        inside = (slide <= self.mu * normal) & (normal >= 0)
+        pushed = np.where(inside, normal, np.maximum((normal + self.mu * slide) / (1 + self.mu**2), 0))
+        rubbed = np.where(inside, 1, self.mu * pushed / np.where(slide > 0, slide, 1))
+        nearest = np.concatenate([pushed[:, None], rubbed[:, None] * moved[:, 1:]], axis=1)
+        return float(np.max(np.max(np.abs(y - nearest), axis=1) / self.allowed, initial=0.0))
+
+    def clean(self, x: np.ndarray) -> np.ndarray:
+        """Impulses x (m, 1 + k) without those of contacts that open, which are round-off."""
+        return np.where((x[:, 0] <= self.velocity(x)[:, 0])[:, None], 0, x)
+
+
+def _length(x: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.sum(x**2, axis=1))
+
+
+def equations(x: np.ndarray, w: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Alart and Curnier's equations (m, 1 + k) of contacts of unit diagonal, and their Jacobians by x and by w (m, 1 + k, 1 + k)."""
+    m, size = x.shape
+    push, moved = x[:, 0] - w[:, 0], x[:, 1:] - w[:, 1:]
+    closed = push > 0
+    push, long, eye = np.where(closed, push, 0), _length(moved), np.eye(size - 1)
+    sticks = (long <= mu * push) & (mu > 0)
+    u = moved / np.where(long > 0, long, 1)[:, None]
+    held = np.where(sticks[:, None], moved, (mu * push)[:, None] * u)
+    share = np.where(sticks, 1, mu * push / np.where(long > 0, long, 1))[:, None, None]
+    by_moved = share * (eye - np.where(sticks, 0, 1)[:, None, None] * u[:, :, None] * u[:, None])
+    by_push = np.where((closed & ~sticks)[:, None], mu[:, None] * u, 0)
+    by_x, by_w = np.zeros((m, size, size)), np.zeros((m, size, size))
+    by_x[:, 0, 0], by_w[:, 0, 0] = ~closed, closed
+    by_x[:, 1:, 1:], by_w[:, 1:, 1:] = eye - by_moved, by_moved
+    by_x[:, 1:, 0], by_w[:, 1:, 0] = -by_push, by_push
+    return x - np.concatenate([push[:, None], held], axis=1), by_x, by_w
+
+
+def proximal_point(system: ConeSystem, x0: np.ndarray, shift: float, limit: int) -> tuple[np.ndarray, bool, int]:
+    """Impulses (m, 1 + k) with w = A x + b + shift (x - x0), whether the equations are solved, and Newton steps, at most ``limit``."""
+    m, n = len(x0), x0.size
+    matrix = (system.matrix + shift * identity(n, format="csc")).tocsr()
+    of_blocks = lambda blocks: bsr_matrix((blocks, np.arange(m), np.arange(m + 1)), shape=(n, n))
+    x, w, sizes = x0, system.velocity(x0), [np.inf]
+    value, by_x, by_w = equations(x, w, system.within)
+    for count in range(limit + 1):
+        length = float(np.linalg.norm(value))
+        if length <= EXACT or count == limit:
+            return x, length <= EXACT, count
+        sizes = [*sizes[1 - MEMORY :], length] if count else [length]
+        try:
+            step = -splu((of_blocks(by_w) @ matrix + of_blocks(by_x)).tocsc()).solve(value.ravel()).reshape(x.shape)
+        except RuntimeError:  # singular
+            return x, False, count + 1
+        moved = system.product(step) + shift * step
+        for part in PARTS:
+            trial = equations(x + part * step, w + part * moved, system.within)
+            if np.linalg.norm(trial[0]) < (1 - 0.1 * part) * max(sizes):
+                break
+        else:
+            return x, False, count + 1
+        x, w, (value, by_x, by_w) = x + part * step, w + part * moved, trial
+    raise AssertionError
+
+
+def go_on(system: ConeSystem, x: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Impulses (m, 1 + k) as far ahead of x along ``step`` as the residual stays what it is."""
+    bound = SLACK * system.size(x)
+    for power in range(FARTHEST, -1, -1):
+        ahead = x + 2.0**power * step
+        if system.size(ahead) <= bound:
+            return ahead
+    return x
+
+
+def proximal_steps(system: ConeSystem, impulse: np.ndarray) -> tuple[np.ndarray, int]:
+    """Impulses (m, 1 + k) whose natural residual is not larger than that of ``impulse``, and Newton steps."""
+    x = system.root * impulse
+    best, least, shift, spent = x, system.excess(x), FIRST, 0
+    while least > 1 and spent < STEPS and shift <= MOST:
+        found, solved, count = proximal_point(system, x, shift, NEWTON)
+        spent += max(count, 1)
+        if not solved:
+            shift *= 4
+            continue
+        excess = system.excess(found)
+        if excess < least:
+            best, least = found, excess
+        x = go_on(system, found, found - x)
+        shift = max(0.3 * shift, LEAST) if count <= 4 else (2 * shift if count > 8 else shift)
+    return system.clean(best) / system.root, spent
