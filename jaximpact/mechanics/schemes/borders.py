@@ -47,7 +47,7 @@ def seek_border(
     seeking = search.sought == SWITCH
     ends = verdict.accepted & ~seeking
     begins = ends & jnp.any(negative)
-    x, dips = least_gaps(sight.before, sight.after, s)
+    x, dips = least_gaps(sight.before, sight.after, s, allowed)
     part = jnp.minimum(jnp.min(jnp.where(dips, x, 1)), jnp.min(sight.negative))
     split = ends & ~begins & (part < 1) & (s * part > shortest)
 

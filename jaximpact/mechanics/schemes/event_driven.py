@@ -106,7 +106,7 @@ class EventDriven(Scheme):
     after which a contact would be nearer than ``atol`` until the next one lasts.
 
     Attributes:
-        rtol, atol: error of a substep in positions, velocities, gaps and impulses x: atol + rtol |x|, of the numbers as they are stated.
+        rtol, atol: error of a substep in each position, velocity, gap and impulse x: atol + rtol |x|, of the numbers as they are stated.
         order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose tolerances.
         trials: at most so many in a step h, beyond which the status says TRIALS_EXHAUSTED. Up to 100 of them, reverse mode is had too.
         jumps: whether substeps look for jumps that are not located, of which the status of derivatives tells; runs for values alone never do.

@@ -68,8 +68,7 @@ def error_of_changes(
     size = jnp.maximum(size, least)
     size = jnp.where(size > 0, size, 1)[None, :, None]
     to_v, to_q = (s * s * jnp.tensordot(weights, kept, 1) / size for weights in (of_v, of_q))
-    squares = jnp.sum(to_v**2 + to_q**2, axis=2) / (2 * d)
-    return jnp.max(estimate(squares))
+    return jnp.max(estimate(jnp.stack([to_v, to_q], axis=1)))
 
 
 def generic_change(args: Any, share: Array) -> Any:

@@ -1,6 +1,7 @@
 """Searches for events: what follows from a trial, and which trial is next.
 
-Of an impact the time is sought by Newton's method on gap and gap rate, of a release by regula falsi on the push of the contact that lets go.
+Of an impact the time is sought by Newton's method on gap and gap rate, of a release by regula falsi on the push of the contact that lets go,
+and by halves if that jumps, as where a curved wall begins.
 All numbers are constants for differentiation.
 """
 
@@ -18,6 +19,7 @@ TURNS = 60  # of a search, which halves at worst
 TOGETHER = 1e-9  # of a substep: impacts within that time are at once
 CLOSE = 1e-5  # of a substep: what is left to an impact when one last correction is enough
 SETTLED = 1e-13  # of a substep: what a search for a release may still move
+SMOOTH = 12  # turns in which regula falsi finds the root of a push that does not jump; from then on halves
 
 
 class Search(NamedTuple):
@@ -65,7 +67,7 @@ def judged(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, 
     for_impact = ((stepping & fine) | released) & jnp.any(negative)
     for_release = (jnp.where(stepping, fine & ~for_impact, settled)) & jnp.any(pulling)
     found = (settled & ~for_release) | (released & ~for_impact)
-    x, dips = least_gaps(trial.before, trial.after, s)
+    x, dips = least_gaps(trial.before, trial.after, s, base.allowed)
     part = jnp.minimum(jnp.min(jnp.where(dips & ~base.closed & ~negative, x, 1)), trial.negative)
     ends = (stepping & fine & ~for_impact & ~for_release) | found
     split = ends & (part < 1)
@@ -161,7 +163,7 @@ def _regula_falsi(base: Base, search: Search, trial: Trial, s: Array) -> tuple[A
     at_low = jnp.where(pushes, least, again * search.at_low)
     at_high = jnp.where(pushes, again * search.at_high, least)
     ratio = lambda low, high: low / jnp.where(low > high, low - high, 1)
-    following = low + (high - low) * ratio(at_low, at_high)
+    following = low + (high - low) * jnp.where(search.turns < SMOOTH, ratio(at_low, at_high), 0.5)
     small = (jnp.abs(following - s) <= SETTLED * search.substep) | (search.turns >= TURNS)
     falsi = _Falsi(following, low, high, at_low, at_high, ratio(start, least), start, least)
     return (search.sought == RELEASE) & small, falsi

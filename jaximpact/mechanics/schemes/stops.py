@@ -255,7 +255,7 @@ def seek(
     # what is met together with the surface, or as it should be, does not come before it
     spare = jnp.where(struck, TOGETHER * search.substep, shortest)
     begins = ends & counts & (value + impact * rate <= spare * jnp.maximum(-rate, 0))
-    x, dips = least_gaps(sight.before, sight.after, s)
+    x, dips = least_gaps(sight.before, sight.after, s, sight.allowed)
     part = jnp.minimum(jnp.where(dips, x, 1), sight.negative)
     split = ends & ~begins & (value > 0) & (part < 1) & (s > shortest)
 

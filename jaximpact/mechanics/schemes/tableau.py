@@ -65,12 +65,17 @@ class Tableau:
         return Rows(self.nodes, turned(self.velocity), turned(self.position), self.errors.T, weight)
 
 
-def estimate(squares: Array) -> Array:
-    """The error, from squares (n, ...) of its n estimates."""
-    if len(squares) == 1:
-        return jnp.sqrt(squares[0])
-    both = squares[0] + 0.01 * squares[1]
-    return squares[0] / jnp.sqrt(jnp.where(both == 0, 1, both))
+def estimate(errors: Array) -> Array:
+    """Errors (...) of numbers, from their n estimates (n, ...).
+
+    Of each number by itself: a mean over all would let one be off by more the more are at rest, and of DOP853's two estimates
+    the lower of a slow number would hide what the higher sees of a fast one.
+    """
+    if len(errors) == 1:
+        return jnp.abs(errors[0])
+    square = errors[0] ** 2
+    both = square + 0.01 * errors[1] ** 2
+    return square / jnp.sqrt(jnp.where(both == 0, 1, both))
 
 
 def _tableau(

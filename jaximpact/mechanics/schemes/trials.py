@@ -104,10 +104,10 @@ class Sight(NamedTuple):
             self.before, found, self.allowed, negative, self.of_rate + jnp.multiply.outer(row.errors, found[1])
         )
 
-    def squares(self, s: Array, tolerance: Tolerance) -> Array:
-        """Squares (n,) of the errors of a trial of length s in units of the tolerance."""
-        found = (s * self.of_rate / tolerance.of(self.before[0], self.after[0])[None]) ** 2
-        return jnp.sum(found.reshape(len(found), -1), axis=1)
+    def errors(self, s: Array, tolerance: Tolerance) -> Array:
+        """Of a trial of length s in units of the tolerance, (n, k)."""
+        found = s * self.of_rate / tolerance.of(self.before[0], self.after[0])[None]
+        return found.reshape(len(found), -1)
 
 
 Hold = Callable[..., tuple[Array, Array, Array, Any]]  # as `held`, of a problem
@@ -290,8 +290,8 @@ def _error(
     gap: Array,
     tolerance: Tolerance,
 ) -> Array:
-    """Of a trial from a base to (q, v) and ``push`` (m,), whose gaps began with ``gap`` (m,), in units of the tolerance: of the state, of
-    what gaps and pushes add up to, and of the gaps that should have stayed closed."""
+    """Of a trial from a base to (q, v) and ``push`` (m,), whose gaps began with ``gap`` (m,), in units of the tolerance: the largest of a
+    number of the state, of what a gap or a push adds up to, and of a gap that should have stayed closed."""
     turned = lambda weights: jnp.asarray(weights[:, ::-1].copy(), q.dtype)
     of_q, of_v = tolerance.of(base.q, q), tolerance.of(base.v, v)
     to_v, to_q = s * (turned(tableau.errors) @ kept), s * s * (turned(tableau.position_errors) @ kept)
@@ -299,14 +299,12 @@ def _error(
     # what a push adds up to is compared with nothing but its rounding
     rounding = tolerance._replace(relative=jnp.asarray(32 * jnp.finfo(q.dtype).eps, q.dtype))
     of_push = rounding.of(s * base.push, s * push)
-    squares = jnp.sum((to_q / of_q[None]) ** 2, axis=1) + jnp.sum((to_v / of_v[None]) ** 2, axis=1)
+    errors = [to_q / of_q[None], to_v / of_v[None]]
     if len(base.closed):
         open_ = jnp.where(base.closed[None], 0, s * seen.of_rate / of_gap[None])
-        squares += jnp.sum(open_**2, axis=1) + jnp.sum((s * seen.of_push / of_push[None]) ** 2, axis=1)
-    for sight in sights:
-        squares = squares if sight is None else squares + sight.squares(s, tolerance)
-    squares = squares / (2 * len(q))
-    error = estimate(squares)
+        errors += [open_, s * seen.of_push / of_push[None]]
+    errors += [sight.errors(s, tolerance) for sight in sights if sight is not None]
+    error = jnp.max(estimate(jnp.concatenate(errors, axis=1)))
     drift = jnp.where(base.closed, jnp.abs(seen.gap - gap) / of_gap, 0)
     return jnp.maximum(error, jnp.max(drift, initial=0))
 
@@ -321,9 +319,9 @@ def cubic(before: Ends, after: Ends, s: Array) -> tuple[Array, Array, Array, Arr
     return g0, b0, 3 * (g1 - g0) - 2 * b0 - b1, 2 * (g0 - g1) + b0 + b1
 
 
-def least_gaps(before: Ends, after: Ends, s: Array) -> tuple[Array, Array]:
+def least_gaps(before: Ends, after: Ends, s: Array, allowed: Array) -> tuple[Array, Array]:
     """Where in [0, 1] gaps (m,) seem to have been least between the ends of a trial of length s, 1 where they were not, and whether they
-    may have been negative there."""
+    may have been negative there, by more than is ``allowed`` (m,)."""
     c0, c1, c2, c3 = cubic(before, after, s)
     c4 = s * after[1]
     turns = (c1 < 0) & (c4 > 0)
@@ -331,7 +329,8 @@ def least_gaps(before: Ends, after: Ends, s: Array) -> tuple[Array, Array]:
     x = jnp.where(turns, -c1 / jnp.where(turns, below, 1), 1)
     value = c0 + x * (c1 + x * (c2 + x * c3))
     # the cubic may be wrong by a part of what the gap moves
-    maybe = turns & (value < 0.02 * jnp.maximum(-c1, c4)) & (x > NEAREST) & (x < 1 - NEAREST)
+    moves = jnp.maximum(-c1, c4)
+    maybe = turns & (value < 0.02 * moves) & (moves > allowed) & (x > NEAREST) & (x < 1 - NEAREST)
     return jnp.where(maybe, x, 1), maybe
 
 
