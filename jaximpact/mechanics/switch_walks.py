@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from ..jaxtools.jaxpr_tools import CALLS, as_closed, is_literal, nested_jaxprs, scan_counts
@@ -71,9 +72,14 @@ class Walk:
         known = dict(zip(jaxpr.constvars, zip(closed.consts, of_consts, strict=True), strict=True))
         known |= dict(zip(jaxpr.invars, zip(values, marks, strict=True), strict=True))
         read = lambda v: (v.val, 0) if is_literal(v) else known[v]
+        made: dict[Any, Any] = {}  # by which operation
         for eqn in jaxpr.eqns:
             pairs = [read(v) for v in eqn.invars]
-            found, depends = self.apply(eqn, [x for x, _ in pairs], [m for _, m in pairs])
+            if _signs_zero(eqn, made):
+                found, depends = [pairs[1][0]], [pairs[1][1]]
+            else:
+                found, depends = self.apply(eqn, [x for x, _ in pairs], [m for _, m in pairs])
+            made.update(dict.fromkeys(eqn.outvars, eqn))
             known.update(zip(eqn.outvars, zip(found, depends, strict=True), strict=True))
         ends = [read(v) for v in jaxpr.outvars]
         return [x for x, _ in ends], [m for _, m in ends]
@@ -221,6 +227,18 @@ class Choose(Walk):
         sides = [jnp.where(given[2 * i], given[2 * i + 1], side) for i, side in enumerate(own)]
         self.collected += sides
         return kind.value(eqn, sides, *values), len(sides)
+
+
+def _signs_zero(eqn: Any, made: dict) -> bool:
+    """Whether an operation gives x for x, and 0 for either zero, as searches in tables begin: its derivative at 0 would be none. ``made`` of its operands tells
+    by which operation."""
+    if eqn.primitive.name != "select_n" or is_literal(eqn.invars[0]) or len(eqn.invars) != 3:
+        return False
+    which, x, zero = eqn.invars
+    asks, gives = made.get(which), None if is_literal(zero) else made.get(zero)
+    null = lambda v: is_literal(v) and np.ndim(v.val) == 0 and v.val == 0
+    fills = null(zero) or (gives is not None and gives.primitive.name == "broadcast_in_dim" and null(gives.invars[0]))
+    return fills and asks is not None and asks.primitive.name == "eq" and asks.invars[0] is x and null(asks.invars[1])
 
 
 def _number(kind: Kind, eqn: Any, values: Sequence) -> int:

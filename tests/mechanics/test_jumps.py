@@ -121,6 +121,15 @@ def test_kink_of_a_force_is_no_jump(scheme, name):
     assert status == 0
 
 
+@over([*SCHEMES, ji.EventDriven()], default=slice(-2, None))
+@pytest.mark.parametrize(("force", "told"), [(KINKS["table"], 0), (JUMPS["staircase"], ji.Status.DERIVATIVE_JUMP)])
+def test_start_on_an_entry_of_a_table(scheme, force, told):
+    """The next turn of a search in a table asks of other entries on the other side, where nothing but the first may jump; zero has a rate, too."""
+    starts = [(q, v) for q in KNOTS[1:-1] for v in (1.0, -1.0)]
+    found = [status_of(ji.Problem(force), [q], [v], scheme, t1=0.1, args=0.5) for q, v in starts]
+    assert found == [told] * len(starts)
+
+
 # a drag that jumps with the velocity, where contacts rub: `EventCorrected` locates no surface there
 DRAGGED = ji.Problem(
     lambda t, q, v, args: jnp.stack([-1.0 - jnp.where(v[0] > 0.5, 1.0, 0.0), -10 + 0 * q[1]]), lambda t, q, args: q[1:],

@@ -124,7 +124,7 @@ def border_status(
         further = jnp.where(jnp.any(near & (rate < 0)), 2, -2) * off
         there = pieces.switches.definite(t + further, q + further * v, v, args)
         touched = pieces.sides_of(touches & near)
-        across = pieces.moved(where, touches & near)
+        across = pieces.beyond(where, touches & near, t, q, v, args)
         of = [where.sides, [jnp.where(x, y, z) for x, y, z in zip(touched, across, there, strict=True)]]
         # contacts may be held on one side, and not on the other
         jumps = _jumps(pieces, of, t, q, v, closed, args) | _jumps(pieces, of, t, q, v, jnp.zeros_like(closed), args)
@@ -168,7 +168,8 @@ def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, A
         square = sum(jnp.sum(x * x) for x in slope)
         there = tuple(x - value / jnp.where(square > 0, square, 1) * dx for x, dx in zip(here, slope, strict=True))
         across = pieces.switches.measured(sides, *here, args)[1]
-        beyond = pieces.moved(pieces.start(*here, args)._replace(sides=sides, across=across), one)
+        where = pieces.start(*here, args)._replace(sides=sides, across=across)
+        beyond = pieces.beyond(where, one, *there, args)
         frozen = lambda x: pieces.switches.frozen(x[0], *x[1], args)
         of = [(x, y) for y in (there, here) for x in (sides, beyond)]
         values = lax.map(frozen, jax.tree.map(lambda *x: jnp.stack(x), *of))

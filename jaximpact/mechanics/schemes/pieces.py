@@ -171,6 +171,14 @@ class Pieces:
         of = zip(self.sides_of(chosen), where.across, where.sides, strict=True)
         return [jnp.where(there, across, side) for there, across, side in of]
 
+    def beyond(self, where: Where, chosen: Array, *operands: Any) -> Sides:
+        """As `moved`, with what asks otherwise across those borders decided there: after another turn of a search in a table the next
+        one asks of other entries."""
+        sides = self.moved(where, chosen)
+        asks = self.levels(sides, *operands) != self.levels(where.sides, *operands)
+        of = zip(self.sides_of(chosen), self.sides_of(asks), strict=True)
+        return self.switches.chosen([own | ~other for own, other in of], sides, *operands)
+
     def all_levels(self, steep: Array) -> Array:
         """Values (n,) of the levels that depend on the velocity among all (k,), false or zero for the others."""
         place = np.arange(self.count)[:, None] == self.steep[None, :]
