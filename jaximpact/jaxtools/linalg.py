@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array, lax
 from jax.scipy.linalg import cho_solve, solve_triangular
 
+from .outlined import outlined
 from .semidefinite import MAX_UNROLLED as MAX_SWEPT
 
 MAX_UNROLLED = 6  # unknowns
@@ -209,12 +210,8 @@ def _in_active(part: Callable[[Array], Array], whole: Callable[[], Array], b: Ar
     return among(*(size for size in (FEW, SEVERAL) if n > max(MANY, 2 * size)))
 
 
-@jax.custom_jvp
-def solve_among(rows: Array, columns: Array, b: Array, active: Array) -> Array:
-    """`solve_masked` for the matrix of products ``rows @ columns``, (n, d) and (d, n), of which those of ``active`` rows alone are computed."""
-    n = b.shape[0]
-    if n <= MANY:
-        return solve_masked(rows @ columns, b, active)
+@outlined
+def _solve_among_many(rows: Array, columns: Array, b: Array, active: Array) -> Array:
     b, small = jnp.where(active, b, 0), 64 * jnp.finfo(b.dtype).eps
 
     def part(chosen: Array) -> Array:
@@ -223,6 +220,14 @@ def solve_among(rows: Array, columns: Array, b: Array, active: Array) -> Array:
         return product + jnp.diag(small * jnp.diagonal(product))
 
     return _in_active(part, lambda: solve_masked(rows @ columns, b, active), b, active)
+
+
+@jax.custom_jvp
+def solve_among(rows: Array, columns: Array, b: Array, active: Array) -> Array:
+    """`solve_masked` for the matrix of products ``rows @ columns``, (n, d) and (d, n), of which those of ``active`` rows alone are computed."""
+    if b.shape[0] <= MANY:
+        return solve_masked(rows @ columns, b, active)
+    return _solve_among_many(rows, columns, b, active)
 
 
 @solve_among.defjvp

@@ -203,17 +203,22 @@ def _slice_known(eqn: Any, x: np.ndarray) -> np.ndarray:
 
 
 def _gather_known(eqn: Any, x: np.ndarray, places: np.ndarray) -> np.ndarray | None:
-    if (along := picked_axis(eqn, places)) is None:
+    return gather_known(eqn.params, x, places, eqn.outvars[0].aval.ndim)
+
+
+def gather_known(params: Any, x: np.ndarray, places: np.ndarray, rank: int) -> np.ndarray | None:
+    """Result, of so many axes, of a gather with these parameters that picks whole entries along an axis; None of others."""
+    if (along := picked_axis(params, x.shape, places)) is None:
         return None
-    n, rank = eqn.params["dimension_numbers"], eqn.outvars[0].aval.ndim
+    n = params["dimension_numbers"]
     found, count = np.moveaxis(x, along, 0)[places[..., 0]], places.ndim - 1
     batch = [i for i in range(rank) if i not in n.offset_dims]
     return np.moveaxis(found, range(found.ndim), [*batch[:count], *n.offset_dims])
 
 
-def picked_axis(eqn: Any, places: Any) -> int | None:
+def picked_axis(params: Any, shape: Sequence[int], places: Any) -> int | None:
     """The axis along which a gather picks whole entries, as ``x[places]`` does, all of which exist; else None."""
-    n, sizes, shape = eqn.params["dimension_numbers"], eqn.params["slice_sizes"], eqn.invars[0].aval.shape
+    n, sizes = params["dimension_numbers"], params["slice_sizes"]
     if len(n.start_index_map) != 1 or n.operand_batching_dims or n.collapsed_slice_dims != n.start_index_map:
         return None
     (along,) = n.start_index_map
@@ -309,7 +314,7 @@ def _gather(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
     """Picks entries along one axis, as ``x[places]`` does: of the rows only what they pick."""
     (w, indices), n = eqn.invars, eqn.params["dimension_numbers"]
     places, batch = walk.values.get(indices), [i for i in range(v.aval.ndim) if i not in n.offset_dims]
-    along = None if places is None or is_traced(places) else picked_axis(eqn, places)
+    along = None if places is None or is_traced(places) else picked_axis(eqn.params, w.aval.shape, places)
     if along is None or axis not in batch:
         raise Unstructured("gather")
     places = np.asarray(places)[..., 0]

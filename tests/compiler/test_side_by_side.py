@@ -8,9 +8,10 @@ from jax import lax
 from jax.scipy.linalg import cho_solve
 
 from jaximpact.compiler import limits
-from jaximpact.compiler.llvm import call, over_lanes
+from jaximpact.compiler.llvm import branches, call, over_lanes
 from jaximpact.compiler.llvm import jit as native_compile
 from jaximpact.jaxtools.linalg import triangular_factor
+from jaximpact.jaxtools.outlined import outlined
 
 TRIANGLES = [
     {"left_side": left, "lower": low, "transpose_a": turned} for left in (0, 1) for low in (0, 1) for turned in (0, 1)
@@ -37,6 +38,9 @@ def sums(n, a, b, c, spd, low, i):
     holes = jnp.where(a > 1.5, jnp.nan, jnp.round(2 * a))  # and many equal entries
     yield from (f(x, axis) for f in (jnp.argmin, jnp.argmax) for x in (a, holes) for axis in (0, 1))
     yield from (jnp.argmax(holes), jnp.argmin(jnp.round(a)))
+    many = jnp.concatenate([c] * 9)  # of which each row is short
+    yield from (many.sum(1), many.max(1), many[:, :2].sum(1), many.reshape(9, n, 7).sum(2), jnp.any(many > 2, axis=1))
+    yield jnp.where(many > 1, 3, -many.astype(int)).sum(1)
 
 
 def maps(n, a, b, c, spd, low, i):
@@ -71,6 +75,9 @@ def factors(n, a, b, c, spd, low, i):
 
 def places(n, a, b, c, spd, low, i):
     yield from (a[i], a[:, i], b[i], b[i[:, None] + i[None]], a.at[i].set(0), a.at[i, i].add(2.0), b.at[i].max(1.0))
+    # at places that are known
+    known, both = np.arange(5 * n)[::-1] * 3 % n, jnp.concatenate([a, a])
+    yield from (a[known], a[:, known], both[known + n][:, :2], b[known], (both[:, 0] > 0)[known], both[-known, 1:].T)
     keys = jnp.tile(jnp.round(b).at[0].set(jnp.nan), 3)  # many of them equal
     yield from lax.sort((keys, jnp.arange(3 * n)), num_keys=1)
     yield from (lax.dynamic_slice(a, (i[0], i[1]), (3, 3)), *lax.top_k(jnp.tile(b, 9).astype(jnp.float32), 5))
@@ -85,7 +92,20 @@ def loops(n, a, b, c, spd, low, i):
     yield from lax.scan(lambda x, y: (x + y, x * y), a[0], a)
 
 
-KINDS = (products, sums, maps, factors, places, loops)
+@outlined
+def often(x, y, k):
+    """Called from several places."""
+    turned = lax.fori_loop(0, 4, lambda j, x: jnp.sin(x) + (x @ y)[:, None] / len(y), x)
+    return lax.cond(k > 0, lambda: turned.T, lambda: 2 * x), y * turned[0, 0], k + 1
+
+
+def calls(n, a, b, c, spd, low, i):
+    x, y, k = often(a, b, i[0])
+    yield from (x, y, k, *often(x, y, i[2]), *often(spd / n, b[::-1], -i[0]))
+    yield from lax.cond(b[1] > 0, lambda: often(x, b, k), lambda: often(low, y, k))
+
+
+KINDS = (products, sums, maps, factors, places, loops, calls)
 SIZES = (13, 27)  # in registers, and in memory: neither fills its last pack
 MORE = (1, 2, 3, 5, 6, 8, 9, 12, 16, 21, 24, 30, 48, 53)
 
@@ -133,6 +153,20 @@ def test_registers_of_half_the_size_give_the_same(kind, n, monkeypatch):
     for name, x in {"vector_bytes": 32, "cpu": "haswell", "features": short, "machine": machine}.items():
         monkeypatch.setattr(host, name, x)
     compare(kind, n, np.float64)
+
+
+@pytest.mark.parametrize("kind", [calls, pytest.param(loops, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [20, 28])  # no other test has these programs
+def test_branches_as_functions_give_the_same(kind, n, monkeypatch):
+    monkeypatch.setattr(branches, "MIN_FUNCTION_LINES", 3)
+    texts, compile_text = [], native_compile.Host.compile
+    monkeypatch.setattr(
+        native_compile.Host, "compile", lambda self, text, *more: texts.append(text) or compile_text(self, text, *more)
+    )
+    compare(kind, n, np.float64)
+    assert any("call void @branch." in text for text in texts)
+    # a function of arrays stands there once
+    assert kind is loops or sum(text.count("define internal void @shared.") for text in texts) == 1
 
 
 def test_nothing_is_traded_for_what_lies_beside_it():

@@ -11,7 +11,9 @@ from .arrays import (
     LargeArray,
     array_at,
     counted_loop,
+    flat_view,
     for_each_index,
+    for_each_pack,
     for_packs,
     for_range,
     long_constant,
@@ -22,7 +24,7 @@ from .arrays import (
     with_axes,
 )
 from .elementwise import convert_type
-from .ir_writer import LaneValue, constant
+from .ir_writer import LaneValue, constant, memory_dtype
 from .packs import fold_pack, shuffle
 
 Index = list[LaneValue]
@@ -156,6 +158,8 @@ def reduce_by_packs(
     combine = lambda a, b: e.op_of(name, None, [a, b])
     done = n - n % e.pack if x.pack_at else 0
     others = [a for a in axes if a != last]
+    if list(axes) == [last] and n <= e.pack and target.size >= e.pack and memory_dtype(x.dtype).itemsize in (4, 8):
+        return _sums_of_few(e, combine, materialise(e, x), target, n, first)
 
     def over(where: dict, now: list[LaneValue], body: Callable, depth: int = 0) -> list[LaneValue]:
         """Runs through the reduced axes but the last one of x."""
@@ -198,6 +202,22 @@ def reduce_by_packs(
         store_entry(e, target, index, combine(fold_pack(w, combine, total), rest) if done else rest)
 
     for_each_index(e, target.shape, within) if target.shape else within([])
+    return target
+
+
+def _sums_of_few(e: Any, combine: Callable, x: LargeArray, target: LargeArray, n: int, first: LaneValue) -> LargeArray:
+    """Reduction of a stored array along a last axis of few entries: the results lie side by side."""
+    w, entries, results = e.w, flat_view(e, x), flat_view(e, target)
+
+    def body(index: Index, whole: bool) -> None:
+        (i,) = index
+        place = w.op("mul", w.lane_indices(i) if whole else i, long_constant(n))
+        now = w.as_vector(first) if whole else first
+        for k in range(n):
+            now = combine(now, entries.at([w.op("add", place, long_constant(k)) if k else place]))
+        store_entry(e, results, index, now)
+
+    for_each_pack(e, results.shape, True, body)
     return target
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from ...jaxtools.row_structure import FOLDED, MOVED, gather_known
 from ..limits import PARALLEL_SUMS
 from ..scalar import Unsupported, Value
 from ..scalar.cost import is_large
 from ..scalar.indexing import replaces_entries
 from ..scalar.interpreter import RULES as SCALAR_RULES
 from ..scalar.reductions import arrange_axes
+from ..scalar.values import split_constant
 from .array_linear_algebra import RULES as MATRIX_RULES
 from .array_packs import arg_extreme, product_by_packs, reduce_by_packs
 from .arrays import (
@@ -23,10 +25,12 @@ from .arrays import (
     copy_array,
     copy_to_new,
     counted_loop,
+    embed_constant,
     flat_index,
     flat_view,
     for_each_index,
     for_each_pack,
+    known_entries,
     long_constant,
     materialise,
     packs_at,
@@ -38,7 +42,7 @@ from .arrays import (
 )
 from .elementwise import RULES as ELEMENTWISE
 from .elementwise import convert_type
-from .ir_writer import LONG, LaneValue, constant
+from .ir_writer import LONG, LaneValue, constant, memory_dtype
 
 # data movement: lazy arrays, for which nothing is emitted
 
@@ -203,6 +207,11 @@ def _gather(e: Any, p: Any, x: LargeArray, indices: LargeArray) -> LargeArray:
     inside = any(name in str(p["mode"]).upper() for name in ("CLIP", "PROMISE"))
     fill = (np.nan if x.dtype.kind == "f" else 0) if p["fill_value"] is None else p["fill_value"]
     x = materialise(e, x)
+    if e.pack > 1 and indices.known is not None:
+        # which entries of x these are, where it is known while the program is written
+        table = gather_known(p, np.arange(x.size, dtype=np.int32).reshape(x.shape), indices.known, rank)
+        if table is not None:
+            return pick_entries(e, x, table)
 
     def entry(index: Sequence[LaneValue], indices: LargeArray) -> LaneValue:
         batched = n.operand_batching_dims, n.start_indices_batching_dims
@@ -220,6 +229,20 @@ def _gather(e: Any, p: Any, x: LargeArray, indices: LargeArray) -> LargeArray:
     is_vector = x.is_vector or indices.is_vector
     lazy = LargeArray(shape, x.dtype, is_vector, lambda index: entry(index, indices), pack_at=pack_at)
     return copy_to_new(e, lazy, is_vector)
+
+
+def pick_entries(e: Any, x: LargeArray, table: np.ndarray) -> LargeArray:
+    """The entries of a stored array of a single lane at places that are known."""
+    found = reserve_array(e, table.shape, x.dtype, False)
+    places, target = embed_constant(e, table.ravel()), flat_view(e, found)
+    whole = memory_dtype(x.dtype).itemsize in (4, 8)
+
+    def body(index: list[LaneValue], pack: bool) -> None:
+        place = convert_type(e.w, read(places, index, pack), LONG)
+        store_entry(e, target, index, flat_view(e, x).at([place]))
+
+    for_each_pack(e, target.shape, whole, body)
+    return found
 
 
 def _scatter_rule(name: str) -> Callable:
@@ -448,6 +471,13 @@ def apply_rule(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[
         Unsupported: its primitive has no rule for large arrays.
     """
     name = eqn.primitive.name
+    # what is made of known indices is known while the program is written
+    whole = all(v.aval.dtype.kind in "biu" for v in (*eqn.invars, *eqn.outvars))
+    if e.pack > 1 and whole and (rule := FOLDED.get(name) or MOVED.get(name)) and name != "gather":
+        entries = [known_entries(x) for x in inputs]
+        if all(x is not None for x in entries) and (found := rule(eqn, *entries)) is not None:
+            of_all = found if isinstance(found, list) else [found]
+            return [e.constant(x) if x.size > e.max_scalars else split_constant(x) for x in map(np.asarray, of_all)]
     if name in ELEMENTWISE or name in RULES:
         blocks = [as_large_array(e, x) for x in inputs]
         passing = eqn.outvars[0] in machine.passing

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..scalar import Value, object_array
+from ..scalar.values import all_constant
 from . import packs
 from .ir_writer import LONG, LaneValue, constant, llvm_scalar_type, memory_dtype
 
@@ -31,6 +32,7 @@ class LargeArray:
         flipped: of a triangular factor that is not stored, its stored transpose, maybe with further rows and columns; what is zero of it counts
             from the first pack on the diagonal.
         source: of an array with its axes in another order, the array as it was and the order.
+        known: of a constant, its entries.
     """
 
     shape: tuple[int, ...]
@@ -41,6 +43,7 @@ class LargeArray:
     pack_at: Callable[[Sequence[LaneValue]], LaneValue] | None = None
     flipped: Any = None
     source: Any = None
+    known: Any = field(default=None, compare=False)
 
     flat: ClassVar[tuple] = ()  # as of a numpy array without scalars
 
@@ -311,18 +314,23 @@ def as_large_array(e: Any, x: Value) -> LargeArray:
 
 def _stored_packs(e: Any, x: Value) -> LargeArray:
     """Scalars of a single lane in new memory, a pack at once where it is filled."""
-    w, flat = e.w, list(x.flat)
-    dtype = flat[0].dtype
+    dtype, width = x.flat[0].dtype, e.w.width
     # a pack that is not full may run over the end
-    target = array_at(e, w.reserve(-(-x.size // w.width) * w.width, dtype, False), x.shape, dtype, False)
+    target = array_at(e, e.w.reserve(-(-x.size // width) * width, dtype, False), x.shape, dtype, False)
+    store_packs(e, target.pointer, x)
+    return target
+
+
+def store_packs(e: Any, pointer: str, x: Value) -> None:
+    """Emits the stores of scalars of a single lane, one after the other; a pack that is not full may run over the end."""
+    w, flat = e.w, list(x.flat)
     for first in range(0, x.size, w.width):
         part = flat[first : first + w.width]
         whole = 2 * len(part) > w.width
         for i, y in (
             [(first, packs.pack_of(w, part))] if whole else [(first + k, e.as_value(y)) for k, y in enumerate(part)]
         ):
-            w.store(w.address(target.pointer, dtype, is_vector=False, place=long_constant(i)), y)
-    return target
+            w.store(w.address(pointer, flat[0].dtype, is_vector=False, place=long_constant(i)), y)
 
 
 def _loaded_packs(e: Any, x: LargeArray) -> Value:
@@ -408,7 +416,16 @@ def row_of_input(e: Any, pointer: str, aval: Any, i: LaneValue, of_lanes: bool) 
 
 def embed_constant(e: Any, x: np.ndarray) -> LargeArray:
     """A constant array as a global constant of the module."""
-    name, dtype = "@" + e.w.fresh_name("array"), memory_dtype(x.dtype)
-    numbers = ", ".join(f"{llvm_scalar_type(dtype)} {constant(y, dtype).name}" for y in x.ravel())
-    e.w.declared[name] = f"{name} = private constant [{x.size} x {llvm_scalar_type(dtype)}] [{numbers}]"
-    return array_at(e, name, x.shape, x.dtype, False)
+    dtype, key = memory_dtype(x.dtype), (str(x.dtype), x.size, x.tobytes())
+    if key not in e.constants:
+        name = f"@array{len(e.constants)}"
+        numbers = ", ".join(f"{llvm_scalar_type(dtype)} {constant(y, dtype).name}" for y in x.ravel())
+        e.constants[key] = name, f"{name} = private constant [{x.size} x {llvm_scalar_type(dtype)}] [{numbers}]"
+    return replace(array_at(e, e.constants[key][0], x.shape, x.dtype, False), known=x)
+
+
+def known_entries(x: Value) -> np.ndarray | None:
+    """The entries of an array of constants; None of others."""
+    if isinstance(x, LargeArray):
+        return x.known
+    return np.array(list(x.flat), x.flat[0].dtype).reshape(x.shape) if x.size and all_constant(x) else None

@@ -35,6 +35,7 @@ from ..scalar import Unsupported, carried_axes
 from ..scalar.cost import cost, count_entries
 from ..scalar.interpreter import program_inputs
 from .emitter import ProgramText, emit
+from .functions import repeated_cost
 from .jit import host, load_or_emit
 from .program_key import program_key
 
@@ -257,8 +258,9 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
     most = MAX_OPS_OF_A_LANE if pack > 1 else MAX_OPS_LLVM
     max_scalars = MAX_SCALARS
     long = LONG_PROGRAM_OPS_OF_A_LANE if pack > 1 else most if sparse else LONG_PROGRAM_OPS
-    if (count := cost(closed)) > long:
-        max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)
+    once = lambda most: cost(closed, most) - (repeated_cost(closed, most) if pack > 1 else 0)
+    if (count := once(MAX_SCALARS)) > long:
+        max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, once(MAX_SCALARS_IN_LONG_PROGRAMS)
     if count > most:
         raise Unsupported(f"a program of some {count} operations, more than {most}")
     # the vector width follows from the floats that differ between lanes; shared ones, as tolerances, may have more digits

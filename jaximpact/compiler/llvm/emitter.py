@@ -23,8 +23,9 @@ from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS
 from ..scalar import ScalarInterpreter, Unsupported, Value, is_constant, object_array
 from . import array_rules, arrays, packs, predicates
 from .arrays import LargeArray
+from .branches import apart as branches_apart
 from .elementwise import RULES
-from .functions import Functions
+from .functions import Functions, call_with_arrays, value_key
 from .ir_writer import BOOL, INT, LONG, SELDOM, LaneValue, Writer, constant
 from .lane_frames import ThreadGrid, VectorLoop
 
@@ -77,6 +78,9 @@ class LLVMEmitter:
         self.register, self.max_scalars = register, max_scalars  # lanes of one register
         self.threads = threads
         self.functions, self.sparse = Functions(self), False
+        self.constants: dict[
+            Any, tuple[str, str]
+        ] = {}  # constant arrays: their names and definitions, by type and entries
         self.live: LaneValue | None = None  # mask of the lanes that are no padding; None: a vector is one register
         self.empty_rows: list[Value] = []  # rows of streams without entries, which no `StreamEntry` marks as rows
         # a single motion counts the iterations of its outermost loop in memory, for a progress bar in another thread
@@ -127,8 +131,9 @@ class LLVMEmitter:
         return found
 
     def call(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        # entries of packs are taken apart for a call
-        return machine.run(eqn.params["jaxpr"], inputs) if self.pack > 1 else self.functions.call(machine, eqn, inputs)
+        if self.pack > 1:
+            return call_with_arrays(self.functions, machine, eqn, inputs)
+        return self.functions.call(machine, eqn, inputs)
 
     def constant(self, x: np.ndarray) -> LargeArray:
         return arrays.embed_constant(self, x)
@@ -248,6 +253,7 @@ class LLVMEmitter:
                 active = w.active if not by_register or self.live is None else w.conjunction(self.live, w.active)
                 taken, lanes = predicates.any_lane_where(w, selected, active)
             w.branch(taken, inside, after, SELDOM)
+            first = len(w.lines)
             w.begin_block(inside)
             with w.scope(lanes if selected.is_vector else w.active):
                 if by_register:
@@ -258,6 +264,8 @@ class LLVMEmitter:
                     if selected.is_vector:
                         new = [w.select(lanes, x, y) for x, y in zip(new, now, strict=True)]
                     self.store_large(results, found, lanes if selected.is_vector else None)
+                if self.pack > 1:
+                    new = branches_apart(w, first, new)
                 end = w.block
                 w.jump(after)
             w.begin_block(after)
@@ -422,16 +430,8 @@ def emit(
         for target, x in zip(targets, found, strict=True)
     ]
     frame.end()
+    w.declared |= dict(e.constants.values())
     return ProgramText(frame.module(len(variables), len(targets)), width, rows, w.scratch_bytes)
-
-
-def value_key(x: Value) -> Any:
-    """Hashable key of a value: equal keys mean identical values; constants are compared by their bits (NaN, -0.0)."""
-    return (
-        x
-        if isinstance(x, LargeArray)
-        else (x.shape, *((y.dtype, y.tobytes()) if is_constant(y) else y for y in x.flat))
-    )
 
 
 def load_pointer(w: Writer, table: str, i: int) -> str:

@@ -22,6 +22,7 @@ from ...jaxtools.outlined import is_outlined
 from ..limits import MIN_FUNCTION_OPS
 from ..scalar import Value, is_constant, object_array
 from ..scalar.cost import cost
+from . import arrays
 from .ir_writer import LaneValue, Writer, join_lines, memory_dtype
 
 
@@ -58,7 +59,7 @@ class Functions:
 
     def __init__(self, emitter: Any) -> None:
         self.emitter = emitter
-        self.known: dict[Any, Function | None] = {}  # None: emitted in place
+        self.known: dict[Any, Function | ArrayFunction | None] = {}  # None: emitted in place
         self.counts: Counter = Counter()  # calls of each jaxpr in the program
         self.inside = False  # whether one is being emitted: those in it are not apart
 
@@ -91,7 +92,7 @@ class Functions:
             except _NotALine:
                 self.known[key] = None
         found = self.known[key]
-        if found is None:
+        if not isinstance(found, Function):
             return machine.run(jaxpr, inputs)
         called = found.name, tuple(y for y in scalars if not is_constant(y))
         if (results := w.lookup((called, None))) is None:
@@ -171,6 +172,106 @@ class Functions:
             return loaded[y]
 
         return [object_array(x.shape, map(result, x.flat)) for x in function.given]
+
+
+def value_key(x: Value) -> Any:
+    """Hashable key of a value: equal keys mean identical values; constants are compared by their bits (NaN, -0.0)."""
+    return (
+        x
+        if isinstance(x, arrays.LargeArray)
+        else (x.shape, *((y.dtype, y.tobytes()) if is_constant(y) else y for y in x.flat))
+    )
+
+
+class ArrayFunction(NamedTuple):
+    """A function of the IR of a single lane, whose operands and results are arrays in scratch memory: its name and their places.
+
+    Of large operands the memory holds the pointers.
+    """
+
+    name: str
+    taken: list[int]
+    given: list[tuple[int, Any]]
+
+
+def call_with_arrays(functions: Functions, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+    """Results of an equation of a single lane that is outlined, by a call where that pays: what it reads and gives lies in memory."""
+    e, jaxpr = functions.emitter, as_closed(eqn.params[CALLS[eqn.primitive.name]])
+    few = functions.counts[id(jaxpr.jaxpr)] < 2 or cost(jaxpr, e.max_scalars) < MIN_FUNCTION_OPS
+    if few or any(x is None for x in inputs) or closed_over_values(jaxpr):
+        return machine.run(jaxpr, inputs)
+    key = jaxpr.jaxpr, e.max_scalars
+    if key not in functions.known:
+        functions.known[key] = _with_arrays(e, machine, jaxpr, f"@shared.{len(functions.known)}")
+    function, w = functions.known[key], e.w
+    assert isinstance(function, ArrayFunction)
+    called = function.name, *map(value_key, inputs)
+    if (results := w.lookup((called, None))) is None:
+        large = [arrays.materialise(e, x) if isinstance(x, arrays.LargeArray) else x for x in inputs]
+        for x, place in zip(large, function.taken, strict=True):
+            if isinstance(x, arrays.LargeArray):
+                w.emit(f"store ptr {x.pointer}, ptr {w.pointer_to(place)}")
+            elif x.size:
+                arrays.store_packs(e, w.pointer_to(place), x)
+        w.emit(f"call void {function.name}(ptr %work)")
+        stored = [arrays.array_at(e, w.pointer_to(at), a.shape, a.dtype, False) for at, a in function.given]
+        results = [
+            arrays.as_scalars(e, x) if x.size <= e.max_scalars else arrays.copy_to_new(e, x, False) for x in stored
+        ]
+        w.available[-1][called, None] = results
+    return results
+
+
+def _with_arrays(e: Any, machine: Any, jaxpr: Any, name: str) -> ArrayFunction:
+    """Emits the definition of a function of arrays."""
+    outer, counter = e.w, e.counter
+    e.w = w = outer.of_function()
+    e.counter = None
+    w.begin_block("entry")
+    most, taken, values = e.max_scalars, list[int](), list[Value]()
+    for v in jaxpr.jaxpr.invars:
+        shape, dtype, size = v.aval.shape, v.aval.dtype, v.aval.size
+        taken.append(w.reserve_bytes(8 if size > most else memory_dtype(dtype).itemsize * (size + w.width)))
+        pointer = w.pointer_to(taken[-1])
+        if size > most:
+            there = "%" + w.fresh_name("p")
+            w.emit(f"{there} = load ptr, ptr {pointer}")
+            w.types[there] = "ptr"
+            values.append(arrays.array_at(e, there, shape, dtype, False))
+        else:
+            values.append(arrays.as_scalars(e, arrays.array_at(e, pointer, shape, dtype, False)))
+    given = []
+    for x, v in zip(machine.run(jaxpr, values), jaxpr.jaxpr.outvars, strict=True):
+        a = v.aval
+        given.append((w.reserve_bytes(memory_dtype(a.dtype).itemsize * (a.size + w.width)), a))
+        target = arrays.array_at(e, w.pointer_to(given[-1][0]), a.shape, a.dtype, False)
+        if isinstance(x, arrays.LargeArray):
+            arrays.copy_array(e, target, x, None)
+        elif x.size:
+            arrays.store_packs(e, target.pointer, x)
+    e.w, e.counter = outer, counter
+    head = f"define internal void {name}(ptr noalias %work) noinline nounwind alignstack(64) {{"
+    entry, *rest = w.lines
+    outer.with_function(w, name, join_lines([head, entry, *w.entry_lines, *rest, "  ret void", "}"]))
+    return ArrayFunction(name, taken, given)
+
+
+@remember_by_jaxpr
+def repeated_cost(jaxpr: Any, max_scalars: int) -> int:
+    """Operations of a jaxpr that are those of calls of what it calls before."""
+    found: dict[Any, int] = {}
+    _count_calls(jaxpr, found)
+    return sum((n - 1) * cost(part, max_scalars) for part, n in found.items())
+
+
+def _count_calls(jaxpr: Any, found: dict[Any, int]) -> None:
+    for eqn in jaxpr.eqns:
+        if is_outlined(eqn):
+            part = nested_jaxprs(eqn)[0]
+            found[part] = found.get(part, 0) + 1
+        else:
+            for part in nested_jaxprs(eqn):
+                _count_calls(part, found)
 
 
 def _objects(shape: tuple, entries: list) -> np.ndarray:

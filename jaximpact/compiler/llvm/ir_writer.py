@@ -129,6 +129,8 @@ class Writer:
         ] = {}  # declarations and definitions of other functions, and global constants, by name
         self.entry_lines: list[str] = []  # first lines of the entry block: addresses of scratch memory
         self.scratch_bytes = 0  # scratch memory reserved so far
+        self.scratch: dict[str, int] = {}  # places in it, by the names of pointers
+        self.types: dict[str, str] = {}  # LLVM types of values, by name
         # Results by instruction, one table per scope. A scope sees the tables of the scopes around it: their blocks dominate it.
         self.available: list[dict] = [{}]
         self.active: LaneValue | None = None  # mask of the lanes whose results matter in the current scope; None: all
@@ -174,6 +176,7 @@ class Writer:
         ):
             depth = max((self.depth.get(name, depth) for name in SSA_NAME.findall(instruction)), default=depth)
         self.depth[found.name] = depth
+        self.types[found.name] = self.type_of(found)
         if depth < len(self.loops):
             self.loops[depth].before.append(line)
             self.loops[depth].available[instruction, dtype] = found
@@ -343,6 +346,7 @@ class Writer:
         name = "%" + self.fresh_name("p")
         at = place if isinstance(place, str) else self.typed_name(place)
         self.emit(f"{name} = getelementptr {self.llvm_type(memory_dtype(dtype), is_vector)}, ptr {pointer}, {at}")
+        self.types[name] = "ptr"
         return name
 
     def load(self, address: str, dtype: Any, is_vector: bool) -> LaneValue:
@@ -372,10 +376,37 @@ class Writer:
 
     def reserve(self, count: int, dtype: Any, is_vector: bool) -> str:
         """Reserves scratch memory, aligned to 64 bytes, for ``count`` scalars or vectors, and returns its pointer."""
-        name, self.scratch_bytes = "%" + self.fresh_name("m"), -(-self.scratch_bytes // 64) * 64
-        self.entry_lines.append(f"  {name} = getelementptr i8, ptr %work, i64 {self.scratch_bytes}")
-        self.scratch_bytes += count * memory_dtype(dtype).itemsize * (self.width if is_vector else 1)
+        name = "%" + self.fresh_name("m")
+        place = self.reserve_bytes(count * memory_dtype(dtype).itemsize * (self.width if is_vector else 1))
+        self.entry_lines.append(f"  {name} = getelementptr i8, ptr %work, i64 {place}")
+        self.scratch[name] = place
         return name
+
+    def reserve_bytes(self, size: int) -> int:
+        """Reserves scratch memory, aligned to 64 bytes, and returns its place."""
+        place = -(-self.scratch_bytes // 64) * 64
+        self.scratch_bytes = place + size
+        return place
+
+    def pointer_to(self, place: int) -> str:
+        """Emits the pointer to a place in scratch memory."""
+        name = "%" + self.fresh_name("p")
+        self.emit(f"{name} = getelementptr i8, ptr %work, i64 {place}")
+        self.types[name] = "ptr"
+        return name
+
+    # functions
+
+    def of_function(self) -> Writer:
+        """A writer of another function of the module, which has scratch memory of its own."""
+        found = Writer(self.width, self.fused, self.hoists_vectors)
+        found._count, found.scratch_bytes = self._count, self.scratch_bytes
+        return found
+
+    def with_function(self, other: Writer, name: str, text: str) -> None:
+        """Adds the function that the ``other`` writer wrote."""
+        self._count, self.scratch_bytes = other._count, other.scratch_bytes
+        self.declared |= other.declared | {name: text}
 
     # blocks
 
@@ -437,6 +468,7 @@ class Writer:
         """Emits a phi node with pairs of a value and the label of the block that it comes from."""
         found = LaneValue("%" + self.fresh_name(), np.dtype(dtype), is_vector)
         self.phi_nodes[found.name] = node = PhiNode(f"{found.name} = phi {self.type_of(found)}", [])
+        self.types[found.name] = self.type_of(found)
         for x, label in sources:
             node.add(x, label)
         self.lines.append(node)

@@ -36,7 +36,7 @@ IGNORED_PARAMS["pjit"] = IGNORED_PARAMS["jit"]
 IGNORED_ELSEWHERE = {"sharding", "out_sharding"}
 PLAIN_TYPES = {type(None), bool, int, float, complex, str, bytes}
 SOURCES = ("compiler/llvm", "compiler/scalar")  # code is kept under a key of what wrote it
-SOURCE_FILES = ("compiler/limits.py", "jaxtools/jaxpr_tools.py", "jaxtools/outlined.py")
+SOURCE_FILES = ("compiler/limits.py", "jaxtools/jaxpr_tools.py", "jaxtools/outlined.py", "jaxtools/row_structure.py")
 log = logging.getLogger(__name__)
 
 
