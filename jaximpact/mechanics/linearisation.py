@@ -24,6 +24,7 @@ from ..jaxtools.row_structure import RowsOf, Unstructured
 from .friction import Slip
 from .joints import Joints, joint_turning
 from .problem import Problem, mass_times
+from .some_contacts import SomeGaps
 
 CANCELLING = 1e-6  # by how much the cosine between two sides of a joint may differ from -1
 STEPS = 1024  # over which the speeds of a motion become lengths of its own
@@ -305,6 +306,9 @@ class Contacts(NamedTuple):
 def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
     """Gaps f (m,) and Jacobian df/dq (m, d) at (t, q), or only its ``rows`` (k,)."""
     gaps = lambda x: problem.gaps(t, x, args)
+    if isinstance(problem.constraints, SomeGaps):
+        with suppress(Unstructured):
+            return problem.constraints.jacobian(t, q, args)
     if rows is None:
         return value_and_jacobian(gaps, q, problem.count(t, q, args))
     with suppress(Unstructured):

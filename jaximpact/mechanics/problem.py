@@ -21,6 +21,7 @@ from jax.typing import ArrayLike
 from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..jaxtools.shapes import as_array, shape_of_result
 from .labels import Labels
+from .some_contacts import SomeGaps
 
 Force = Callable[[Any, Array, Array, Any], Array]
 Constraints = Callable[[Any, Array, Any], Array]
@@ -277,6 +278,8 @@ class Problem:
             return self.constraints.contact_count(t, q, args)  # type: ignore[union-attr]
         if self.constraints is None:
             return 0
+        if isinstance(self.constraints, SomeGaps):
+            return len(self.constraints.rows)
         return shape_of_result(as_array, self.constraints, np.zeros((), q.dtype), q, args).shape[0]
 
     def joint_values(self, t: ArrayLike, q: Array, args: Any) -> Array:

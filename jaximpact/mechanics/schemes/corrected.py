@@ -29,10 +29,12 @@ from jax import Array, lax
 from ...jaxtools.batched_branch import run_where_needed
 from ...jaxtools.derivative_rules import graft_once, graft_tree
 from ...jaxtools.jacobians import SMALL
+from ...jaxtools.linalg import MANY
 from ..contact.laws import ContactLaw, Held
-from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, linearise
+from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, jacobian, linearise
 from ..motion import Motion
 from ..problem import Problem
+from ..some_contacts import among, rows_that_matter
 from ..status import Status, as_status
 from .base import Info, Scheme, Traits, Wrapping, time_of
 from .events import Event, order_matters, shared
@@ -127,11 +129,11 @@ class Corrected(Wrapping):
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, state.state)))
-        touches = lambda: self._touching_step(problem, law, motion, state, new, info)
+        misses = missed, gap, change = near_misses(problem, self.traits, motion, state)
+        touches = lambda: self._touching_step(problem, law, motion, state, new, info, misses)[:2]
         if state.last.size <= SMALL:
             return touches()
         # of many contacts none acts in most steps, not even in those that are looked at
-        missed, gap, change = near_misses(problem, self.traits, motion, state)
         acts = jnp.any(info.impulse != 0) | jnp.any(state.last == LASTING) | jnp.any(missed) | (state.n == 0)
 
         def flies() -> tuple[Any, Info]:
@@ -143,12 +145,97 @@ class Corrected(Wrapping):
             free = state._replace(state=found, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
             return free._replace(friction=info.friction), told
 
-        return lax.cond(acts, touches, flies)
+        size = self.rows_of_many(problem, motion, state)
+        if size is None:
+            return lax.cond(acts, touches, flies)
+
+        def acting() -> tuple[Any, Info]:
+            # and in the others few do
+            matters = (info.impulse != 0) | (state.last != FREE) | missed
+            matters |= self._reached_soon(problem, motion, state)
+            rows, fit = rows_that_matter(matters, gap, size)
+            some = lambda: self._step_among(rows, problem, law, motion, state, new, info, misses)
+            return lax.cond(fit, some, touches)
+
+        return lax.cond(acts, acting, flies)
+
+    def rows_of_many(self, problem: Problem, motion: Motion, state: Any) -> int | None:
+        """To how many contacts a step looks where no others matter; None if to all."""
+        m, d = state.last.size, state.q.size
+        size = max(MANY + 8, d + d // 2)
+        # of all contacts together speaks a function of restitution; a scheme that takes lists of contacts takes some of them
+        plain = jnp.ndim(motion.e) == 0 and not callable(problem.restitution) and self.traits.lists
+        return size if self.branches and plain and not problem.is_local and m >= 2 * size else None
+
+    def _reached_soon(self, problem: Problem, motion: Motion, state: Any) -> Array:
+        """Mask (m,) of contacts that an impact of several steps, which is under way, may find closed: those that `order_matters` looks at."""
+        steps = self.traits.steps - 1
+        if steps == 0:
+            return jnp.zeros(state.last.shape, bool)
+        t, q, v, e, args = lax.stop_gradient((motion.time(state.n), state.q, state.v, motion.e, motion.args))
+        h, middle = motion.h, self.traits.phase(e) * motion.h
+        a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
+        t, q, v = t + middle, q + middle * v, v + middle * a
+        gap, speed = jax.jvp(lambda t, q: problem.gaps(t, q, args), (t, q), (jnp.ones_like(t), v))
+        return lax.stop_gradient((speed < 0) & (gap <= -3 * steps * h * speed))
+
+    def _step_among(
+        self,
+        rows: Array,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        state: Any,
+        new: Any,
+        info: Info,
+        misses: tuple[Array, Array, Array],
+    ) -> tuple[Any, Info]:
+        """`_touching_step` where none matters but the contacts ``rows`` (k,): the others are free."""
+        take = lambda x: x[rows]
+        put = lambda whole, part: whole.at[rows].set(part, unique_indices=True)
+        _, gap, change = misses
+        found, told, (t, q, before, after) = self._touching_step(
+            among(problem, rows),
+            law,
+            motion,
+            state.relisted(take),
+            new.relisted(take),
+            info._replace(impulse=take(info.impulse)),
+            tuple(map(take, misses)),
+        )
+
+        def led() -> Array:
+            at = lax.stop_gradient((t, q, motion.args))
+            gap, matrix = jacobian(problem, *at, jnp.arange(len(info.impulse)))
+            metric = Metric.at(problem, at[1], at[2], at[0])
+            return lax.stop_gradient(led_aside(motion.h, metric, Contacts(gap, matrix, matrix.T), before, after))
+
+        # an impact leads all gaps aside
+        aside = lax.cond(found.latest == new.n, led, lambda: lax.stop_gradient(state.aside))
+        # what of the scheme's state belongs to contacts is as the step leaves it
+        of_scheme = jax.tree.map(lambda part, all_of: part if part.shape == all_of.shape else all_of, found.state, new)
+        history = {
+            "last": put(jnp.full_like(state.last, FREE), found.last),
+            "met": put(state.met, found.met),
+            "gap": put(gap, found.gap),
+            "change": put(change, found.change),
+            "aside": aside,
+        }
+        told = told._replace(impulse=put(jnp.zeros_like(info.impulse), told.impulse))
+        return found._replace(state=of_scheme, **history), told
 
     def _touching_step(
-        self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, new: Any, info: Info
-    ) -> tuple[Any, Info]:
-        """The step to ``new``, with the derivative across what contacts do in it."""
+        self,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        state: Any,
+        new: Any,
+        info: Info,
+        misses: tuple[Array, Array, Array],
+    ) -> tuple[Any, Info, tuple]:
+        """The step to ``new``, with the derivative across what contacts do in it; and where its impacts are, (t, q), with the velocity in front of and
+        behind them. ``misses``: what `near_misses` finds."""
         before, last = state[:2]
         h, args = motion.h, motion.args
         q, v, t = before.q, before.v, motion.time(before.n)
@@ -199,11 +286,12 @@ class Corrected(Wrapping):
 
         did = Contact(active, impact, rebound, reacting, lasting, lax.stop_gradient(salted.closed))
         state, info = self.tracked(
-            problem, motion._replace(e=e), state, new, info, here, did, metric, (v_mid, salted.v)
+            problem, motion._replace(e=e), state, new, info, here, did, metric, (v_mid, salted.v), misses
         )
         within = OFF * h
         free = opens_by_change(problem, t_mid, q_mid, v_mid, salted.v, impact & (e <= 0), did.stays, args, within)
-        return state, info._replace(status=info.status | as_status(free, Status.DERIVATIVE_GRAZING))
+        info = info._replace(status=info.status | as_status(free, Status.DERIVATIVE_GRAZING))
+        return state, info, (t_mid, q_mid, v_mid, salted.v)
 
     def tracked(
         self,
@@ -216,17 +304,18 @@ class Corrected(Wrapping):
         did: Contact,
         metric: Metric,
         turned: tuple[Array, Array],
+        misses: tuple[Array, Array, Array],
     ) -> tuple[Any, Info]:
         """The ``new`` state with the history of its contacts, and the status of the derivative.
 
-        ``here``, in the middle of the step, contacts ``did`` what they did; its impacts ``turned`` one velocity into another.
+        ``here``, in the middle of the step, contacts ``did`` what they did; its impacts ``turned`` one velocity into another. ``misses``: what
+        `near_misses` finds.
         """
         before, last, met, latest, early, late, *_, aside = state[:9]
         active, impact, rebound, reacting, lasting, stays = did
         h, e, q, traits = motion.h, motion.e, before.q, self.traits
         lasted, crossed = last == LASTING, jnp.any(impact)
-        since = flight(h, state)
-        missed, gap, change = near_misses(problem, traits, motion, state)
+        since, (missed, gap, change) = flight(h, state), misses
         zeno = lasting & ~lasted & met & (e > 0)
         touched = (
             (reacting & (last == FREE) & ~zeno)

@@ -30,7 +30,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .base import Info
-from .corrected import LASTING, Contact, Corrected, nearby_restitution
+from .corrected import LASTING, Contact, Corrected, near_misses, nearby_restitution
 from .saltation import Instant, observe
 
 NEARLY = 2  # largest changes in a step, by which a contact only just sticks or slips
@@ -226,7 +226,10 @@ class FrictionCorrected(Corrected):
         rebound = jnp.zeros_like(impact)
         masks = Contact(active, impact, rebound, reacting, closed, closed)
         turns = v_mid, salted.v
-        found, info = self.tracked(problem, motion._replace(e=e), state, new, info, here, masks, begin.metric, turns)
+        misses = near_misses(problem, self.traits, motion, state)
+        found, info = self.tracked(
+            problem, motion._replace(e=e), state, new, info, here, masks, begin.metric, turns, misses
+        )
         stuck = impact & (jnp.broadcast_to(e, impact.shape) > 0)
         # slip that turned round, or followed an impact, goes on, though a step may stick on the way
         kept = did if problem.static_friction is None else did._replace(mode=frozen.mode, direction=frozen.direction)

@@ -46,7 +46,7 @@ class Instant(NamedTuple):
         joints, joint_force: and the joints' forces (j,) without contact forces; None where there are none.
     """
 
-    contacts: Contacts
+    contacts: Any
     gap_velocity: Array
     gap_acceleration: Array
     noise: Array
@@ -66,7 +66,14 @@ def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any)
     """The contacts at (t, q, v), without derivatives."""
     h, t, q, v, args = lax.stop_gradient((h, t, q, v, args))
     metric = Metric.at(problem, q, args, t)
-    contacts = linearise(problem, metric, t, q, args)
+    return observe_at(problem, h, metric, linearise(problem, metric, t, q, args), t, q, v, args)
+
+
+def observe_at(
+    problem: Problem, h: Array, metric: Metric, contacts: Contacts, t: Array, q: Array, v: Array, args: Any
+) -> Instant:
+    """`observe` of contacts that are linearised."""
+    h, metric, contacts, t, q, v, args = lax.stop_gradient((h, metric, contacts, t, q, v, args))
     a, joint_force = joint_acceleration(problem, metric, t, q, v, args)
     speed, gap_acceleration = gap_derivatives(problem, t, q, v, args)
     normal = contacts.velocity(a)
@@ -155,6 +162,9 @@ def cross_impacts(
     given = jnp.broadcast_to(motion.e, (m,))
     balance = here.contacts.balance()
     force, _ = solve_active_forces(balance, here.gap_acceleration, closed, none, branches=branches)
+    # an impact turns the velocity alone
+    there, placed = lax.stop_gradient((t, q)), here
+    at_rest = lax.stop_gradient(Metric.at(problem, there[1], args, there[0]))
     start = Salted(
         q,
         v,
@@ -167,6 +177,7 @@ def cross_impacts(
     def strike(now: tuple[Salted, Instant, Array, Array], this: Array) -> tuple[Salted, Instant, Array, Array]:
         """The next impact, of contact ``this`` (m,), if it is one."""
         (q, v, a, closed, impulse, joint_impulse), here, force, impact = now
+        here = here._replace(contacts=placed.contacts, joints=placed.joints)
         closing, some = jnp.where(impact, -here.gap_velocity, 1), jnp.any(this)
         # the instant of impact: this one in value, dt* in derivative
         gap = problem.gaps(t, q, args)
@@ -186,7 +197,7 @@ def cross_impacts(
         v_after = v_at + contacts.jump(percussion)
         before = here.joint_forces(force)
         # the motion after it, in which an inelastic contact may stay
-        here = observe(problem, h, t, q, jnp.where(some, v_after, v), args)
+        here = observe_at(problem, h, at_rest, placed.contacts, *there, jnp.where(some, v_after, v), args)
         stays = acting & (~this | (e <= 0))
         force_after, staying = solve_active_forces(balance, here.gap_acceleration, stays, none, branches=branches)
         a_after = here.acceleration + here.contacts.jump(force_after)
@@ -198,16 +209,18 @@ def cross_impacts(
         q = jnp.where(some, q_at - delay * v_after, q)
         v = jnp.where(some, v_after - delay * a_after, v)
         a = jnp.where(some, a_after, a)
-        return Salted(q, v, a, closed, impulse, joint_impulse), here, force, impact & ~this
+        turned = here._replace(contacts=None, joints=None)
+        return Salted(q, v, a, closed, impulse, joint_impulse), turned, force, impact & ~this
 
     def first(now: tuple[Salted, Instant, Array, Array]) -> tuple[tuple, Array]:
         """Impacts left, those that still close, and the contact (m,) that is reached first of them."""
         salted, here, force, impact = now
         impact = impact & (here.gap_velocity < -0.25 * here.threshold)
         closing = jnp.where(impact, -here.gap_velocity, 1)
-        nearest = index == jnp.argmin(jnp.where(impact, here.contacts.gap / closing, jnp.inf))
+        nearest = index == jnp.argmin(jnp.where(impact, placed.contacts.gap / closing, jnp.inf))
         return (salted, here, force, impact), impact & nearest
 
+    here = here._replace(contacts=None, joints=None)
     return _in_turn(strike, first, (start, here, force, impact), m, branches)[0]
 
 
