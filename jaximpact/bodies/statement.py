@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import MAX_COUNT, check_memory, check_whole, is_number
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
+from ..jaxtools.trace_context import platform
 from ..mechanics.linearisation import Metric
 from ..mechanics.problem import OfBodies
 from .contacts import PairContacts, PairSlip, responses
@@ -338,7 +339,7 @@ class Bodies(OfBodies):
         found = replace(self, pairs=min(pairs, MAX_COUNT), members=members)
         slots, room = found.slots(space)
         numbers = (8 * space + NUMBERS) * slots
-        if self.search == "cells" or jax.default_backend() != "cpu":
+        if self.search == "cells" or platform() != "cpu":
             numbers += (space + 3) * self.number * room
         check_memory(
             8.0 * lanes * numbers if slots < MAX_COUNT else np.inf,

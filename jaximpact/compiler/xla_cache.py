@@ -22,7 +22,7 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.jaxpr_tools import closed_over_values
 from ..jaxtools.shapes import operand_type
-from ..jaxtools.trace_context import is_concrete, trace_settings
+from ..jaxtools.trace_context import is_concrete, platform, trace_settings
 from . import disk_cache as cache
 from .llvm.jit import host
 from .llvm.xla_ffi import STABLE_PREFIX
@@ -74,7 +74,7 @@ def is_cacheable() -> bool:
     config: Any = jax.config
     return (
         is_concrete()
-        and jax.default_backend() == "cpu"
+        and platform() == "cpu"
         and jax.local_device_count() == jax.process_count() == 1
         and not (config.jax_debug_nans or config.jax_debug_infs or config.jax_compilation_cache_dir)
         and cache.folder() is not None

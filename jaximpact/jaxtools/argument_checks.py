@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .operating_system import free_host_memory
+from .trace_context import platform
 from .warnings import remark
 
 MAX_COUNT = 2**31 - 2  # largest count of steps or anything else: loops count in int32, up to count + 1
@@ -106,7 +107,7 @@ def check_memory(size: float, what: str, cure: str) -> None:
 
 def free_memory() -> float:
     """Bytes that this process can still allocate, on the accelerator if jax uses one; infinity if unknown."""
-    if jax.default_backend() != "cpu":
+    if platform() != "cpu":
         stats = jax.local_devices()[0].memory_stats() or {}
         return stats.get("bytes_limit", np.inf) - stats.get("bytes_in_use", 0)
     return free_host_memory()

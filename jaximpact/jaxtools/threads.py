@@ -19,6 +19,7 @@ import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
 from .operating_system import core_count
+from .trace_context import platform
 
 try:
     from jax._src.xla_bridge import backends_are_initialized
@@ -176,9 +177,7 @@ def has_default_context() -> bool:
 
 def worker_count(steps: float = np.inf) -> int:
     """Number of threads for chunks with ``steps`` steps in all: one per CPU core, since XLA runs a loop over small arrays on one core."""
-    return (
-        core_count() if steps > INTERRUPTIBLE_STEPS and jax.default_backend() == "cpu" and has_default_context() else 1
-    )
+    return core_count() if steps > INTERRUPTIBLE_STEPS and platform() == "cpu" and has_default_context() else 1
 
 
 def make_executor(threads: int, steps: float = np.inf) -> Executor:

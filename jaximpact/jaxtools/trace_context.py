@@ -1,4 +1,4 @@
-"""State of the thread while jax traces: settings, active transformations, and garbage collection."""
+"""State of the thread while jax traces: settings, the platform, active transformations, and garbage collection."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ _NO_TRACE = _trace_state()
 def is_concrete() -> bool:
     """Whether no jax transformation is active, so that all values are concrete, closed-over ones included."""
     return _trace_state() == _NO_TRACE
+
+
+def platform() -> str:
+    """Platform of the programs that name no device: "cpu", "gpu", ..."""
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if device is None:
+        return jax.default_backend()
+    return device if isinstance(device, str) else device.platform
 
 
 @contextmanager

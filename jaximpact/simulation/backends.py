@@ -17,7 +17,7 @@ from ..compiler.gpu import kernel
 from ..compiler.scalar import Unsupported
 from ..compiler.xla_cache import PersistentJit
 from ..jaxtools.argument_checks import check_choice
-from ..jaxtools.trace_context import is_concrete
+from ..jaxtools.trace_context import is_concrete, platform
 from ..mechanics.motion import Motion
 from .chunked_runs import devices
 from .lanes import Lanes
@@ -43,7 +43,7 @@ def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) ->
     """
     check_choice("execution", execution, EXECUTIONS)
     shares = devices(lanes.count)
-    backend = jax.default_backend()
+    backend = platform()
     xla = through_xla(task, program, lanes, shares)
     if program.problem.listed:
         if execution in ("native", "kernel"):
@@ -78,7 +78,7 @@ def vmap_lanes(one: Callable[[Motion], Any], motion: Motion, axes: tuple, shares
 
 def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int) -> Call:
     """Execution as one GPU kernel, in which each lane takes the branches it needs."""
-    if jax.default_backend() != "gpu":
+    if platform() != "gpu":
         raise ValueError("execution='kernel' needs a GPU, and there is none: give execution='auto'")
     turns = RowRequest.of(program) if program.rows else ()
     shape = without_rows(program)
@@ -111,7 +111,7 @@ def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
 
 def native_or(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..., Any]:
     """Batched version of a jitted one-lane function: native code if numbers are known and it compiles, else ``xla``."""
-    if jax.default_backend() != "cpu" or not is_concrete():
+    if platform() != "cpu" or not is_concrete():
         return xla
     return partial(_either, native.over_lanes(one, axes), xla)
 
@@ -141,7 +141,7 @@ def listed_lane(program: Program, motion: Motion, carry: Any, task: Task) -> Any
 @cache
 def _listed_jit() -> Callable[..., Any]:
     # the fusion emitters of some versions of XLA take half as long again to compile, for nothing that is felt here
-    options = {"xla_cpu_use_fusion_emitters": False} if jax.default_backend() == "cpu" else {}
+    options = {"xla_cpu_use_fusion_emitters": False} if platform() == "cpu" else {}
     try:
         PersistentJit(lambda: 0, (), options)()
     except jax.errors.JaxRuntimeError:  # other versions do not know the option
@@ -161,11 +161,11 @@ def single_backend(
     if execution == "xla" or program.problem.listed:
         return xla
     lanes = Lanes(Motion(*[None] * len(Motion._fields)), (), 1)
-    if jax.default_backend() == "gpu" and execution in ("auto", "kernel") and not program.reports_progress:
+    if platform() == "gpu" and execution in ("auto", "kernel") and not program.reports_progress:
         chosen = as_kernel(task, program, lanes, 1)
         alone = lambda motion: jax.tree.map(lambda x: x[0], chosen(motion, None))
         return partial(_or_refuse, execution, alone) if execution == "kernel" else partial(_either, alone, xla)
-    if jax.default_backend() != "cpu" or execution == "kernel":
+    if platform() != "cpu" or execution == "kernel":
         return xla
     native = as_native(task, program, lanes)
 

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from ..jaxtools.argument_checks import check_memory
 from ..jaxtools.threads import abandon, make_executor, wait_interruptibly, worker_count
+from ..jaxtools.trace_context import platform
 from ..mechanics.motion import Motion
 from ..mechanics.user_functions import differentiable
 from .chunk_sizes import divide, split
@@ -30,7 +31,7 @@ FEWER_ROWS = "keep fewer rows (save='final', every k-th step, times, or a functi
 
 def largest() -> int:
     """Largest number of lanes in an automatic chunk."""
-    return MAX_CHUNK_LANES if jax.default_backend() == "cpu" else MAX_DEVICE_CHUNK_LANES
+    return MAX_CHUNK_LANES if platform() == "cpu" else MAX_DEVICE_CHUNK_LANES
 
 
 def devices(lanes: int) -> int:

@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from ..compiler.scalar import Unsupported
+from ..jaxtools.trace_context import platform
 from ..mechanics.motion import Motion
 from .backends import Task
 from .lane_functions import Cotangent, ForwardJacobian, Tangent, Value, ValueAndTangent, lanewise, vmapped
@@ -233,7 +234,7 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
 
 def _jacobian(function: Tangent, known: Sequence, axes: tuple, count: int | None) -> list:
     """Derivatives of the used outputs in all directions, with an axis of directions, (p, ...) or (lanes, p, ...)."""
-    if jax.default_backend() == "cpu":
+    if platform() == "cpu":
         of = ForwardJacobian(function.function, function.moved, function.used)
         return motion_p.bind(*known, function=of, axes=axes, count=count)
     # on a GPU each direction is a lane of its own
@@ -259,7 +260,7 @@ def _fits(
     size = directions * sum(x.size * x.dtype.itemsize for x in given)
     if directions > MAX_FORWARD_DIRECTIONS or size > MAX_JACOBIAN_BYTES:
         return False
-    if jax.default_backend() != "cpu":
+    if platform() != "cpu":
         return True
     program, motion = value.unflatten(known)
     if count is not None or directions <= MAX_FORWARD_DIRECTIONS_OF_ONE or not _walks_back(program, motion):

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import as_tuple, check_choice
+from ..jaxtools.trace_context import platform
 from ..jaxtools.warnings import without_remarks
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.motion import Motion
@@ -250,7 +251,7 @@ def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, executi
         return "forward"
     inputs = [x for name in wrt for x in jax.tree.leaves(getattr(one, name)) if jnp.issubdtype(x.dtype, jnp.floating)]
     count, size = sum(x.size for x in inputs), max(one.q0.size, program.problem.count(one.t0, one.q0, one.args))
-    native = execution in ("auto", "native") and jax.default_backend() == "cpu" and row_by_row(program, output)
+    native = execution in ("auto", "native") and platform() == "cpu" and row_by_row(program, output)
     if native and count <= MAX_FORWARD_DIRECTIONS and size <= MAX_SMALL_SYSTEM:
         return "forward"
     # a task that is equal to one before is not traced again
@@ -287,9 +288,9 @@ def jacobians(
 def _lane_by_direction(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
     """Whether each direction is a lane of its own: on a GPU, which has threads enough; and where a program of all
     directions at once is too large for native code, for the joints and their inverses in it."""
-    if jax.default_backend() == "gpu":
+    if platform() == "gpu":
         return not program.problem.listed
-    if program.problem.joints is None or execution not in ("auto", "native") or jax.default_backend() != "cpu":
+    if program.problem.joints is None or execution not in ("auto", "native") or platform() != "cpu":
         return False
     one = lanes.first
     unknowns = one.q0.size + program.problem.joint_count(one.t0, one.q0, one.args)

@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from ..jaxtools.argument_checks import check_counts, check_kind, is_number
 from ..jaxtools.operating_system import core_count
+from ..jaxtools.trace_context import platform
 from ..jaxtools.warnings import JaximpactWarning
 from ..mechanics.contact import ContactSolver
 from ..mechanics.problem import Problem
@@ -380,7 +381,7 @@ def _automatic_chunk(variables: tuple[Variable, ...]) -> int:
 def _batch(blocks: Blocks) -> int:
     """Lanes computed at once: on a CPU a chunk has as many batches as cores, on an accelerator one."""
     lanes = int(np.prod(blocks.shape))
-    return -(-lanes // core_count()) if jax.default_backend() == "cpu" else lanes
+    return -(-lanes // core_count()) if platform() == "cpu" else lanes
 
 
 def _agree(value: np.ndarray) -> np.ndarray:

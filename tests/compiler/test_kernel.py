@@ -155,6 +155,11 @@ def test_what_a_kernel_cannot_take_is_named(monkeypatch):
         ):
             ji.ensemble(BALL, Q0, V0, **given)
         found = ji.ensemble(BALL, Q0, V0, **given | {"execution": "auto"})  # through XLA
+        with (
+            jax.default_device(jax.devices("cpu")[0]),
+            pytest.raises(ValueError, match="execution='kernel' needs a GPU"),
+        ):
+            ji.ensemble(BALL, Q0, V0, **given)
         monkeypatch.undo()
     expected = ji.ensemble(BALL, Q0, V0, **given | {"execution": "native"})
     np.testing.assert_allclose(found.q, expected.q, rtol=1e-11)

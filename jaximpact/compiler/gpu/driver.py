@@ -86,13 +86,8 @@ class Kernel:
     def launch(self, stream: int, blocks: int, size: int, arguments: Sequence[Any]) -> None:
         """Launches the kernel on a stream, with so many blocks of ``size`` threads; ``arguments`` are ctypes values."""
         pointers = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(x) for x in arguments])
-        driver()(
-            "cuLaunchKernel",
-            self.function(),
-            *(blocks, 1, 1),
-            *(size, 1, 1),
-            0,
-            ctypes.c_void_p(stream),
-            pointers,
-            None,
-        )
+        grid = *(blocks, 1, 1), *(size, 1, 1), 0, ctypes.c_void_p(stream)
+        try:
+            driver()("cuLaunchKernel", self.function(), *grid, pointers, None)
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}: give execution='xla', or fewer lanes at once (chunk)") from error
