@@ -16,7 +16,7 @@ from ..jaxtools.argument_checks import MAX_COUNT, check_memory, check_whole, is_
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..jaxtools.trace_context import platform
 from ..mechanics.linearisation import Metric
-from ..mechanics.problem import OfBodies
+from ..mechanics.problem_parts import OfBodies
 from .contacts import PairContacts, PairSlip, responses
 from .neighbours import Neighbours, search
 from .start import Facts

@@ -21,15 +21,22 @@ from jax.typing import ArrayLike
 from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..jaxtools.shapes import as_array, shape_of_result
 from .labels import Labels
+from .problem_parts import (
+    Constraints,
+    Energy,
+    Equations,
+    Force,
+    OfBodies,
+    Reset,
+    Slips,
+    Surfaces,
+    check_friction,
+    check_function,
+    check_switches,
+    slip_of_bodies,
+)
 from .some_contacts import SomeGaps
 
-Force = Callable[[Any, Array, Array, Any], Array]
-Constraints = Callable[[Any, Array, Any], Array]
-Energy = Callable[[Any, Array, Array, Any], Array]
-Equations = Callable[[Any, Array, Any], Array]
-Surfaces = Callable[[Any, Array, Array, Any], Array]
-Reset = Callable[[Any, Array, Array, int, Any], Any]
-Slips = Callable[[Any, Array, Array, Any], Array]
 NAMING = ("coordinates", "contacts", "units", "joint_names")
 FIELDS = (
     "force",
@@ -61,28 +68,6 @@ OPTIONAL = (
 def _joint_values(joints: Equations, t: Array, q: Array, args: Any) -> Array:
     # asked for many times in a step: traced once
     return jnp.asarray(joints(t, q, args), q.dtype)
-
-
-class OfBodies:
-    """Base of constraints between bodies, which offer more than gaps: see `jaximpact.bodies`.
-
-    ``local``: whether they are the constraints of a neighbour list.
-    """
-
-    local = False
-
-    @property
-    def listed(self) -> bool:
-        """Whether a neighbour list is used."""
-        return False
-
-    @property
-    def slips(self) -> Slips | None:
-        """Slip velocities of all contacts, as `Problem` takes them; None where nothing rubs."""
-        return None
-
-    def check(self, t: Any, q: Array, args: Any, outcome: Callable[..., Any]) -> None:
-        """Raises ValueError or TypeError if the functions do not fit the coordinates."""
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -173,22 +158,22 @@ class Problem:
         friction: Any = None,
         static_friction: Any = None,
     ) -> None:
-        _check_function(force, "force must be a function force(t, q, v, args) -> (d,)", optional=False)
-        _check_function(constraints, "constraints must be a function constraints(t, q, args) -> (m,) or None")
-        _check_function(energy, "energy must be a function energy(t, q, v, args) -> () or None")
+        check_function(force, "force must be a function force(t, q, v, args) -> (d,)", optional=False)
+        check_function(constraints, "constraints must be a function constraints(t, q, args) -> (m,) or None")
+        check_function(energy, "energy must be a function energy(t, q, v, args) -> () or None")
         if isinstance(restitution, str):
             raise TypeError(
                 "restitution must be a number in [0, 1], one number per contact, or a function restitution(w, args) of the approach speeds"
             )
-        _check_function(joints, "joints must be a function joints(t, q, args) -> (j,) or None")
+        check_function(joints, "joints must be a function joints(t, q, args) -> (j,) or None")
         if joints is not None and isinstance(constraints, OfBodies):
             raise ValueError(
                 "joints: bodies of jaximpact.bodies take none; state the same bodies by one dense function of gaps"
             )
-        _check_switches(switches, reset)
+        check_switches(switches, reset)
         if isinstance(constraints, OfBodies):
-            slip = _slip_of_bodies(constraints, slip)
-        _check_friction(slip, friction, static_friction, constraints)
+            slip = slip_of_bodies(constraints, slip)
+        check_friction(slip, friction, static_friction, constraints)
         labels = Labels.of(coordinates, contacts, units, joint_names)
         rubbing = (slip, friction, static_friction)
         self._set(force, constraints, mass, restitution, energy, labels, joints, switches, reset, *rubbing)
@@ -466,47 +451,6 @@ class Problem:
         generalised.derived_from_mass = True  # type: ignore[attr-defined]
 
         return cls(generalised, constraints, mass, restitution, energy, **naming)
-
-
-def _check_function(value: Any, must: str, optional: bool = True) -> None:
-    """Raises TypeError, saying what the value ``must`` be, unless it is a function, or None where it is ``optional``."""
-    if not callable(value) and not (optional and value is None):
-        raise TypeError(f"{must}, got {type(value).__name__}")
-
-
-def _check_switches(switches: Any, reset: Any) -> None:
-    """Raises TypeError for switches or a reset that are no functions, ValueError for a reset without switches."""
-    _check_function(switches, "switches must be a function switches(t, q, v, args) -> (k,) or None")
-    _check_function(reset, "reset must be a function reset(t, q, v, k, args) -> v or (q, v), or None")
-    if reset is not None and switches is None:
-        raise ValueError("reset happens where a surface is crossed: state it, switches=lambda t, q, v, args: (k,)")
-
-
-def _slip_of_bodies(bodies: OfBodies, slip: Any) -> Slips | None:
-    """The slip that bodies state; raises ValueError if another one is given."""
-    if slip is not None:
-        raise ValueError(
-            "slip: bodies of jaximpact.bodies state it for each pair, Bodies(slip=...); disks and spheres do so themselves"
-        )
-    return bodies.slips
-
-
-def _check_friction(slip: Any, friction: Any, static_friction: Any, constraints: Any) -> None:
-    """Raises TypeError or ValueError for friction that is no number, or is given without slip, or slip without friction."""
-    _check_function(slip, "slip must be a function slip(t, q, v, args) -> (m,) or (m, 2), or None")
-    whose = "lambda t, q, v, args: (m,), or (m, 2) in space"
-    if isinstance(constraints, OfBodies):
-        whose = "(q_i, q_j, v_i, v_j, a_i, a_j) -> (k,) of two bodies to Bodies, or friction to bodies.disks"
-    for name, given in (("friction", friction), ("static_friction", static_friction)):
-        if isinstance(given, str):
-            raise TypeError(f"{name} must be a number >= 0, one number per contact, or a function of args")
-        if slip is None and given is not None:
-            raise ValueError(f"{name} needs the tangential velocity at every contact: give slip={whose}")
-    if slip is not None and friction is None:
-        also = "" if static_friction is None else ", that of contacts which slip besides static_friction"
-        raise ValueError(f"slip is the velocity at which contacts rub: give their coefficient too, friction=0.3{also}")
-    if slip is not None and constraints is None:
-        raise ValueError("friction acts at contacts, constraints(t, q, args) -> (m,): there are none")
 
 
 def _of_contacts(given: Any, m: int, dtype: Any, args: Any) -> Array:

@@ -1,0 +1,79 @@
+"""What a problem is stated by: the types of its functions, constraints between bodies, and checks of what may be given together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jax import Array
+
+Force = Callable[[Any, Array, Array, Any], Array]
+Constraints = Callable[[Any, Array, Any], Array]
+Energy = Callable[[Any, Array, Array, Any], Array]
+Equations = Callable[[Any, Array, Any], Array]
+Surfaces = Callable[[Any, Array, Array, Any], Array]
+Reset = Callable[[Any, Array, Array, int, Any], Any]
+Slips = Callable[[Any, Array, Array, Any], Array]
+
+
+class OfBodies:
+    """Base of constraints between bodies, which offer more than gaps: see `jaximpact.bodies`.
+
+    ``local``: whether they are the constraints of a neighbour list.
+    """
+
+    local = False
+
+    @property
+    def listed(self) -> bool:
+        """Whether a neighbour list is used."""
+        return False
+
+    @property
+    def slips(self) -> Slips | None:
+        """Slip velocities of all contacts, as `Problem` takes them; None where nothing rubs."""
+        return None
+
+    def check(self, t: Any, q: Array, args: Any, outcome: Callable[..., Any]) -> None:
+        """Raises ValueError or TypeError if the functions do not fit the coordinates."""
+
+
+def check_function(value: Any, must: str, optional: bool = True) -> None:
+    """Raises TypeError, saying what the value ``must`` be, unless it is a function, or None where it is ``optional``."""
+    if not callable(value) and not (optional and value is None):
+        raise TypeError(f"{must}, got {type(value).__name__}")
+
+
+def check_switches(switches: Any, reset: Any) -> None:
+    """Raises TypeError for switches or a reset that are no functions, ValueError for a reset without switches."""
+    check_function(switches, "switches must be a function switches(t, q, v, args) -> (k,) or None")
+    check_function(reset, "reset must be a function reset(t, q, v, k, args) -> v or (q, v), or None")
+    if reset is not None and switches is None:
+        raise ValueError("reset happens where a surface is crossed: state it, switches=lambda t, q, v, args: (k,)")
+
+
+def slip_of_bodies(bodies: OfBodies, slip: Any) -> Slips | None:
+    """The slip that bodies state; raises ValueError if another one is given."""
+    if slip is not None:
+        raise ValueError(
+            "slip: bodies of jaximpact.bodies state it for each pair, Bodies(slip=...); disks and spheres do so themselves"
+        )
+    return bodies.slips
+
+
+def check_friction(slip: Any, friction: Any, static_friction: Any, constraints: Any) -> None:
+    """Raises TypeError or ValueError for friction that is no number, or is given without slip, or slip without friction."""
+    check_function(slip, "slip must be a function slip(t, q, v, args) -> (m,) or (m, 2), or None")
+    whose = "lambda t, q, v, args: (m,), or (m, 2) in space"
+    if isinstance(constraints, OfBodies):
+        whose = "(q_i, q_j, v_i, v_j, a_i, a_j) -> (k,) of two bodies to Bodies, or friction to bodies.disks"
+    for name, given in (("friction", friction), ("static_friction", static_friction)):
+        if isinstance(given, str):
+            raise TypeError(f"{name} must be a number >= 0, one number per contact, or a function of args")
+        if slip is None and given is not None:
+            raise ValueError(f"{name} needs the tangential velocity at every contact: give slip={whose}")
+    if slip is not None and friction is None:
+        also = "" if static_friction is None else ", that of contacts which slip besides static_friction"
+        raise ValueError(f"slip is the velocity at which contacts rub: give their coefficient too, friction=0.3{also}")
+    if slip is not None and constraints is None:
+        raise ValueError("friction acts at contacts, constraints(t, q, args) -> (m,): there are none")
