@@ -54,9 +54,7 @@ MAX_CACHE_BYTES = 256 * 2**20  # of kept code on disk; beyond it the least recen
 
 # GPU
 THREADS_OF_A_BLOCK = 32  # lanes of a block: one warp
-MAX_OPS_KERNEL = (
-    60_000  # operations of a kernel: one of 22,000 takes 2 s to compile, of 45,000 11 s, of 56,000 20 s, of 86,000 51 s
-)
-MAX_LOCAL_BYTES = (
-    2**14
-)  # of memory of a thread's own; the driver keeps it for all threads that can run at once, some 270,000 on an H100
+# operations of a kernel: one of 22,000 takes 2 s to compile, of 45,000 11 s, of 56,000 20 s, of 86,000 51 s
+MAX_OPS_KERNEL = 60_000
+# of memory of a thread's own; the driver keeps it for all threads that can run at once, some 270,000 on an H100
+MAX_LOCAL_BYTES = 2**14
