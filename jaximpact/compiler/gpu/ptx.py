@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -94,6 +95,7 @@ def _toolkits() -> Iterator[Path]:
     packages = find_spec("nvidia")
     for place in packages.submodule_search_locations or () if packages else ():
         yield from sorted(Path(place).iterdir())
+    yield Path(sys.prefix)  # of conda
     yield Path("/usr/local/cuda")
     yield from sorted(Path("/usr/local").glob("cuda-*"), reverse=True)
     yield Path("/opt/cuda")
