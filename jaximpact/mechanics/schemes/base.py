@@ -89,6 +89,19 @@ class JointInfo(NamedTuple):
         return cls(jnp.zeros(problem.joint_count(zero, q, args), q.dtype), zero)
 
 
+class Step(NamedTuple):
+    """With what a ``scheme`` that locates events makes a step, in all of its parts: a problem under a law in a motion, from a time ``start`` () over a ``length`` (); and the
+    ``pieces`` of the force, None where it has none."""
+
+    scheme: Any
+    problem: Problem
+    law: ContactLaw
+    motion: Motion
+    start: Array
+    length: Array
+    pieces: Any = None
+
+
 class Info(NamedTuple):
     """Facts about one step, for rows and the account.
 

@@ -421,23 +421,23 @@ def several(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple
     return jnp.any(crossed & (jnp.abs(delays - first) > SLIGHT * (jnp.abs(delays) + jnp.abs(first))))
 
 
-def jumps_at_impact(
-    problem: Problem,
-    pieces: Pieces,
-    sides: Sides,
-    near: tuple,
-    now: tuple,
-    a: Array,
-    impact: Array,
-    speed: Array,
-    e: Array,
-) -> Array:
-    """Levels (k,) whose borders are met with an ``impact`` (m,) of gap velocities ``speed`` (m,), up to a level (k,) and a time () that they are ``near``.
+class Meeting(NamedTuple):
+    """An ``impact`` (m,) with gap velocities ``speed`` (m,) and restitution e, ``now`` at t, q, v and args, before which the acceleration was a (d,)."""
+
+    now: tuple
+    a: Array
+    impact: Array
+    speed: Array
+    e: Array
+
+
+def jumps_at_impact(problem: Problem, pieces: Pieces, sides: Sides, near: tuple, meeting: Meeting) -> Array:
+    """Levels (k,) whose borders are met with an impact, up to a level (k,) and a time () that they are ``near``.
 
     Which of the two is first decides what the motion does, to first order. Where wall and border are one surface it does not, unless the
-    restitution e is zero and the motion rests there, on which side the function of the force alone says.
+    restitution is zero and the motion rests there, on which side the function of the force alone says.
     """
-    allowed, within = near
+    (allowed, within), (now, a, impact, speed, e) = near, meeting
     t, q, v, args = now
     level, rate = pieces.rates(sides, t, q, v, a, args)
     both = lambda q, v: (pieces.levels(sides, t, q, v, args), problem.gaps(t, q, args))
@@ -448,26 +448,16 @@ def jumps_at_impact(
     return met & (rests | (jnp.abs(delay - of_impact) > SLIGHT * (jnp.abs(delay) + jnp.abs(of_impact))))
 
 
-def status_at_impact(
-    problem: Problem,
-    pieces: Pieces,
-    where: Where,
-    off: Array,
-    now: tuple,
-    a: Array,
-    impact: Array,
-    speed: Array,
-    e: Array,
-) -> Array:
+def status_at_impact(problem: Problem, pieces: Pieces, where: Where, off: Array, meeting: Meeting) -> Array:
     """Status of derivatives at an impact as in `jumps_at_impact`, of a motion that was ``where`` until then, and whose impacts may be ``off`` by a time ()."""
-    where, off, now, a, speed, e = frozen((where, off, now, a, speed, e))
+    where, off, meeting = frozen((where, off, meeting))
 
     def look() -> Array:
-        near = where.allowed, off
-        met = jumps_at_impact(problem, pieces, where.sides, near, now, a, impact, speed, e)
-        return as_status(jumps_beyond(pieces, where.sides, met & pieces.open, now[:3], now[3]), Status.DERIVATIVE_JUMP)
+        met = jumps_at_impact(problem, pieces, where.sides, (where.allowed, off), meeting)
+        here, args = meeting.now[:3], meeting.now[3]
+        return as_status(jumps_beyond(pieces, where.sides, met & pieces.open, here, args), Status.DERIVATIVE_JUMP)
 
-    return lax.cond(jnp.any(impact), look, lambda: jnp.zeros((), jnp.int32))
+    return lax.cond(jnp.any(meeting.impact), look, lambda: jnp.zeros((), jnp.int32))
 
 
 def status_behind(pieces: Pieces, after: Any, crossed: Array, t: Array, within: Array, args: Any) -> Array:

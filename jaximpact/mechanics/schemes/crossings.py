@@ -16,7 +16,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import depends_on_place
-from .borders import ROUNDING, jumps_at_impact, jumps_beyond, levels_and_terms, settled, several, sides_behind
+from .borders import ROUNDING, Meeting, jumps_at_impact, jumps_beyond, levels_and_terms, settled, several, sides_behind
 from .events import nonzero
 from .mode_ends import located, zero_near
 from .paths import Path, double_crossing, first_zero, near_grazing
@@ -207,7 +207,8 @@ class Border(NamedTuple):
         shift, v = path.along(s)
         now, near = (path.t + s, path.q + shift, v, path.args), frozen((self.where.allowed, AT_ONCE * motion.h))
         speed, a = path.gaps(problem, s)[1], path.a + (s / nonzero(path.r)) * path.change
-        return jumps_at_impact(problem, self.pieces, self.where.sides, near, now, a, impact, speed, frozen(motion.e))
+        meeting = Meeting(now, a, impact, speed, frozen(motion.e))
+        return jumps_at_impact(problem, self.pieces, self.where.sides, near, meeting)
 
     def behind(
         self,

@@ -31,14 +31,25 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
-from .base import Info, JointInfo, Scheme, Traits, add_compensated, before, gradient_status, mass_status, zero_remainder
+from .base import (
+    Info,
+    JointInfo,
+    Scheme,
+    Step,
+    Traits,
+    add_compensated,
+    before,
+    gradient_status,
+    mass_status,
+    zero_remainder,
+)
 from .borders import status_behind
 from .crossings import AT_ONCE, SHORT, Ahead, Border, Slide, located_pieces, sliding_problem, start_on_pieces
 from .event_friction import held_velocity, rubbing_step
 from .events import Event, View, behind, collide, impulses_of, lasting_at_end, noise, nonzero, persisting
 from .joints import put_on_joints
 from .paths import STEEP, Path, double_crossing, first_zero, near_grazing
-from .pieces import Pieces, Where
+from .pieces import Where
 
 
 class EventState(NamedTuple):
@@ -172,10 +183,11 @@ class EventCorrected(Scheme):
         progress = _Progress(zero, q, low, v, closed, jnp.zeros(m, q.dtype), zero, none, jnp.zeros(m, bool), none)
         progress = progress._replace(joints=JointInfo.none(problem, q, motion.args), where=state.where)
         pieces = located_pieces(problem, motion.time(n), q, v, motion.args)
+        step = Step(self, problem, law, motion, motion.time(n), r, pieces)
 
         def advance(carry: tuple[_Progress, Array], _: None) -> tuple[tuple[_Progress, Array], None]:
             progress, left = carry
-            moved = lambda p: self._segment(problem, law, motion, pieces, motion.time(n), r, p, left)
+            moved = lambda p: self._segment(step, p, left)
             # jax differentiates and batches a function of its own once
             return (lax.cond(progress.elapsed < r, jax.jit(moved), lambda p: p, progress), left - 1), None
 
@@ -235,18 +247,10 @@ class EventCorrected(Scheme):
             state.n + 1, found.q, found.v, found.closed, latest, found.low, found.rests, found.breaks, found.force
         ), info
 
-    def _flight(
-        self,
-        problem: Problem,
-        law: ContactLaw,
-        motion: Motion,
-        pieces: Pieces | None,
-        t: Array,
-        r: Array,
-        progress: _Progress,
-        last: Array,
-    ) -> tuple[_Flight, Array]:
-        """The path from a state at time t over the time r that is left of a step, or to the border of a piece of the force; status ()."""
+    def _flight(self, step: Step, progress: _Progress, last: Array) -> tuple[_Flight, Array]:
+        """The path from a state over what is left of a step, or to the border of a piece of the force; status ()."""
+        _, problem, law, motion, start, length, pieces = step
+        t, r = start + progress.elapsed, length - progress.elapsed
         args, (q, v) = motion.args, (progress.q, progress.v)
         sliding = partial(sliding_problem, problem, pieces, progress.where)
         of_here, part = sliding(t, q, v, progress.closed, args)
@@ -277,28 +281,20 @@ class EventCorrected(Scheme):
                 border = border._replace(slide=slide)
         return _Flight(here, there, path, push, push_end, pushing, progress.closed & stays, border), failure
 
-    def _segment(
-        self,
-        problem: Problem,
-        law: ContactLaw,
-        motion: Motion,
-        pieces: Pieces | None,
-        start: Array,
-        length: Array,
-        progress: _Progress,
-        left: Array,
-    ) -> _Progress:
+    def _segment(self, step: Step, progress: _Progress, left: Array) -> _Progress:
         """Follows the path to the next event, of which ``left`` may still be located, or to the end of the step, and treats it."""
+        _, problem, law, motion, start, length, pieces = step
         h, args = motion.h, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status, joints, where = progress
-        t, rest, last = start + elapsed, length - elapsed, left == 0
+        t, last = start + elapsed, left == 0
         kinks = Kinks.at(problem, t, q, args)
-        everywhere = problem
+        everywhere = step
         if pieces is not None and where is not None:
             problem = pieces.on(where.sides)
+            step = step._replace(problem=problem)
             # an impact may lead across surfaces of the velocity
-            everywhere = everywhere if len(pieces.steep) else problem
-        flight, failure = self._flight(problem, law, motion, pieces, t, rest, progress, last)
+            everywhere = everywhere if len(pieces.steep) else step
+        flight, failure = self._flight(step, progress, last)
         here, _, path, push, push_end, _, closed, border = flight
         r = path.r
 
@@ -342,9 +338,7 @@ class EventCorrected(Scheme):
         told = events, met, status | failure, joints, where
         progress = _Progress(elapsed, arrived, low, v, closed, impulse, residual, *told)
         candidates = jnp.where(last, penetrating, which & impact)
-        progress, met = self._arrive(
-            everywhere, law, motion, t + s, progress, candidates, allowed, left, kinks, flight.opens()
-        )
+        progress, met = self._arrive(everywhere, t + s, progress, candidates, allowed, left, kinks, flight.opens())
         metric, moved = Metric.at(problem, q, args, t), lax.stop_gradient(arrived - q)
         status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
         status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)), Status.DERIVATIVE_GRAZING)
@@ -381,9 +375,7 @@ class EventCorrected(Scheme):
 
     def _arrive(
         self,
-        problem: Problem,
-        law: ContactLaw,
-        motion: Motion,
+        step: Step,
         t: Array,
         progress: _Progress,
         candidates: Array,
@@ -396,6 +388,7 @@ class EventCorrected(Scheme):
 
         A lasting contact whose gap had a kink on the path is released or struck. Returns the new progress and the contacts (m,) that had an impact.
         """
+        _, problem, law, motion, *_ = step
         h, args = motion.h, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status, joints, where = progress
         last = left == 0

@@ -1,0 +1,316 @@
+"""One step of `EventDriven`: a loop of trials, and what follows from an accepted one.
+
+What the loop carries is a `Course`; with what it is made, a `Step`, which is the same in all turns.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..jump_search import path_jumped
+from ..status import Status, as_status
+from ..switches import Kinks
+from .base import JointInfo, Step, gradient_status
+from .bases import at_impact, base_at, joined, late
+from .borders import Meeting, Settled, border_status, seek_border, settled, status_at_impact, status_behind
+from .events import Event, collide, lasting_at_end
+from .pieces import Pieces
+from .record import ImpactRecord
+from .resets import cross_border
+from .searches import TOGETHER, Search, Verdict, judged
+from .stops import Stop, met, seek, watched
+from .tableau import TABLEAUS
+from .trials import Base, Hold, Trial, attempt, frozen, grazes, held
+
+WITHOUT_END = 1 << 20  # events that may still be located
+SHORT = 16  # roundings of time, below which no substep is taken
+APPROACH = 1e-3  # of a trial's displacement: over which a gradient describes a gap
+
+
+class Told(NamedTuple):
+    """What is reported of the trials of a step: impulses (m,), contacts that have ``met`` (m,), the law's error, time of the ``latest``
+    impact, the number of ``trials``, the status, the ``record`` of the first impacts and the ``stop``; and what is told of ``joints``."""
+
+    impulse: Array
+    met: Array
+    residual: Array
+    latest: Array
+    trials: Array
+    status: Array
+    record: ImpactRecord | None
+    stop: Stop | None
+    joints: JointInfo | None = None
+
+
+class Course(NamedTuple):
+    """What the loop of trials carries."""
+
+    base: Base
+    search: Search
+    told: Told
+
+
+def begin_course(step: Step, state: Any) -> Course:
+    """From a state of `EventDriven`."""
+    n, q, v, closed, latest, substep, low, record, stop, where = state
+    m, zero, none = closed.shape[0], jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32)
+    substep = frozen(jnp.minimum(substep, step.length))
+    step = in_pieces(step, q, v)
+    base, failure, _ = _settle(step, step.start, zero, q, v, closed, jnp.zeros_like(closed), substep, where)
+    search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
+    if step.pieces is not None:
+        # the first trial, of no length, looks on which sides the motion begins
+        search = search._replace(s=jnp.where(n == 0, 0, substep), borders=jnp.zeros(step.pieces.count, bool))
+    joints = JointInfo.none(step.problem, q, step.motion.args)
+    of_none, met_none = jnp.zeros(m, q.dtype), jnp.zeros(m, bool)
+    told = Told(of_none, met_none, zero, latest, none, failure, record, stop, joints)
+    return Course(base._replace(low=low), search, told)
+
+
+def in_pieces(step: Step, q: Array, v: Array) -> Step:
+    """With the pieces of its force at states of these shapes."""
+    return step._replace(pieces=Pieces.of(step.problem, step.start, q, v, step.motion.args))
+
+
+def goes_on(step: Step, course: Course) -> Array:
+    """Whether there is another turn, ()."""
+    base, search, told = course
+    sound = jnp.all(jnp.isfinite(base.q)) & jnp.all(jnp.isfinite(base.v))
+    sound = sound if told.stop is None else sound & ~told.stop.stopped
+    return (base.elapsed < step.length) & (told.trials < step.scheme.trials) & sound & (search.substep > 0)
+
+
+def turn(step: Step, course: Course) -> Course:
+    """One trial, and what follows from it."""
+    base, search, told = course
+    step = in_pieces(step, base.q, base.v)
+    scheme, problem, _, motion, start, whole, pieces = step
+    args, t = motion.args, start + base.elapsed
+    rest = whole - base.elapsed
+    covers = search.s >= frozen(rest) * (1 - 1e-10)
+    s = jnp.where(covers, rest, search.s)
+    tolerance = scheme.tolerance(base.q.dtype)
+    hold = partial(held, problem) if pieces is None else pieces.hold(base.where)
+    borders = None if pieces is None else pieces.watch(*frozen((base.where, base.closed, base.slack, args)))
+    found = attempt(
+        problem, scheme.order, t, base, s, tolerance, args, hold, watched(scheme.until, told.stop, args), borders, scheme.changes
+    )  # fmt: skip
+    shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
+    known = jax.tree.map(frozen, found)
+    verdict = judged(base, search, known, frozen(s), shortest, TABLEAUS[scheme.order].halvings)
+    stops: Any = False
+    switched = None
+    if pieces is not None:
+        verdict, switched = seek_border(
+            search, verdict, known, known.borders, pieces.slid(base.where), frozen(s), shortest
+        )
+    if scheme.until is not None and told.stop is not None:
+        sought, stops = seek(scheme.until, told.stop, search, verdict, known, frozen(s), shortest)
+        verdict = sought if pieces is None else jax.tree.map(partial(jnp.where, s > 0), sought, verdict)
+        stops = stops if pieces is None else stops & (s > 0)
+    told = told._replace(trials=told.trials + 1)
+
+    def accept() -> Course:
+        flown = base.behind(found, s)
+        status = told.status | _doubts(step, base, found, frozen(s), covers)
+        status = status if found.joint_status is None else status | found.joint_status
+        joints = joined(told.joints, found.joint_impulse, found.joint_residual)
+        began, has_reset = base, jnp.zeros((), bool)
+        if pieces is not None and switched is not None:
+            flown, has_reset, bits = cross_border(pieces, hold, switched, t, base, flown, search.substep, args)
+            joints = late(joints, flown.elapsed - base.elapsed - s, flown)
+            began, status = base._replace(closed=flown.closed), status | bits
+        if scheme.until is not None:
+            end = partial(met, hold, scheme.until.value, t + s, flown, search.substep, args)
+            stopped, bits = lax.cond(stops, end, lambda: (flown, jnp.zeros((), jnp.int32)))
+            joints = late(joints, stopped.elapsed - flown.elapsed, flown)
+            flown, status = stopped, status | bits
+        more = told._replace(joints=joints, impulse=told.impulse + found.impulse, status=status)
+        after, more = _onward(step, hold, t, began, flown, verdict, switched, more)
+        if scheme.until is not None and told.stop is not None:
+            at = (start + after.elapsed, after.q, after.v)
+            # others that meet at the same instant have an impulse too
+            met_now = more.impulse > told.impulse + found.impulse
+            struck = frozen(verdict.impact | (~base.closed & met_now & jnp.any(verdict.impact)))
+            stop = told.stop.after(scheme.until, *at, args, known.sight, stops, struck, has_reset)
+            more = more._replace(
+                stop=stop if pieces is None else jax.tree.map(partial(jnp.where, s > 0), stop, told.stop)
+            )
+        ended = covers & ~jnp.any(verdict.impact)
+        after = after._replace(elapsed=jnp.where(ended, whole, after.elapsed))
+        left = frozen(whole - after.elapsed)
+        following = verdict.search._replace(
+            s=jnp.minimum(verdict.search.substep, left), sought=search.sought * 0, turns=search.turns * 0
+        )
+        if pieces is not None:
+            following = following._replace(borders=jnp.zeros_like(following.borders))
+        return Course(after, following, more)
+
+    return lax.cond(verdict.accepted, accept, lambda: Course(base, verdict.search, told))
+
+
+def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Array:
+    """Status of derivatives across what jumped in a trial of length s: all but the borders of pieces that it ends on, and those it grazes; and of
+    contacts that it grazes."""
+    none = jnp.zeros((), jnp.int32)
+    scheme, problem, _, motion, start, whole, pieces = step
+    if not scheme.jumps:
+        return none
+    args = frozen(motion.args)
+    t = start + base.elapsed
+    path = frozen(((t, base.q, base.v), (t + s, found.q, found.v)))
+    piece = problem if pieces is None else pieces.on(base.where.sides)
+    jumps = path_jumped(piece, base.closed, *path, args)
+    status = none if jumps is None else as_status(jumps, Status.DERIVATIVE_JUMP)
+    near = grazes(frozen(base), frozen(found), s, scheme.tolerance(s.dtype))
+    status = status | as_status(near, Status.DERIVATIVE_GRAZING)
+    if pieces is None:
+        return status
+    off = scheme.resolution(motion)
+    ending = covers & (start + whole >= motion.t1 - off)
+    atol = scheme.tolerance(s.dtype).absolute
+    return status | border_status(
+        pieces,
+        frozen(base.where),
+        frozen(found.borders),
+        s,
+        atol,
+        jnp.where(ending, off, 0),
+        path[1],
+        base.closed,
+        args,
+    )
+
+
+def _onward(
+    step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, switched: Array | None, told: Told
+) -> tuple[Base, Told]:
+    """What an accepted trial leads to, with its events."""
+    pieces, motion = step.pieces, step.motion
+    m, event = base.closed.shape[0], jnp.any(verdict.impact | verdict.loosed)
+    if m == 0 and pieces is None:
+        return flown, told
+    # the trial of no length with which a motion in pieces begins
+    begins = (frozen(flown.elapsed) <= 0) & (began <= motion.t0) & (pieces is not None)
+    turned = event if switched is None else event | jnp.any(switched) | begins
+    if m:
+        arrive = lambda: _arrive(step, hold, began, base, flown, verdict, switched, begins, told)
+        return lax.cond(turned | jnp.any(base.closed), arrive, lambda: (flown, told))
+
+    def settle() -> tuple[Base, Told]:
+        t = began + (flown.elapsed - base.elapsed)
+        at = (t, flown.elapsed, flown.q, flown.v, base.closed, base.closed)
+        after, status, at_start = _settle(step, *at, verdict.search.substep, flown.where, switched, begins)
+        status = status | jnp.where(begins, at_start, 0)
+        return after._replace(low=flown.low), told._replace(status=told.status | status)
+
+    return lax.cond(turned, settle, lambda: (flown, told))
+
+
+def _arrive(
+    step: Step,
+    hold: Hold,
+    began: Array,
+    base: Base,
+    flown: Base,
+    verdict: Verdict,
+    switched: Array | None,
+    begins: Array,
+    told: Told,
+) -> tuple[Base, Told]:
+    """At an event, or where a trial that ``began`` at a base ends with closed contacts: they go back onto their surfaces."""
+    scheme, problem, law, motion, *_, pieces = step
+    args, impact = motion.args, verdict.impact
+    t = began + (flown.elapsed - base.elapsed)
+    some = jnp.any(impact)
+    delay, q, v = at_impact(problem, hold, t, flown, impact, args)
+    t, q, v = t + delay, jnp.where(some, q, flown.q), jnp.where(some, v, flown.v)
+    event = Event.at(problem, t, q, v, args)
+    metric, contacts, speed = event.metric, event.contacts, event.speed
+    substep = verdict.search.substep
+    near = frozen(contacts.gap <= flown.allowed + TOGETHER * substep * jnp.abs(speed))
+    kinks = Kinks.at(problem, began, base.q, args)
+    idle = jnp.zeros_like(base.closed)
+    closed, struck = lasting_at_end(kinks, idle, event, base.closed, args)
+    candidates, near = impact | struck, near | struck
+    left = jnp.full((), WITHOUT_END, jnp.int32)
+    atol = scheme.tolerance(q.dtype).absolute
+    slowest = lambda normal: jnp.sqrt(2 * atol * normal)
+    found = collide(
+        problem, law, motion, slowest, event, closed, candidates, near, closed | candidates, jnp.zeros_like(closed), left,
+        scheme.resolution(motion) if scheme.jumps else None,
+    )  # fmt: skip
+    moved = APPROACH * frozen(flown.q - base.q)
+    status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
+    if pieces is not None and scheme.jumps:
+        where = base.where._replace(allowed=flown.where.allowed)
+        meeting = Meeting((t, q, v, args), base.a, candidates, speed, motion.e)
+        status |= status_at_impact(problem, pieces, where, scheme.resolution(motion), meeting)
+    at = (t, flown.elapsed + delay, found.q, found.v, found.closed & ~verdict.loosed, verdict.loosed)
+    changed = begins | some | jnp.any(verdict.loosed | (found.closed != base.closed))
+    after, failure, at_start = _settle(step, *at, substep, flown.where, switched, changed)
+    failure = failure | jnp.where(begins, at_start, 0)
+    if switched is not None and pieces is not None and scheme.jumps:
+        failure |= status_behind(pieces, after, jnp.any(switched), t, scheme.resolution(motion), args)
+    record = told.record
+    if record is not None:
+        record = record.with_impacts(found.impact, t, found.q, v, found.v, found.impulse)
+    return after._replace(low=flown.low), Told(
+        told.impulse + found.impulse,
+        told.met | found.impact,
+        jnp.maximum(told.residual, jnp.max(found.error, initial=0.0)),
+        jnp.where(jnp.any(found.impact), frozen(t), told.latest),
+        told.trials,
+        told.status | status | failure,
+        record,
+        told.stop,
+        joined(late(told.joints, delay, flown), event.joint_impulse(found.impulse)),
+    )
+
+
+def _settle(
+    step: Step,
+    t: Array,
+    elapsed: Array,
+    q: Array,
+    v: Array,
+    closed: Array,
+    loosed: Array,
+    substep: Array,
+    where: Any,
+    switched: Array | None = None,
+    changed: Array | bool = False,
+) -> tuple[Base, Array, Array]:
+    """The base at a state, as `base_at`; on the sides of the force ``where`` it was, unless borders were ``switched`` (k,) or something
+    else has ``changed``; and status of derivatives if the motion begins here."""
+    scheme, problem, law, motion, *_, pieces = step
+    atol, args, none = scheme.tolerance(q.dtype).absolute, motion.args, jnp.zeros((), jnp.int32)
+    if pieces is None:
+        return *base_at(problem, law, t, elapsed, q, v, closed, loosed, substep, atol, args), none
+    found = Settled(where, v, none, none)
+    if switched is not None:
+        span = frozen(jnp.abs(t) + motion.h)
+        look = lambda: settled(pieces, where, t, q, v, closed, switched & pieces.slid(where), atol, span, args)
+        found = lax.cond(jnp.any(switched) | changed, look, lambda: found)
+    where, v = found.where, found.v
+    hold = pieces.hold(where)
+    if closed.shape[0] == 0:
+        a, force, push, of_joints = hold(t, q, v, closed, elapsed, args)
+        at = (elapsed, q, v, a, closed, force, push, force, force, frozen(elapsed))
+        base, status = Base(*at, joint_force=of_joints, where=where), none
+    else:
+        local = pieces.local(where, t, q, v, closed, args)
+        base, status = base_at(local, law, t, elapsed, q, v, closed, loosed, substep, atol, args)
+        base = base._replace(where=where)
+    if len(closed) and len(pieces.steep):
+        again = lambda: hold(t, q, v, base.closed, base.slack, args)
+        as_it_is = lambda: (base.a, base.force, base.push, base.joint_force)
+        a, force, push, of_joints = lax.cond(jnp.any(where.slides), again, as_it_is)
+        base = base._replace(a=a, force=force, push=push, joint_force=of_joints)
+    status = status | found.status if scheme.jumps else status
+    return base, status, found.at_start if scheme.jumps else none
