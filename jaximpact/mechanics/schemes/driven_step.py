@@ -61,14 +61,15 @@ def begin_course(step: Step, state: Any) -> Course:
     m, zero, none = closed.shape[0], jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32)
     substep = frozen(jnp.minimum(substep, step.length))
     step = in_pieces(step, q, v)
-    base, failure, _ = _settle(step, step.start, zero, q, v, closed, jnp.zeros_like(closed), substep, where)
+    # zeros that move with v, as they do in later turns: the derivative of a turn is traced once
+    moves = jnp.where(jnp.zeros((), bool), v[0], zero)
+    base, failure, _ = _settle(step, step.start, moves, q, v, closed, jnp.zeros_like(closed), substep, where)
     search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
     if step.pieces is not None:
         # the first trial, of no length, looks on which sides the motion begins
         search = search._replace(s=jnp.where(n == 0, 0, substep), borders=jnp.zeros(step.pieces.count, bool))
     joints = JointInfo.none(step.problem, q, step.motion.args)
-    of_none, met_none = jnp.zeros(m, q.dtype), jnp.zeros(m, bool)
-    told = Told(of_none, met_none, zero, latest, none, failure, record, stop, joints)
+    told = Told(jnp.broadcast_to(moves, m), jnp.zeros(m, bool), zero, latest, none, failure, record, stop, joints)
     return Course(base._replace(low=low), search, told)
 
 
@@ -97,8 +98,9 @@ def turn(step: Step, course: Course) -> Course:
     tolerance = scheme.tolerance(base.q.dtype)
     hold = partial(held, problem) if pieces is None else pieces.hold(base.where)
     borders = None if pieces is None else pieces.watch(*frozen((base.where, base.closed, base.slack, args)))
+    since = t - motion.t0 if scheme.changes else None
     found = attempt(
-        problem, scheme.order, t, base, s, tolerance, args, hold, watched(scheme.until, told.stop, args), borders, scheme.changes
+        problem, scheme.order, t, base, s, tolerance, args, hold, watched(scheme.until, told.stop, args), borders, since
     )  # fmt: skip
     shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
     known = jax.tree.map(frozen, found)
@@ -263,7 +265,7 @@ def _arrive(
     return after._replace(low=flown.low), Told(
         told.impulse + found.impulse,
         told.met | found.impact,
-        jnp.maximum(told.residual, jnp.max(found.error, initial=0.0)),
+        jnp.maximum(told.residual, jnp.max(frozen(found.error), initial=0.0)),
         jnp.where(jnp.any(found.impact), frozen(t), told.latest),
         told.trials,
         told.status | status | failure,

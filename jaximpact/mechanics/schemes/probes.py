@@ -3,7 +3,8 @@
 A trial is as accurate as its estimate says of the motion; of small changes of the motion it need not be. A pendulum at rest at its top, a mode
 that is not excited, a force whose amplitude is zero leave the motion without a trace, and substeps grow beyond what the linearised
 motion asks for. The same Runge-Kutta step is therefore made of two changes: of the state, in a direction that no coordinate is
-missing from, and of the arguments from an unchanged state; and the error of these is estimated as that of the motion is.
+missing from, and of the arguments from an unchanged state; and the error of these is estimated as that of the motion is. What the arguments' change leads to
+begins with nothing in each trial: its error is compared with what the same push has led to since the motion began, as far back as the system answers to it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def error_of_changes(
     s: Array,
     args: Any,
     least: Array,
+    since: Array,
 ) -> Array:
     """Error () of a trial of length s in what small changes of its state and of args lead to, relative to these.
 
@@ -39,6 +41,7 @@ def error_of_changes(
         times, q, v: of its stages, (k,) and (k, d).
         closed, slack: as in `trials.Base`.
         least: change of positions () below which there is but rounding.
+        since: time () from the beginning of the motion to that of the trial.
     """
     k, d = q.shape
     s = jnp.where(s > 0, s, 1)
@@ -64,10 +67,17 @@ def error_of_changes(
     frames = (times, q, v, *numbers_of(rows.node, rows.velocity, rows.position))
     kept, reached = lax.scan(stage, jnp.zeros((k, 2, d), q.dtype), frames)
     of_v, of_q = numbers_of(tableau.errors[:, ::-1], tableau.position_errors[:, ::-1])
-    size = jnp.maximum(jnp.max(reached, axis=(0, 2)), s * s * jnp.max(jnp.abs(kept), axis=(0, 2)))
-    size = jnp.maximum(size, least)
-    size = jnp.where(size > 0, size, 1)[None, :, None]
-    to_v, to_q = (s * s * jnp.tensordot(weights, kept, 1) / size for weights in (of_v, of_q))
+    most = lambda x: jnp.max(jnp.abs(x), axis=(0, 2))
+    reached, pushed = most(reached), most(kept)
+    # an acceleration that changes by w^2 of a change of place answers within a time 1/w
+    answers = jnp.sqrt(reached[0] / jnp.where(pushed[0] > 0, pushed[0], 1))
+    span = jnp.where(pushed[0] > 0, jnp.minimum(since + s, answers), since + s)
+    span = jnp.stack([s, jnp.maximum(span, s)])
+    sizes = (jnp.maximum(jnp.maximum(reached, span * scale * pushed), least) for scale in (span, s))
+    to_q, to_v = (
+        s * s * jnp.tensordot(weights, kept, 1) / jnp.where(size > 0, size, 1)[None, :, None]
+        for weights, size in zip((of_q, of_v), sizes, strict=True)
+    )
     return jnp.max(estimate(jnp.stack([to_v, to_q], axis=1)))
 
 

@@ -208,10 +208,10 @@ def attempt(
     hold: Hold,
     stop: Watch | None = None,
     borders: Watch | None = None,
-    changes: bool = False,
+    since: Array | None = None,
 ) -> Trial:
     """The Runge-Kutta step of length s from a base at time t, with accelerations by ``hold``, as `held`; what is to be seen of a surface that ends
-    the motion, and of ``borders`` of pieces of the force; and whether the error is that of ``changes`` of the motion, too."""
+    the motion, and of ``borders`` of pieces of the force; with the time ``since`` () the motion began the error is that of changes of the motion, too (`probes`)."""
     every, rows, tableau = _rows(order)
     q, v, closed = base.q, base.v, base.closed
     steady, m = frozen((t, s, base, args)), len(base.closed)
@@ -250,10 +250,11 @@ def attempt(
         at = (steady[0] + row.node * steady[1], *frozen((x, y, a)))
         sights = [w and sight.further(row, w(*at)) for w, sight in zip(watches, sights, strict=True)]
         kept = jnp.concatenate([a[None], kept[:-1]])
-        return (kept, shift, y, force, push, joint_force, seen, sights), (x, y) if changes else None
+        return (kept, shift, y, force, push, joint_force, seen, sights), None if since is None else (x, y)
 
     rows = jax.tree.map(lambda x: jnp.asarray(x, q.dtype), rows)
-    start = (accelerations, jnp.zeros_like(q), v, base.force, base.push, base.joint_force, seen, sights)
+    # in place of the displacement what moves as it does: its derivative is traced once
+    start = (accelerations, v, v, base.force, base.push, base.joint_force, seen, sights)
     (kept, shift, y, force, push, joint_force, seen, sights), passed = lax.scan(stage, start, rows)
     x, low = add_compensated(q, shift, base.low)
     of_joints: tuple = ()
@@ -267,11 +268,11 @@ def attempt(
                 **dict(zip(("gap", "rate"), gap_rates(problem, *frozen((t + s, x, y)), steady[3]), strict=True))
             )
     error = frozen(_error(tableau, base, kept, x, y, push, s, seen, sights, before[0], tolerance))
-    if passed is not None:
+    if passed is not None and since is not None:
         along = (jnp.concatenate([first[None], rest]) for first, rest in zip((q, v), passed, strict=True))
         moves = jnp.max(jnp.abs(q) + s * (jnp.abs(v) + s * jnp.max(jnp.abs(kept), axis=0)))
         least = ROUNDING * jnp.finfo(q.dtype).eps * moves / tolerance.relative
-        at = frozen((t + jnp.asarray(every.node, s.dtype) * s, *along, closed, base.slack, s, args, least))
+        at = frozen((t + jnp.asarray(every.node, s.dtype) * s, *along, closed, base.slack, s, args, least, since))
         error = jnp.maximum(error, error_of_changes(tableau, every, hold, *at) / tolerance.relative)
     of_contacts = (force, push, s * seen.of_force, before, (seen.gap, seen.rate))
     return Trial(x, y, kept[0], *of_contacts, error, seen.negative, low, sights[0], sights[1], *of_joints)
