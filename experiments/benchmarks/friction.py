@@ -1,8 +1,8 @@
-"""Coulomb friction: time of many motions, beside a loop of the same scheme in numba, and first answers.
+"""Coulomb friction: time of many motions, beside loops of the same scheme in numba and in C++, and first answers.
 
 python experiments/benchmarks/friction.py --out out/friction      five minutes on one core
 
-A disk that bounces with spin, a ladder that slides down a wall, a block that rocks. Both programs of a row run in turn; processor seconds, the least of the
+A disk that bounces with spin, a ladder that slides down a wall, a block that rocks. The programs of a row run in turn; processor seconds, the least of the
 rounds. First answers in a process of their own each.
 """
 
@@ -139,7 +139,30 @@ def loop():
     return run
 
 
-def table(rounds):
+def simd(folder):
+    """The same loop over packs of lanes in C++, compiled into ``folder``: (q0, v0, h, steps) -> q; None without a compiler."""
+    import ctypes
+
+    import numpy as np
+    from baselines.native import FLAGS, SOURCES, compiler
+
+    command, target = compiler(), Path(folder).resolve() / "spinning_ball.so"
+    if command is None:
+        return None
+    subprocess.run([command, *FLAGS, str(SOURCES / "spinning_ball.cpp"), "-o", str(target)], check=True)
+    library = ctypes.CDLL(str(target))
+
+    def run(q0, v0, h, steps):
+        q, v = np.ascontiguousarray(q0.T), np.ascontiguousarray(v0.T)
+        numbers = (ctypes.c_double * 6)(h, E, G, RADIUS, INERTIA, MU)
+        places = (x.ctypes.data_as(ctypes.c_void_p) for x in (q, v))
+        library.run_f64(numbers, ctypes.c_long(len(q0)), ctypes.c_long(steps), ctypes.c_int(1), *places)
+        return q.T
+
+    return run
+
+
+def table(rounds, folder):
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -153,7 +176,9 @@ def table(rounds):
             call = options | {"steps": STEPS, "scheme": getattr(ji, scheme)(), "save": "final", "progress": False}
             programs = {"own": partial(ji.ensemble, problem, q0, v0, **call)}
             if system == "spinning ball" and scheme == "MoreauJean":
-                programs["loop"] = partial(loop(), q0, v0, options["t1"] / STEPS, STEPS)
+                loops = {"numba": loop(), "C++": simd(folder)}
+                steps = (q0, v0, options["t1"] / STEPS, STEPS)
+                programs |= {name: partial(run, *steps) for name, run in loops.items() if run is not None}
             found = {name: run() for name, run in programs.items()}
             seconds = {name: [] for name in programs}
             for _ in range(rounds):
@@ -162,15 +187,21 @@ def table(rounds):
                     run()
                     seconds[name].append(time.process_time() - begin)
             each = {name: 1e9 * min(s) / (lanes * STEPS) for name, s in seconds.items()}
-            apart = "" if "loop" not in each else f"{np.max(np.abs(found['own'].q[:, -1] - found['loop'])):.0e}"
+            beside = [name for name in each if name != "own"]
+            apart = [np.max(np.abs(found["own"].q[:, -1] - found[name])) for name in beside]
+            columns = {"numba": ("loop in numba [ns]", "ratio"), "C++": ("loop in C++, SIMD [ns]", "its ratio")}
+            others = dict.fromkeys([title for pair in columns.values() for title in pair], "")
+            for name in beside:
+                others |= dict(
+                    zip(columns[name], (f"{each[name]:.1f}", f"{each['own'] / each[name]:.1f}"), strict=True)
+                )
             yield {
                 "system": system,
                 "scheme": scheme,
                 "motions": lanes,
                 "ns per step of a motion": f"{each['own']:.1f}",
-                "loop in numba [ns]": f"{each['loop']:.1f}" if "loop" in each else "",
-                "ratio": f"{each['own'] / each['loop']:.2f}" if "loop" in each else "",
-                "difference": apart,
+                **others,
+                "difference": f"{max(apart):.0e}" if apart else "",
                 "with a clean status": f"{np.mean(found['own'].status == 0):.3f}",
                 "first solve [s]": f"{min(elsewhere(system, scheme, 'solve') for _ in range(2)):.1f}",
                 "first jit(grad) [s]": f"{min(elsewhere(system, scheme, 'grad') for _ in range(2)):.1f}",
@@ -184,7 +215,7 @@ def main():
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for row in table(options.rounds):
+    for row in table(options.rounds, options.out):
         rows.append(row)
         print(*row.values(), sep="\t", flush=True)
     with open(options.out / "friction.csv", "w", newline="") as file:
