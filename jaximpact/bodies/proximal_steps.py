@@ -22,7 +22,7 @@ import numpy as np
 from scipy.sparse import bsr_matrix, coo_matrix, csc_matrix, identity
 from scipy.sparse.linalg import splu
 
-ROWS = 30000  # of a problem; factors of more take too much memory in space
+ROWS = 6000  # of a problem; a hundred factorisations of more take longer than all sweeps
 FIRST, LEAST, MOST = 1e-4, 1e-9, 3.0  # shifts, relative to the diagonal
 STEPS, NEWTON = 100, 12  # Newton steps in all, and for one proximal point
 EXACT = 1e-13  # residual of the equations of a proximal point
