@@ -31,7 +31,7 @@ MAX_OPS_LLVM = 320_000
 LONG_PROGRAM_OPS = 20_000
 MAX_SCALARS_IN_LONG_PROGRAMS = 32  # entries
 # Of a program of a single lane more operations: that of 16 disks with 184 gaps (180,000) compiles in 4.6 s and takes 1.8 µs a step, with loops 2.7 s
-# and 5.4 µs; its derivative has 800,000 and more, which LLVM takes minutes for as scalars.
+# and 4.0 µs; its derivative has 1,400,000 and more.
 LONG_PROGRAM_OPS_OF_A_LANE = 400_000
 # Registers that make up a vector, in programs of so many operations, on processors with registers of 64 bytes: 12 to 19 % of the
 # time of a double pendulum, whose instructions wait for one another. Shorter programs are mostly contact, which is branches, longer ones
