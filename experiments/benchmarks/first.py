@@ -4,7 +4,7 @@
     python experiments/benchmarks/first.py --against PATH      # another checkout, its processes in turn with these
 
 Processor seconds of the first and the second call, the least of the rounds; "cached" is the first call of a process that finds the
-compiled programs of one before it.
+compiled programs of one before it. "policy" is a gradient by the weights of a network 4-64-64-1 over 256 lanes in float32, by each execution.
 """
 
 from __future__ import annotations
@@ -79,6 +79,40 @@ for _ in range(2):
     jax.block_until_ready(calls[{call!r}]())
     print(time.process_time() - begin)
 """
+POLICY = """
+import time
+import jax, jax.numpy as jnp, numpy as np
+import jaximpact as ji
+masses = jnp.array([1.0, 0.2])
+
+def force(t, q, v, weights):  # a body and a foot, between them a leg that is a spring, and pushes as a network 4-64-64-1 says
+    x = jnp.concatenate([q, 0.2 * v])
+    *hidden, (w, b) = weights
+    for m, c in hidden:
+        x = jnp.tanh(m @ x + c)
+    leg = 300 * (1 - (q[0] - q[1])) - 4 * (v[0] - v[1]) + 20 * jnp.tanh((w @ x + b)[0])
+    return jnp.stack([leg, -leg]) - 9.81 * masses
+
+hopper = ji.Problem(force, lambda t, q, args: q[1:], jnp.diag(masses), 0.0)
+random = np.random.default_rng(0)
+height = random.uniform(1, 1.4, {lanes})
+starts = jnp.asarray(np.stack([height, height - 1], axis=1), jnp.float32)
+shapes = ((64, 4), (64, 64), (1, 64))
+weights = [(jnp.asarray(random.normal(size=x) / x[1] ** 0.5, jnp.float32), jnp.zeros(x[0], jnp.float32)) for x in shapes]
+
+@jax.jit
+@jax.value_and_grad
+def loss(weights, starts):
+    given = dict(t1=1.0, steps=200, args=weights, scheme=ji.MoreauJean(), save="final", execution={execution!r})
+    still = jnp.zeros(2, jnp.float32)
+    end = jax.vmap(lambda q0: ji.solve(hopper, q0, still, **given).q[-1, 0])(starts)
+    return jnp.mean((end - 1.15) ** 2)
+
+for _ in range(2):
+    begin = time.process_time()
+    jax.block_until_ready(loss(weights, starts))
+    print(time.process_time() - begin)
+"""
 ROWS = [
     ("ball", 1, "solve"),
     ("ball", 1000, "ensemble"),
@@ -88,9 +122,12 @@ ROWS = [
     ("double-pendulum", 1, "jit(grad(solve))"),
     ("double-pendulum", 256, "jit(vmap(grad(solve)))"),
     ("links-4", 1000, "ensemble"),
+    ("gas-16", 1, "solve, final state"),
     ("pile-16", 1, "solve, final state"),
     ("hopper", 1, "jit(value_and_grad)"),
     ("hopper", 256, "jit(vmap(value_and_grad))"),
+    ("policy", 256, "auto"),
+    ("policy", 256, "xla"),
 ]
 
 
@@ -98,7 +135,8 @@ def measured(root: Path, row: tuple[str, int, str], cache: str) -> list[float]:
     """Seconds of the first and the second call in a new process."""
     work, lanes, call = row
     environment = os.environ | {"PYTHONPATH": str(root), "JAXIMPACT_CACHE": cache}
-    command = [sys.executable, "-c", (HOPPER if work == "hopper" else COMMON).format(work=work, lanes=lanes, call=call)]
+    text = {"hopper": HOPPER, "policy": POLICY}.get(work, COMMON)
+    command = [sys.executable, "-c", text.format(work=work, lanes=lanes, call=call, execution=call)]
     ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     if ran.returncode:
         raise SystemExit(f"{row}: {ran.stderr.strip().splitlines()[-1]}")
