@@ -22,9 +22,7 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-CLEARED = pytest.StashKey[
-    list
-]()  # processor time of this process when it last dropped compiled programs, and how often it did
+CLEARED = pytest.StashKey[float]()  # processor time of this process when it last dropped compiled programs
 
 
 class Refused(logging.Handler):
@@ -49,13 +47,11 @@ def pytest_configure(config):
 def _drop_compiled_code(request):
     """Drops compiled programs now and then: they are shared between tests, but a process has a limited number of memory maps.
 
-    What compiles for two and a half minutes takes some 3 GB and 8000 maps; to drop it takes as long as some tests, to collect garbage too.
+    What compiles for two and a half minutes takes some 3 GB and 8000 maps; to drop it, and to collect the garbage, takes as long as some tests.
     """
     yield
-    cleared = request.session.stash.setdefault(CLEARED, [time.process_time(), 0])
-    if time.process_time() > cleared[0] + 150:
+    last = request.session.stash.setdefault(CLEARED, time.process_time())
+    if time.process_time() > last + 100:
         jax.clear_caches()
-        cleared[1] += 1
-        if cleared[1] % 4 == 0:
-            gc.collect()
-        cleared[0] = time.process_time()
+        gc.collect()
+        request.session.stash[CLEARED] = time.process_time()
