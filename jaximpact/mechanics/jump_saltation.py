@@ -23,8 +23,9 @@ from .motion import Motion
 from .problem import Problem
 from .schemes.base import Scheme, State
 from .schemes.borders import jumps_beyond
-from .schemes.corrected import FREE, LASTING, Tracked, end
+from .schemes.corrected import end
 from .schemes.pieces import Pieces
+from .schemes.tracked import FREE, LASTING, Tracked
 from .switch_kinds import Sides
 from .switches import Crossing, Switches, differ
 

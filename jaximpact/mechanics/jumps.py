@@ -20,9 +20,9 @@ from .linearisation import Metric, acceleration, linearise
 from .motion import Motion
 from .problem import Problem
 from .schemes.base import Scheme, Traits, time_of
-from .schemes.corrected import FREE, IMPACT, REBOUND
 from .schemes.crossings import located_pieces
 from .schemes.pieces import Pieces
+from .schemes.tracked import FREE, IMPACT, REBOUND
 from .status import Status, as_status
 from .switch_kinds import Sides
 from .switches import (

@@ -22,11 +22,12 @@ from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.rest import Watch
 from ..mechanics.schemes.base import Info, JointInfo, Timing, finite, state_switches, unstable
-from ..mechanics.schemes.corrected import Corrected, Tracked, end, velocity_at_row_time
+from ..mechanics.schemes.corrected import Corrected, end, velocity_at_row_time
 from ..mechanics.schemes.crossings import on_border_at_start, problem_of_piece
 from ..mechanics.schemes.frictional import FrictionCorrected
 from ..mechanics.schemes.joints import start_on_joints
 from ..mechanics.schemes.starts import pressed_at_start, put_on_surfaces
+from ..mechanics.schemes.tracked import Tracked
 from ..mechanics.status import DERIVATIVES, Status, as_status
 from ..mechanics.tunnelling import Way, looks_for_tunnelling, loses_the_gap, may_tunnel
 from ..results import LocatedImpacts, Solution

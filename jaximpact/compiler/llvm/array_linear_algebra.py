@@ -25,7 +25,7 @@ from .arrays import (
     with_axes,
 )
 from .elementwise import convert_type
-from .ir_writer import LONG, LaneValue, constant
+from .ir_values import LONG, LaneValue, constant
 from .packs import fold_pack
 
 

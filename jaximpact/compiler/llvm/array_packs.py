@@ -24,7 +24,7 @@ from .arrays import (
     with_axes,
 )
 from .elementwise import convert_type
-from .ir_writer import LaneValue, constant, memory_dtype
+from .ir_values import LaneValue, constant, memory_dtype
 from .packs import fold_pack, shuffle
 
 Index = list[LaneValue]

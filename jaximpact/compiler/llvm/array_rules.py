@@ -42,7 +42,7 @@ from .arrays import (
 )
 from .elementwise import RULES as ELEMENTWISE
 from .elementwise import convert_type
-from .ir_writer import LONG, LaneValue, constant, memory_dtype
+from .ir_values import LONG, LaneValue, constant, memory_dtype
 
 # data movement: lazy arrays, for which nothing is emitted
 

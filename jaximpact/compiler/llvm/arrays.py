@@ -16,7 +16,7 @@ import numpy as np
 from ..scalar import Value, object_array
 from ..scalar.values import all_constant
 from . import packs
-from .ir_writer import LONG, LaneValue, constant, llvm_scalar_type, memory_dtype
+from .ir_values import LONG, LaneValue, constant, llvm_scalar_type, memory_dtype
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..limits import MIN_FUNCTION_LINES
-from .ir_writer import LaneValue, Writer, join_lines
+from .ir_values import LaneValue
+from .ir_writer import Writer, join_lines
 
 LABEL = re.compile(r"^([\w.]+):$")
 DEFINITION = re.compile(r"^\s*(%[\w.]+) = ")

@@ -10,7 +10,8 @@ from jax import lax
 
 from ..scalar import Unsupported
 from .exponential import FUNCTIONS, rule_in_double
-from .ir_writer import BOOL, LaneValue, Writer, constant, llvm_scalar_type
+from .ir_values import BOOL, LaneValue, constant, llvm_scalar_type
+from .ir_writer import Writer
 from .predicates import flags, flags_of_and, flags_of_or, flags_of_select, negate, with_flags
 from .trigonometric import cosine, sine
 

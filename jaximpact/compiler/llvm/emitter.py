@@ -13,21 +13,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...jaxtools.jaxpr_tools import contains_primitive, scan_counts, varying_outvars
 from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS
-from ..scalar import ScalarInterpreter, Unsupported, Value, is_constant, object_array
+from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
 from . import array_rules, arrays, packs, predicates
 from .arrays import LargeArray
 from .branches import apart as branches_apart
 from .elementwise import RULES
 from .functions import Functions, call_with_arrays, value_key
-from .ir_writer import BOOL, INT, LONG, SELDOM, LaneValue, Writer, constant
+from .ir_values import BOOL, INT, LONG, LaneValue, constant
+from .ir_writer import SELDOM, Writer
 from .lane_frames import ThreadGrid, VectorLoop
+from .results import StreamEntry, store_result
 
 
 class ProgramText(NamedTuple):
@@ -44,27 +45,6 @@ class ProgramText(NamedTuple):
     width: int
     rows: list[bool]
     work: int
-
-
-@dataclass(frozen=True, eq=False)
-class StreamEntry:
-    """A value that a stream yields in every iteration, and where it can be stored.
-
-    Attributes:
-        x: the value.
-        stores: lines reserved in the loop's body for its store.
-        place: IR name of the position of (row, first lane) in one entry's results.
-        number: of a row that is stored by row, its number.
-    """
-
-    x: Any
-    stores: list
-    place: str
-    number: LaneValue | None = None
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.x.dtype
 
 
 class LLVMEmitter:
@@ -426,7 +406,7 @@ def emit(
     )
     found = machine.run(closed, [values[v] for v in jaxpr.invars])
     rows = [
-        _store_result(e, target, arrays.scalars_if_small(e, x)) or e.is_empty_row(x)
+        store_result(e, target, arrays.scalars_if_small(e, x)) or e.is_empty_row(x)
         for target, x in zip(targets, found, strict=True)
     ]
     frame.end()
@@ -440,68 +420,3 @@ def load_pointer(w: Writer, table: str, i: int) -> str:
     w.emit(f"{name}.at = getelementptr ptr, ptr %{table}, i64 {i}")
     w.emit(f"{name} = load ptr, ptr {name}.at")
     return name
-
-
-def _store_result(e: LLVMEmitter, target: str, x: Value) -> bool:
-    """Emits the stores of a result at the pointer ``target``; returns whether it is a row of a stream."""
-    w = e.w
-    if isinstance(x, LargeArray):
-        arrays.for_each_index(
-            e,
-            x.shape,
-            lambda index: _store_entry(e, target, arrays.flat_index(e, x.shape, index), e.of_lane(x.at(index))),
-        )
-        return False
-    rows = {j: y for j, y in enumerate(x.flat) if isinstance(y, StreamEntry)}
-    if rows and (first := next(iter(rows.values()))).number is not None:
-        _store_row(e, target, first, [y.x if isinstance(y, StreamEntry) else y for y in x.flat])
-        return True
-    for j, y in enumerate(x.flat):
-        if not rows:
-            _store_entry(e, target, constant(j, LONG), e.of_lane(e.as_value(y)))
-        elif j in rows:
-            _store_stream_entry(w, target, j, y, y.x)
-        elif is_constant(y):
-            _store_stream_entry(w, target, j, next(iter(rows.values())), e.of_lane(e.as_value(y)))
-        else:
-            raise Unsupported("a result that mixes entries of a stream's rows with other values")
-    return bool(rows)
-
-
-def _store_entry(e: LLVMEmitter, target: str, entry: LaneValue, x: LaneValue) -> None:
-    """Emits the store of a vector as one entry of a result."""
-    w = e.w
-    place = w.op("add", w.op("mul", entry, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False))
-    w.store(w.address(target, x.dtype, is_vector=False, place=place), x)
-
-
-def _store_row(e: LLVMEmitter, target: str, row: StreamEntry, entries: list) -> None:
-    """Writes the stores of all entries of a stream's row, side by side, into the lines that the loop's body reserved for them."""
-    w, number = e.w, row.number
-    assert number is not None
-    # the lines are in an earlier block: results of later blocks are not available there, and its own are not here
-    before, w.lines, w.available = (w.lines, w.available), row.stores, [{}]
-    first = w.op("mul", number, constant(len(entries), LONG))
-    for j in range(0, len(entries), e.pack):
-        part = entries[j : j + e.pack]
-        whole = len(part) == e.pack > 1
-        for k, x in [(j, packs.pack_of(w, part))] if whole else enumerate(map(e.as_value, part), j):
-            place = w.op("add", first, constant(k, LONG))
-            if e.pack == 1 and w.width > 1:
-                place = w.op("add", w.op("mul", place, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False))
-            w.store(w.address(target, x.dtype, is_vector=False, place=place), x if whole else e.of_lane(x))
-    w.lines, w.available = before
-
-
-def _store_stream_entry(w: Writer, target: str, j: int, row: StreamEntry, x: LaneValue) -> None:
-    """Writes the store of entry j of a stream's rows into the lines that the loop's body reserved for it."""
-    outside, w.lines = w.lines, row.stores
-    name = "%" + w.fresh_name("p")
-    w.emit(f"{name}.skip = mul i64 %rows, {j}")
-    w.emit(f"{name}.from = mul i64 {name}.skip, %row")
-    w.emit(f"{name}.to = add i64 {name}.from, {row.place}")
-    # the lines are in an earlier block: results of later blocks are not available there, and its own are not here
-    available, w.available = w.available, [{}]
-    w.store(w.address(target, x.dtype, is_vector=False, place=f"i64 {name}.to"), x)
-    w.available = available
-    w.lines = outside

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .ir_writer import BOOL, LONG, LaneValue, Writer, constant
+from .ir_values import BOOL, LONG, LaneValue, constant
+from .ir_writer import Writer
 
 SHIFT = 1.5 * 2.0**52  # x + SHIFT has the nearest integer of x in its last bits
 LN2 = (

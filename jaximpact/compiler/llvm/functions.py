@@ -23,7 +23,8 @@ from ..limits import MIN_FUNCTION_OPS
 from ..scalar import Value, is_constant, object_array
 from ..scalar.cost import cost
 from . import arrays
-from .ir_writer import LaneValue, Writer, join_lines, memory_dtype
+from .ir_values import LaneValue, memory_dtype
+from .ir_writer import Writer, join_lines
 
 
 class Function(NamedTuple):

@@ -6,20 +6,15 @@ Local optimisations happen while writing: common subexpressions are emitted once
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ..scalar import Unsupported
+from .ir_values import BOOL, LONG, LaneValue, constant, llvm_scalar_type, memory_dtype
 
-TYPES = {"float64": "double", "float32": "float", "bool": "i1"} | {
-    f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
-}
 PROPAGATES_NONFINITE = {
     "fadd",
     "fsub",
@@ -32,51 +27,6 @@ NOT_HOISTED = ("load", "sdiv", "udiv", "srem", "urem", "call double @", "call fl
 RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'  # branches such as huge arguments of the sine
 SELDOM = ', !prof !{!"branch_weights", i32 1, i32 20}'  # branches such as steps with contact
 SSA_NAME = re.compile(r"%[\w.]+")
-BOOL, INT, LONG = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class LaneValue:
-    """An SSA value or constant of the IR: its name or literal text, its dtype, and whether it is a vector with an element per lane."""
-
-    name: str
-    dtype: np.dtype
-    is_vector: bool
-
-    @property
-    def is_float(self) -> bool:
-        return self.dtype.kind == "f"
-
-    @property
-    def is_signed(self) -> bool:
-        return self.dtype.kind == "i"
-
-
-@cache
-def llvm_scalar_type(dtype: Any) -> str:
-    """LLVM type of a scalar of a numpy dtype; cached, since numpy's ``dtype.name`` is slow."""
-    try:
-        return TYPES[np.dtype(dtype).name]
-    except (KeyError, TypeError) as error:
-        raise Unsupported(f"numbers of type {dtype}") from error
-
-
-def constant(value: Any, dtype: Any) -> LaneValue:
-    """A scalar constant of the IR."""
-    dtype = np.dtype(dtype)
-    llvm_scalar_type(dtype)
-    if dtype == BOOL:
-        return LaneValue("true" if value else "false", dtype, False)
-    if dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            exact = float(dtype.type(value))  # LLVM writes float constants as the bits of the equal double
-        return LaneValue(f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}", dtype, False)
-    return LaneValue(str(int(value)), dtype, False)
-
-
-def memory_dtype(dtype: Any) -> np.dtype:
-    """The dtype in which a value is stored in memory: booleans are bytes."""
-    return np.dtype(np.uint8) if np.dtype(dtype) == BOOL else np.dtype(dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from ..limits import MIN_DEAR_SIDE_BY_SIDE
 from ..scalar import is_constant, object_array
 from .elementwise import LIBRARY
 from .exponential import FUNCTIONS
-from .ir_writer import LaneValue, Writer, constant, llvm_scalar_type
+from .ir_values import LaneValue, constant, llvm_scalar_type
+from .ir_writer import Writer
 
 # operations worth packing two entries for
 DEAR = {

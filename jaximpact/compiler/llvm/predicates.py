@@ -11,7 +11,8 @@ from functools import reduce
 
 import numpy as np
 
-from .ir_writer import BOOL, LaneValue, Writer, constant
+from .ir_values import BOOL, LaneValue, constant
+from .ir_writer import Writer
 
 OPPOSITE = {"eq": "ne", "ne": "eq", "gt": "le", "le": "gt", "ge": "lt", "lt": "ge"}
 

@@ -15,7 +15,8 @@ from functools import reduce
 
 import numpy as np
 
-from .ir_writer import BOOL, INT, LONG, RARE, LaneValue, Writer, constant
+from .ir_values import BOOL, INT, LONG, LaneValue, constant
+from .ir_writer import RARE, Writer
 
 # Minimax polynomials on |r| <= pi/4 (those of the FreeBSD C library): sin r = r + r^3 p(r^2), cos r = 1 - r^2/2 + r^4 p(r^2).
 SINE = (1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06, -1.98412698298579493134e-04,

@@ -18,9 +18,8 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,59 +39,11 @@ from .base import Info, Scheme, Traits, Wrapping, time_of
 from .events import Event, order_matters, shared
 from .force_free import opens_by_change
 from .saltation import IMPACTS, Instant, cross_impacts, observe, solve_active_forces
+from .tracked import FREE, IMPACT, LASTING, REBOUND, Contact, Tracked
 
 OFF = 4  # steps by which a motion may be off, of first order, where an impact ends it in a force-free contact
 MEANT = 1e-3  # of the resolution of impacts: a motion that stops as near to one stops at it
 FIRM = 2  # times what the error of a gap does to the square of an impact's speed: the speed is then known to a third, and the derivative with it
-FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
-
-
-class Tracked(NamedTuple):
-    """A scheme's state with the history of its contacts; attributes n, q and v are the scheme's.
-
-    Attributes:
-        last: what each contact (m,) did in the last step.
-        met: whether each contact ever had an impact (m,).
-        latest: number () of the latest impact's step.
-        early, late: times () by which the scheme's impacts may be early or late against the motion's.
-        gap: gaps (m,) at the start of the last step.
-        change: their change (m,) in the step before that.
-        aside: errors of gaps (m,) behind the latest impact, as `led_aside` says.
-        friction: what the contacts did in the last step; None without friction.
-        edge: how far the contacts were from slip, or from rest; None where static friction is that of slip.
-    """
-
-    state: Any
-    last: Array
-    met: Array
-    latest: Array
-    early: Array
-    late: Array
-    gap: Array
-    change: Array
-    aside: Array
-    friction: Any = None
-    edge: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.state, name)
-
-    def relisted(self, moved: Callable) -> Tracked:
-        """See `State.relisted`."""
-        of_contacts = {name: moved(getattr(self, name)) for name in ("last", "met", "gap", "change", "aside")}
-        return self._replace(state=self.state.relisted(moved), **of_contacts)
-
-
-class Contact(NamedTuple):
-    """Masks (m,) of contacts that have an impulse in a step: of any kind, of an impact, of the end of one; that react, that last, and that still do
-    behind the impacts."""
-
-    active: Array
-    impact: Array
-    rebound: Array
-    reacting: Array
-    lasting: Array
-    stays: Array
 
 
 @jax.tree_util.register_dataclass

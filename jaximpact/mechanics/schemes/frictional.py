@@ -30,8 +30,9 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .base import Info
-from .corrected import LASTING, Contact, Corrected, near_misses, nearby_restitution
+from .corrected import Corrected, near_misses, nearby_restitution
 from .saltation import Instant, observe
+from .tracked import LASTING, Contact
 
 NEARLY = 2  # largest changes in a step, by which a contact only just sticks or slips
 SHARP = 1e-9  # relative accuracy of accelerations, by which a contact that sticks is told from one that begins to slip
