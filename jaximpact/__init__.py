@@ -1,5 +1,7 @@
 """jaximpact: batched, differentiable time-stepping for mechanical systems with impacts."""
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from . import bodies, extend
 from . import plots as plots  # results draw themselves
 from .analysis import Convergence, Hypotheses, check_hypotheses, convergence
@@ -7,6 +9,7 @@ from .jaxtools.warnings import JaximpactWarning
 from .mechanics.contact import ADMM, ActiveSet, ProjectedGradient
 from .mechanics.from_sympy import from_sympy
 from .mechanics.problem import Problem
+from .mechanics.problem_parts import missing as _missing
 from .mechanics.schemes import EventCorrected, EventDriven, Maury, MoreauJean, PaoliSchatzman
 from .mechanics.schemes.stops import Until
 from .mechanics.status import Status
@@ -56,3 +59,9 @@ __all__ = [
     "sensitivities",
     "solve",
 ]
+
+
+if not _TYPE_CHECKING:  # a type checker is to find names that do not exist
+
+    def __getattr__(name):
+        raise AttributeError(_missing(f"module {__name__!r}", name))

@@ -26,6 +26,7 @@ from .problem_parts import (
     Energy,
     Equations,
     Force,
+    Named,
     OfBodies,
     Reset,
     Slips,
@@ -71,7 +72,7 @@ def _joint_values(joints: Equations, t: Array, q: Array, args: Any) -> Array:
 
 
 @jax.tree_util.register_pytree_with_keys_class
-class Problem:
+class Problem(metaclass=Named):
     """A mechanical system with perfect unilateral constraints and, where they are given, joints.
 
     Args:

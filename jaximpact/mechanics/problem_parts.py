@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jax import Array
 
@@ -36,6 +36,25 @@ class OfBodies:
 
     def check(self, t: Any, q: Array, args: Any, outcome: Callable[..., Any]) -> None:
         """Raises ValueError or TypeError if the functions do not fit the coordinates."""
+
+
+FILES = ("from_mjcf", "from_urdf", "from_xml")  # readers of robots' files that other tools have
+
+
+class Named(type):
+    """Class of `Problem`, which answers where a reader of files is looked for."""
+
+    if not TYPE_CHECKING:  # a type checker is to find names that do not exist
+
+        def __getattr__(cls, name):
+            raise AttributeError(missing(f"type object {cls.__name__!r}", name))
+
+
+def missing(whose: str, name: str) -> str:
+    """Message for a name that does not exist."""
+    if name not in FILES:
+        return f"{whose} has no attribute {name!r}"
+    return f"{name}: jaximpact reads no files of robots; docs/howto/robots.md states one by the mass matrix and forces of MJX, in 20 lines"
 
 
 def check_function(value: Any, must: str, optional: bool = True) -> None:

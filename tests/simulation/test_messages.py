@@ -282,6 +282,14 @@ def test_names_that_are_none(name):
         catalogue.get(name)
 
 
+@pytest.mark.parametrize("whose", [ji, ji.Problem], ids=["module", "problem"])
+def test_a_reader_of_robots_is_answered(whose):
+    with pytest.raises(AttributeError, match=r"from_mjcf: jaximpact reads no files of robots; docs/howto/robots.md"):
+        whose.from_mjcf  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'no_such'"):
+        whose.no_such  # noqa: B018
+
+
 COMMANDS = {
     "--h 1e-9": (["run", "bouncing-ball", "--h", "1e-12"], r"h = 1e-12 makes .* steps.*2147483646"),
     "--ensemble 2000000000000": (["run", "bouncing-ball", "--ensemble", "2000000000000"], "--ensemble must not exceed"),
