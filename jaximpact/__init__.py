@@ -63,5 +63,5 @@ __all__ = [
 
 if not _TYPE_CHECKING:  # a type checker is to find names that do not exist
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> None:
         raise AttributeError(_missing(f"module {__name__!r}", name))

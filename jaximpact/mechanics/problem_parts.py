@@ -46,7 +46,7 @@ class Named(type):
 
     if not TYPE_CHECKING:  # a type checker is to find names that do not exist
 
-        def __getattr__(cls, name):
+        def __getattr__(cls, name: str) -> None:
             raise AttributeError(missing(f"type object {cls.__name__!r}", name))
 
 
