@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import time
+import warnings
 from importlib.metadata import version
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -53,5 +54,7 @@ def _drop_compiled_code(request):
     last = request.session.stash.setdefault(CLEARED, time.process_time())
     if time.process_time() > last + 100:
         jax.clear_caches()
-        gc.collect()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # of other tests: not an error of this one
+            gc.collect()
         request.session.stash[CLEARED] = time.process_time()
