@@ -30,8 +30,7 @@ def compile_kernel(ir: str, name: str) -> str:
     with _lock:
         binding, machine = _target()
         module = _of_device(binding.parse_assembly(ir), machine)
-        external = [f for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
-        if external:
+        if external := _external(module):
             _link_library(binding, machine, module, external)
             for x in [*module.functions, *module.global_variables]:
                 if not x.is_declaration and x.name != name:
@@ -43,8 +42,8 @@ def compile_kernel(ir: str, name: str) -> str:
         passes.add_simplify_cfg_pass()
         passes.add_aggressive_dce_pass()
         passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2)))
-        missing = [f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
-        if missing := [f for f in missing if f != "__nvvm_reflect"]:
+        # LLVM answers the question of NVIDIA's library for the device
+        if missing := [f.name for f in _external(module) if f.name != "__nvvm_reflect"]:
             raise Unsupported(f"no function {', '.join(missing)} on this GPU")
         return machine.emit_assembly(module)
 
@@ -65,6 +64,11 @@ def _target() -> tuple[Any, Any]:
 def _of_device(module: Any, machine: Any) -> Any:
     module.triple, module.data_layout = TRIPLE, str(machine.target_data)
     return module
+
+
+def _external(module: Any) -> list:
+    """Functions that a module calls and does not define."""
+    return [f for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
 
 
 def _link_library(binding: Any, machine: Any, module: Any, functions: list) -> None:

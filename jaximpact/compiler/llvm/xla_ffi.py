@@ -203,6 +203,17 @@ def _read_pointer(address: int) -> int:
     return ctypes.c_void_p.from_address(address).value or 0
 
 
+def _buffer_address(table: int, i: int) -> int:
+    """Address of the data of the i-th buffer of a table."""
+    return _read_pointer(_read_pointer(table + 8 * i) + DATA)
+
+
+def _call_api(api: int, offset: int, arguments: ctypes.Structure) -> int | None:
+    """Calls the function of XLA's interface at an offset."""
+    call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_read_pointer(api + offset))
+    return call(ctypes.addressof(arguments))
+
+
 def _buffer_arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
     """Buffers of a call frame as numpy arrays on XLA's memory; ``table``: address of the table of buffers."""
     found = []
@@ -211,8 +222,7 @@ def _buffer_arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]
         if size == 0:
             found.append(np.empty(shape, dtype))
             continue
-        data = _read_pointer(_read_pointer(table + 8 * i) + DATA)
-        memory: Any = (ctypes.c_char * size).from_address(data)
+        memory: Any = (ctypes.c_char * size).from_address(_buffer_address(table, i))
         found.append(np.frombuffer(memory, dtype).reshape(shape))
     return found
 
@@ -229,9 +239,7 @@ class _NewError(ctypes.Structure):
 def _make_error(api: int, text: str) -> int | None:
     """Address of a new XLA_FFI_Error with a message."""
     arguments = _NewError(ctypes.sizeof(_NewError), None, text.encode(), INTERNAL)
-    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_read_pointer(api + NEW_ERROR))(
-        ctypes.addressof(arguments)
-    )
+    return _call_api(api, NEW_ERROR, arguments)
 
 
 def _make_handler(run: Callable[[int], None]) -> Callable[[int], int | None]:
@@ -255,11 +263,9 @@ def _make_handler(run: Callable[[int], None]) -> Callable[[int], int | None]:
 
 def buffer_addresses(frame: int, inputs: int, results: int) -> tuple[list[int], list[int]]:
     """Addresses of the operands and results of a call."""
-    found = []
-    for where, count in ((ARGUMENTS, inputs), (RESULTS, results)):
-        table = _read_pointer(frame + where)
-        found.append([_read_pointer(_read_pointer(table + 8 * i) + DATA) for i in range(count)])
-    return found[0], found[1]
+    tables = (_read_pointer(frame + ARGUMENTS), inputs), (_read_pointer(frame + RESULTS), results)
+    operands, targets = ([_buffer_address(table, i) for i in range(count)] for table, count in tables)
+    return operands, targets
 
 
 class _GetStream(ctypes.Structure):
@@ -274,8 +280,6 @@ class _GetStream(ctypes.Structure):
 def stream_of(frame: int) -> int:
     """The GPU's stream of a call."""
     arguments = _GetStream(ctypes.sizeof(_GetStream), None, _read_pointer(frame + CONTEXT), None)
-    api = _read_pointer(frame + API)
-    call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_read_pointer(api + GET_STREAM))
-    if call(ctypes.addressof(arguments)):
+    if _call_api(_read_pointer(frame + API), GET_STREAM, arguments):
         raise RuntimeError("XLA has no stream for a kernel")
     return arguments.stream or 0
