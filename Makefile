@@ -72,6 +72,7 @@ outside: setup
 	$(BIN)/python experiments/outside/siconos_examples.py --out $(OUT)/outside
 	$(BIN)/python experiments/outside/control_problems.py --out $(OUT)/outside
 	$(BIN)/python experiments/outside/bounce_gradient.py --out $(OUT)/outside
+	$(BIN)/python experiments/outside/tossed_cube.py --out $(OUT)/outside
 	$(BIN)/python experiments/outside/conservative_orbits.py --out $(OUT)/outside
 
 conformance: setup

@@ -8,7 +8,7 @@ where the point has bounced, -1 is right, so that the loss has the wrong slope o
 has a derivative of the right sign at small steps. Their numbers are in pictures only; the slopes of the hard step are computed
 here again, from its description.
 
-Not repeated: their third experiment, two rolling balls on a soft table in space with the friction of MuJoCo, and the toss. Their
+Not repeated: their third experiment, two rolling balls on a soft table in space with the friction of MuJoCo. Their
 motion is that of the soft contact's parameters, their results are pictures, and there is no limit as the contact
 becomes hard that would be exact.
 

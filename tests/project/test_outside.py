@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
 
-from outside import bounce_gradient, conservative_orbits, control_problems, siconos_examples
+from outside import bounce_gradient, conservative_orbits, control_problems, siconos_examples, tossed_cube
 
 STARTS = bounce_gradient.STARTS
 # further than two steps of 0.1 from the kinks of the loss
@@ -50,6 +50,13 @@ def test_a_bounce_has_the_right_slope_from_every_start():
     ).all()
     turned = bounce_gradient.of_a_step_that_turns_round(20)[CLEAR]
     assert np.mean(turned != bounce_gradient.exact(STARTS)[CLEAR]) == pytest.approx(2 / 3, abs=0.01)
+
+
+@pytest.mark.slow
+def test_a_tossed_cube_has_one_derivative_by_both_modes_and_by_differences():
+    """Differences of 1e-5 of a motion of second order at h = 2.5e-4, which has curvature between its kinks: 1e-5."""
+    line = {name: float(value) for name, value in tossed_cube.hard(0.1).items() if name != "contact"}
+    assert line["forward mode"] == line["reverse mode"] == pytest.approx(line["difference of 1e-5"], abs=1e-5)
 
 
 @pytest.mark.slow
