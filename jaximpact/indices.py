@@ -21,6 +21,7 @@ import numpy as np
 from scipy.stats import norm, qmc
 
 from .jaxtools.argument_checks import check_kind, check_whole, is_whole
+from .jaxtools.optional_packages import import_optional
 from .mechanics.labels import UNNAMED, Labels
 from .mechanics.status import DOUBTS, FAILURES, Status
 from .mechanics.user_functions import named_errors
@@ -396,13 +397,10 @@ def causes(status: np.ndarray) -> dict[str, int]:
 
 
 def salib(module: str) -> None:
-    """Imports a module of SALib without its warnings; ImportError says how to install it."""
+    """Imports a module of SALib without its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            __import__(f"SALib.{module}")
-        except ImportError as error:
-            raise ImportError("Sobol and Morris need SALib: pip install 'jaximpact[indices]'") from error
+        import_optional(f"SALib.{module}", "Sobol and Morris")
 
 
 def _name(key: Key, naming: Labels) -> str:

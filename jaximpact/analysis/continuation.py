@@ -186,6 +186,10 @@ def continue_orbit(
         raise ValueError(
             f"q0 and v0 must have shape (d,), got {np.shape(q0)} and {np.shape(v0)}: a branch has one start"
         )
+    if not isinstance(parameter, str):
+        raise TypeError(
+            f"parameter must be one name, got {parameter!r}: curves of bifurcations over two are followed by continue_curve"
+        )
     low, high = check_bounds(bounds)
     value = value_of(parameter, problem, options)
     if not low <= value <= high:

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from ..jaxtools.optional_packages import import_optional
 from ..study import Study, ZarrStore
-from ..study.importing import require
 from ..study.spec import EXAMPLE
 from .output import align_columns, print_facts, shown
 
@@ -64,7 +64,7 @@ def _compute(study: Study, options: argparse.Namespace) -> int:
         with ExitStack() as stack:
             executor = None
             if options.dask:
-                client = stack.enter_context(require("distributed", "cluster").Client(options.dask))
+                client = stack.enter_context(import_optional("distributed", "--dask").Client(options.dask))
                 executor = client.get_executor()
             print(repr(study))
             summary = study.run(executor, repair=options.repair, unlock=options.unlock)

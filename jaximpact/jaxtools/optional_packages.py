@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
+# packages whose name for pip is not that of their module
+PACKAGES = {"vtkmodules": "vtk"}
 
-def import_optional(module: str, extra: str = "data") -> Any:
-    """Imports an optional package; ImportError names the extra of jaximpact to install."""
+
+def import_optional(module: str, purpose: str = "this") -> Any:
+    """Imports a module of an optional package; ImportError says what needs it and the command that installs it.
+
+    The command names the package and no extra of jaximpact: it works wherever jaximpact itself was installed from.
+    """
     try:
-        return __import__(module)
+        return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"this needs {module}: pip install 'jaximpact[{extra}]'") from error
+        name = module.partition(".")[0]
+        raise ImportError(f"{purpose} needs {name}: pip install {PACKAGES.get(name, name)}") from error

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from ..jaxtools.argument_checks import check_kind
+from ..jaxtools.optional_packages import import_optional
 from .problem import Problem
 
 
@@ -28,7 +29,7 @@ def from_sympy(
     friction: Any = None,
     static_friction: Any = None,
 ) -> Problem:
-    """`Problem` from equations of motion derived by SymPy; needs sympy, extra ``jaximpact[sympy]``.
+    """`Problem` from equations of motion derived by SymPy; needs sympy.
 
     M(q) and g(t, q, v) are SymPy's mass matrix and forcing. Generalised speeds u that are not the derivatives of the coordinates,
     u = Y(q) (dq/dt - w(t, q)), are replaced by them: M becomes Y' M Y (Kane and Levinson, Dynamics (1985), section 2.12).
@@ -59,12 +60,7 @@ def from_sympy(
         >>> ball = jaximpact.from_sympy(method, {"floor": x}, restitution=0.8)
         >>> motion = jaximpact.solve(ball, [1.0], [0.0], t1=1.0, h=1e-3, args={"m": 1.0, "g": 9.81})
     """
-    try:
-        import sympy
-        from sympy.physics import mechanics
-    except ImportError as error:
-        raise ImportError("from_sympy needs sympy: pip install 'jaximpact[sympy]'") from error
-
+    sympy, mechanics = (import_optional(x, "from_sympy") for x in ("sympy", "sympy.physics.mechanics"))
     t = mechanics.dynamicsymbols._t
     q, mass, force, energy, own = _method_parts(sympy, mechanics, method, energy)
     if isinstance(constraints, Mapping):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..analysis.checks import check_result
 from ..jaxtools.argument_checks import real, real_number
+from ..jaxtools.optional_packages import import_optional
 from ..results import Solution
 from .style import COLOURS, DARK, new_figure, tidy
 
@@ -203,10 +204,7 @@ def _writer(path: Path, fps: float) -> Any:
     """Matplotlib's writer for files with that suffix."""
     if path.suffix not in WRITERS:
         raise ValueError(f"path: {path.name!r} must end in .gif or .mp4")
-    try:
-        from matplotlib.animation import writers
-    except ImportError as error:
-        raise ImportError("moving pictures need matplotlib: pip install 'jaximpact[plot]'") from error
+    writers = import_optional("matplotlib.animation", "a moving picture").writers
     name = WRITERS[path.suffix]
     if not writers.is_available(name):
         raise ImportError(f"to write {path.name} needs {name}: {INSTALL[name]}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..jaxtools.argument_checks import are_texts, is_pair
+from ..jaxtools.optional_packages import import_optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,11 +26,8 @@ SHOWN = 4  # curves of a panel, where there are more than colours
 
 def new_figure(width: float, height: float) -> Figure:
     """Figure of matplotlib's object interface: no window, no global state."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("pictures need matplotlib: pip install 'jaximpact[plot]'") from error
-    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    figure = import_optional("matplotlib.figure", "a picture")
+    return figure.Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
 def new_grid(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:

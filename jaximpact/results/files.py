@@ -119,7 +119,7 @@ def load(path: str | Path) -> Any:
     Safe with files from others: a file holds numbers and a text, and no code in it is run (no pickles).
 
     Args:
-        path: of a file in .npz or .nc (NetCDF, needs h5netcdf), or a directory in .zarr; extra ``jaximpact[data]``.
+        path: of a file in .npz or .nc (NetCDF, needs h5netcdf), or a directory in .zarr (needs zarr and xarray).
 
     Returns:
         The result, of the class that was saved; ``result.provenance`` tells what it was computed with.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def write(solution: Solution, path: str | Path, dimension: int, radius: Any) -> Path:
     """See `Solution.to_paraview`."""
-    import_optional("vtkmodules", extra="paraview")
+    import_optional("vtkmodules", "to_paraview")
     path = Path(path)
     if path.suffix != ".pvd":
         raise ValueError(f"path={str(path)!r}: ParaView's collection of files ends with .pvd")

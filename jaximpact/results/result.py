@@ -125,7 +125,7 @@ class Result:
         """Write everything to a file that `jaximpact.load` reads: .npz, .nc (NetCDF) or .zarr.
 
         NetCDF and Zarr hold the dataset of `to_xarray`, readable without jaximpact, and what else is needed to restore the result; they
-        need the extra ``jaximpact[data]``.
+        need h5netcdf, or zarr, and xarray.
 
         A function in a result, such as what `Covariance.check` computes new motions with, is left out.
 

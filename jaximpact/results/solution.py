@@ -246,7 +246,7 @@ class Solution(Drawable):
         """Writes one motion of bodies for ParaView: ``path``, ending in .pvd, and a folder of VTK files beside it.
 
         In every row bodies are points with their velocity [and radius]; with listed near pairs, acting contacts are lines with their impulse
-        in the step. Needs vtk (`pip install 'jaximpact[paraview]'`).
+        in the step. Needs vtk (`pip install vtk`).
 
         Args:
             dimension: coordinates of each body, 2 or 3.

@@ -16,14 +16,6 @@ from ..mechanics.problem import Problem
 LIBRARY = __name__.partition(".")[0]
 
 
-def require(module: str, extra: str = "study") -> Any:
-    """Imports a module, or raises ImportError naming the extra that provides it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(f"studies need {module}: pip install 'jaximpact[{extra}]'") from error
-
-
 def reference(value: Any, what: str) -> str:
     """Reference "module:name" of a function or class defined at the top level of a module."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)

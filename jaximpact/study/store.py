@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .importing import require
+from ..jaxtools.optional_packages import import_optional
 from .schema import Schema
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class MemoryStore(Store):
         return {name: self._arrays[name][where].copy() for name in names}
 
     def dataset(self) -> xarray.Dataset:
-        schema, xr = self._known_schema, require("xarray")
+        schema, xr = self._known_schema, import_optional("xarray", "a study")
         dims = schema.design.dims
         variables = {x.name: (dims + x.dims, self._arrays[x.name].copy(), dict(x.attributes)) for x in schema.variables}
         coordinates = {x.name: (x.dims, x.values, x.attributes) for x in schema.coordinates()}

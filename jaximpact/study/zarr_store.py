@@ -22,9 +22,9 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from ..jaxtools import operating_system
+from ..jaxtools.optional_packages import import_optional
 from ..results.safe_reading import check_arrays, check_folder, check_tree, printable, printable_all, read_json, wrong
 from .design import Blocks
-from .importing import require
 from .schema import DONE, Schema
 from .store import Damage, Store, helpful_error
 
@@ -97,7 +97,7 @@ class ZarrStore(Store):
             file.unlink(missing_ok=True)
 
     def _create_arrays(self, schema: Schema) -> None:
-        zarr = require("zarr")
+        zarr = import_optional("zarr", "a study")
         dims, blocks, coordinates = schema.design.dims, schema.blocks, list(schema.coordinates())
         # xarray's way to say which arrays are coordinates
         others = [x.name for x in coordinates if x.dims != (x.name,)]
@@ -151,12 +151,12 @@ class ZarrStore(Store):
             ) from error
 
     def _group(self, mode: str) -> Any:
-        return require("zarr").open_group(str(self.path), mode=mode, zarr_format=3)
+        return import_optional("zarr", "a study").open_group(str(self.path), mode=mode, zarr_format=3)
 
     def dataset(self) -> xarray.Dataset:
-        require("zarr")
+        import_optional("zarr", "a study")
         self.check()
-        found = require("xarray").open_zarr(self.path, zarr_format=3)
+        found = import_optional("xarray", "a study").open_zarr(self.path, zarr_format=3)
         for part in (found, *found.variables.values()):
             part.attrs = printable_all(part.attrs)
         return found

@@ -238,12 +238,13 @@ def test_bifurcations_of_smooth_systems():
         ({"points": 0}, "points must be"),
         ({"period": None}, "period: give the period"),
         ({"q0": [[0.5]]}, "a branch has one start"),
+        ({"parameter": ("frequency", "wall")}, "parameter must be one name.*continue_curve"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(change, message):
     given = {"q0": [0.5], "v0": [0.0], "parameter": "frequency", "bounds": (2.0, 3.0), "period": 2.0, "steps": 10}
     given |= {"args": arguments(Z, W, WALL, 0.0), "e": E}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         continue_orbit(SHAW_HOLMES, **(given | change))
 
 

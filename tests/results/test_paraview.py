@@ -9,7 +9,7 @@ import pytest
 import jaximpact as ji
 from jaximpact import bodies
 
-pytest.importorskip("vtkmodules", reason="vtk is not installed: pip install 'jaximpact[paraview]'")
+pytest.importorskip("vtkmodules", reason="vtk is not installed: pip install vtk")
 from vtkmodules.util.numpy_support import vtk_to_numpy
 from vtkmodules.vtkIOXML import vtkXMLPolyDataReader
 
