@@ -82,11 +82,13 @@ def with_slots(solution: Any, old: int, new: int, number: int) -> Any:
 def trim_room(solution: Any, problem: Problem) -> Any:
     """Cuts the rows of a solution to the number of pair slots that the problem states, after its lists had grown.
 
-    Pairs that push are kept before others.
+    Pairs that push are kept before others. Without lists it stays as it is.
 
     Raises:
         ValueError: more pairs push at once than there are slots.
     """
+    if not problem.listed:
+        return solution
     bodies: Any = problem.constraints
     q = np.asarray(solution.q)
     new = slots(problem, q[(0,) * (q.ndim - 1)])

@@ -248,6 +248,11 @@ class Problem(metaclass=Named):
         """Whether near pairs of bodies are kept in a neighbour list: see `jaximpact.bodies`."""
         return self.between is not None and self.between.listed
 
+    def sampled(self, name: str) -> Any:
+        """The function of that name, "constraints" or "slip"; of listed bodies for one of its pairs, as all of them would be too many to trace."""
+        stated = getattr(self, name)
+        return stated.sample if self.listed and stated is not None else stated
+
     def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Any:
         """Neighbour list of bodies at (t, q); None for other problems."""
         return self.constraints.neighbours(t, q, args) if self.listed else None  # type: ignore[union-attr]

@@ -40,7 +40,7 @@ from ..mechanics.schemes.paoli_schatzman import PaoliSchatzman
 from ..mechanics.schemes.stops import Until
 from ..mechanics.user_functions import differentiable, outcome
 from ..results.save import Save
-from .backends import native_or
+from .backends import execution_of, native_or
 from .canonical_arrays import (
     canonical_state,
     cast_numbers,
@@ -204,8 +204,8 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> StartReport:
     """Start reports of all lanes (leading axis), for steps h."""
     starts = lanes.only("q0", "v0", "t0", "args", *OF_FRICTION, h=h)
     through_xla = partial(_reports, axes=starts.axes)
-    # native code has no search for near pairs
-    call = through_xla if problem.listed else native_or(_report, (None, starts.in_axes), through_xla)
+    either = execution_of("auto", problem) == "auto"
+    call = native_or(_report, (None, starts.in_axes), through_xla) if either else through_xla
     return call(problem, starts.motion)
 
 

@@ -19,6 +19,7 @@ from ..compiler.xla_cache import PersistentJit
 from ..jaxtools.argument_checks import check_choice
 from ..jaxtools.trace_context import is_concrete, platform
 from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
 from .chunked_runs import devices
 from .lanes import Lanes
 from .limits import MIN_XLA_GRADIENT_ENTRIES
@@ -35,20 +36,30 @@ Task = Callable[[Program, Motion, Any], Any]
 Call = Callable[[Motion, Any], Any]
 
 
+def execution_of(execution: str, problem: Problem) -> str:
+    """The ``execution`` of a problem: "xla" of bodies in lists, as no other compiler has a search for near pairs.
+
+    Raises:
+        ValueError: it is unknown, or cannot take the problem.
+    """
+    check_choice("execution", execution, EXECUTIONS)
+    if problem.listed and execution in ("native", "kernel"):
+        raise ValueError(
+            f"execution={execution!r} takes no list of near pairs of bodies: give execution='xla', or Bodies(lists=False)"
+        )
+    return "xla" if problem.listed else execution
+
+
 def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) -> Call:
     """Function that runs a task for all lanes of a chunk, by the chosen ``execution``: see `jaximpact.ensemble`.
 
     Raises:
         ValueError: ``execution`` is unknown, or cannot take the problem here.
     """
-    check_choice("execution", execution, EXECUTIONS)
+    execution = execution_of(execution, program.problem)
     shares = devices(lanes.count)
     backend = platform()
     xla = through_xla(task, program, lanes, shares)
-    if program.problem.listed:
-        if execution in ("native", "kernel"):
-            raise ValueError(f"execution={execution!r} takes no list of near pairs of bodies: give execution='xla'")
-        return xla
     if execution == "native":
         return partial(_or_refuse, execution, as_native(task, program, lanes))
     if execution == "auto" and backend == "cpu" and shares == 1:
@@ -158,7 +169,8 @@ def single_backend(
     """
     if xla is None:
         xla = lambda motion: one_lane(program.replace(length=int(motion.steps)), motion, task=task)
-    if execution == "xla" or program.problem.listed:
+    execution = execution_of(execution, program.problem)
+    if execution == "xla":
         return xla
     lanes = Lanes(Motion(*[None] * len(Motion._fields)), (), 1)
     if platform() == "gpu" and execution in ("auto", "kernel") and not program.reports_progress:

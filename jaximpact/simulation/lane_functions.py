@@ -219,8 +219,8 @@ class Cotangent(Derivative):
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
         """Name of the FFI target of the backward loop."""
         program, motion = self.function.unflatten(members)
-        if program.problem.listed or program.length is None:
-            raise Unsupported("reverse mode of lists of near pairs")
+        if program.length is None:
+            raise Unsupported("reverse mode of a number of steps that is not known")
         turns_of(self, axes)  # refuses what it has no rule for
         shared = sum(math.prod(x.shape) for x, a, m in zip(members, axes, self.moved, strict=False) if m and a is None)
         if count is not None and shared > MAX_SHARED_REVERSE_INPUTS and self.function.execution == "auto":

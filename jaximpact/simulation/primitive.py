@@ -272,7 +272,7 @@ def _walks_back(program: Program, motion: Motion) -> bool:
     """Whether native code walks back through the steps of one motion, whose states it keeps (`reverse_loop`)."""
     traits = program.scheme.traits
     # of a scheme that chooses its own steps every trial is one to walk back through
-    if program.problem.listed or program.length is None or not traits.reverse or traits.order is None:
+    if program.length is None or not traits.reverse or traits.order is None:
         return False
     of_state = LEAVES_OF_A_STATE * (motion.q0.size + program.problem.count(motion.t0, motion.q0, motion.args) + 1)
     return of_state * program.length * motion.q0.dtype.itemsize <= MAX_STATE_BYTES
@@ -295,7 +295,7 @@ def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int |
 
 def _on_gpu(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
     """Lowering to a kernel of a GPU, if possible."""
-    if _is_native(function) and not function.value.unflatten(operands)[0].problem.listed:
+    if _is_native(function):
         try:
             run = lambda *operands: function.in_kernel(operands, axes, count)
             return mlir.lower_fun(run, multiple_results=True)(ctx, *operands)

@@ -26,7 +26,7 @@ from ..mechanics.user_functions import differentiable
 from ..results import Solution
 from ..results.save import Save
 from .arguments import canonical, check_start, check_until, choose_grid, choose_methods
-from .backends import EXECUTIONS, listed_lane, one_lane, single_backend
+from .backends import execution_of, listed_lane, one_lane, single_backend
 from .canonical_arrays import count_steps
 from .chunked_runs import FEWER_ROWS
 from .closure_conversion import methods_are_closed, without_closures
@@ -118,16 +118,12 @@ def solve(
     motion = motion._replace(steps=np.asarray(number, np.int32))
     program = Program.of(problem, scheme, projection, save, motion, check_until(until, problem, motion))
     check_choice("sensitivity", sensitivity, SENSITIVITIES)
-    check_choice("execution", execution, EXECUTIONS)
+    execution = execution_of(execution, problem)
     concrete = is_concrete()
     check_kind("progress", progress, bool | np.bool_, "True or False")
     if progress and not concrete:
         raise ValueError(
             "progress=True shows a bar of a motion whose numbers are known: leave it out under jit, vmap, grad and the like"
-        )
-    if problem.listed and execution == "native":
-        raise ValueError(
-            "execution='native' takes no list of near pairs of bodies: give execution='xla', or Bodies(lists=False)"
         )
     # the rows while they are made, the rows that are returned, and the numbers of the steps
     rows = 2.0 * (program.rows + 1) * program.row_size(motion, problem.count(motion.t0, motion.q0, motion.args))

@@ -100,8 +100,7 @@ def check_friction(
 ) -> None:
     """Raises if slip or the coefficients of friction have a wrong shape or value, or the scheme has no friction."""
     t, stated = np.zeros((), q0.dtype), "slip(t, q, v, args)"
-    # all pairs of many bodies would be too many
-    slip: Any = problem.slip.sample if problem.listed else problem.slip  # type: ignore[union-attr]
+    slip = problem.sampled("slip")
     shape = shape_of(stated, slip, t, q0, v0, args)
     if not problem.listed and shape not in ((m,), (m, 1), (m, 2)):
         raise ValueError(

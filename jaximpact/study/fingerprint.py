@@ -49,11 +49,7 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
     )
     problem, everything = system.problem, (t, q, v, args)
     calls = calls_of(problem, *everything) | {
-        # all pairs of many bodies would be too many
-        "constraints": (
-            getattr(problem.constraints, "sample", problem.constraints) if problem.listed else problem.constraints,
-            (t, q, args),
-        ),
+        "constraints": (problem.sampled("constraints"), (t, q, args)),
         "save.function": (system.save.function, everything),
         "until": (_surface(system), everything),
     }
@@ -72,7 +68,7 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
         "joints": (problem.joints, (t, q, args)),
         "switches": (problem.switches, everything),
         "reset": (None if problem.reset is None else problem.states_behind, everything),
-        "slip": (getattr(problem.slip, "sample", problem.slip) if problem.listed else problem.slip, everything),
+        "slip": (problem.sampled("slip"), everything),
         **{name: (getattr(problem, name), (args,)) for name in OF_FRICTION},
         "restitution": (problem.restitution, (speeds_of(problem, t, q, args), args)),
     }

@@ -258,10 +258,9 @@ class Run:
             found, account, new, full = listed_lane(self._program, self._motion, (carry, step), task=resume_until_step)
             if not full:
                 row = jax.tree.map(np.asarray, found)
-                if self._program.problem.listed:
-                    names = [x for x in ("q", "impulse", "pairs", "friction_impulse") if x in row]
-                    like = trim_room(replace(_EMPTY, **{name: row[name] for name in names}), self._stated)
-                    row |= {name: getattr(like, name) for name in names}
+                names = [x for x in ("q", "impulse", "pairs", "friction_impulse") if x in row]
+                like = trim_room(replace(_EMPTY, **{name: row[name] for name in names}), self._stated)
+                row |= {name: getattr(like, name) for name in names}
                 told = {name: np.asarray(x) for name, x in account._asdict().items() if x is not None}
                 if new[1].stop is not None:
                     told["stopped"] = np.isfinite(new[1].stop)
