@@ -44,6 +44,11 @@ def pytest_configure(config):
     logger.addHandler(Refused())
 
 
+def pytest_sessionfinish():
+    # pytest, and Python after it, look for garbage once more; xdist interrupts a worker that takes more than five seconds to end
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _drop_compiled_code(request):
     """Drops compiled programs now and then: they are shared between tests, but a process has a limited number of memory maps.
