@@ -210,7 +210,8 @@ def returning(
 ) -> Array:
     """Contacts (m,) that an impact opens so slowly, at gap velocities ``after``, that they close again before the flight is resolved.
 
-    A body rocks between two contacts like this, with less at each impact, and comes to rest on both.
+    A body rocks between two contacts like this, with less at each impact, and comes to rest on both; where the forces then leave it there. Else it goes
+    away from one of them, with a part of the velocity that it would lose at rest, and the flight is followed.
     """
     if len(opened) < 2:
         return jnp.zeros_like(opened)
@@ -218,7 +219,9 @@ def returning(
     def falling() -> Array:
         push = persisting(law, contacts, free, gap_acceleration, involved & ~opened)[0]
         normal = contacts.velocity(free) + gap_acceleration + contacts.delassus() @ push
-        return opened & (normal < -noise(contacts, free, gap_acceleration)) & (after <= slowest(jnp.abs(normal)))
+        found = opened & (normal < -noise(contacts, free, gap_acceleration)) & (after <= slowest(jnp.abs(normal)))
+        rest = found | (involved & ~opened)
+        return found & jnp.all(persisting(law, contacts, free, gap_acceleration, rest)[2] == rest)
 
     return lax.cond(
         jnp.any(opened & (after <= slowest(jnp.max(jnp.abs(gap_acceleration) + contacts.velocity_terms(free))))),
