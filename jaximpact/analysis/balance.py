@@ -110,7 +110,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
         raise ValueError("solution is not finite: see solution.raise_if_failed()")
     if is_listed(problem):
         every_step(solution)
-        chosen = Chosen.of(problem, solution, every=False, rubs=True)
+        chosen = Chosen.of(problem, solution, every=False)
         problem, solution, impulse = chosen.problem, chosen.solution(solution), chosen.impulse
     if problem.reset is not None:
         raise ValueError(

@@ -33,7 +33,7 @@ from ..mechanics.problem import Problem
 from ..results import Arrays, Result, Solution
 from ..simulation.canonical_arrays import cast_numbers, split_friction, split_restitution
 from .checks import check_gaps, check_result, check_solution, distance, takes_study
-from .listed_pairs import Chosen, is_listed, rows_of
+from .listed_pairs import Chosen, is_listed, over_rows, rows_of
 from .listed_pairs import corners as listed_corners
 
 ANGLE = 1e-6  # a cosine below this counts as orthogonal
@@ -161,12 +161,12 @@ def check_hypotheses(
         bound = _painleve(problem, t, z, args, active)
         jammed = [int(a) for a in np.flatnonzero(bound >= 1)]
         if jammed:
-            named = ", ".join(f"{problem.naming.constraint(a)} ({bound[a]:.3g})" for a in jammed[:MANY])
+            named = ", ".join(f"{_name(problem, ends, a)} ({bound[a]:.3g})" for a in jammed[:MANY])
             failures.append(
                 f"friction beyond Painleve's bound, mu |A_nt| >= A_nn, at {named}: sliding may have no solution or two, and contact may jam without a "
                 "collision"
             )
-        notes = _of_friction(problem, bound, e)
+        notes = _of_friction(problem, bound, e, ends)
     for failure in failures:
         warnings.warn(failure, JaximpactWarning, stacklevel=2)
     worst = tuple(sorted(skew if e > 0 else obtuse, key=lambda corner: -abs(corner[3])))
@@ -176,23 +176,26 @@ def check_hypotheses(
 def _painleve(problem: Problem, t: Array, z: Array, args: Any, active: np.ndarray) -> np.ndarray:
     """Largest mu |A_nt| / A_nn of each contact (m,) over the rows where it is active (k, m), NaN where it never is."""
 
-    @jax.jit
-    @jax.vmap
     def look(t: Array, q: Array) -> Array:
         metric = Metric.at(problem, q, args, t)
-        contacts, slip = linearise(problem, metric, t, q, args), Slip.at(problem, metric, t, q, args)
+        contacts: Any = linearise(problem, metric, t, q, args)
+        slip: Any = Slip.at(problem, metric, t, q, args)
         normal = contacts.diagonal()
-        coupling = jnp.einsum("mkd,dm->mk", slip.jacobian, contacts.response)
+        if problem.is_local:
+            both = [jnp.sum(row.gi * contacts.ri + row.gj * contacts.rj, axis=1) for row in slip.tangents]
+            coupling = jnp.stack(both, axis=1)
+        else:
+            coupling = jnp.einsum("mkd,dm->mk", slip.jacobian, contacts.response)
         return slip.friction * jnp.linalg.norm(coupling, axis=1) / jnp.where(normal > 0, normal, jnp.inf)
 
-    ratio = np.where(active, np.asarray(look(t, z)), -np.inf).max(axis=0, initial=-np.inf)
+    ratio = np.where(active, np.asarray(jax.jit(over_rows(problem, look))(t, z)), -np.inf).max(axis=0, initial=-np.inf)
     return np.where(np.isfinite(ratio), ratio, np.nan)
 
 
-def _of_friction(problem: Problem, bound: np.ndarray, e: float) -> tuple[str, ...]:
+def _of_friction(problem: Problem, bound: np.ndarray, e: float, ends: np.ndarray | None) -> tuple[str, ...]:
     """What is proved with friction, and what is not, in words; ``bound`` (m,) are the contacts' ratios of Painlevé."""
-    met = [a for a in range(len(bound)) if np.isfinite(bound[a])]
-    ratios = ", ".join(f"{problem.naming.constraint(a)} {bound[a]:.3g}" for a in met[:MANY])
+    met = sorted((a for a in range(len(bound)) if np.isfinite(bound[a])), key=lambda a: -bound[a])
+    ratios = ", ".join(f"{_name(problem, ends, a)} {bound[a]:.3g}" for a in met[:MANY])
     found = [
         f"Painleve's ratio mu |A_nt| / A_nn, below 1 of a contact that has one solution: {ratios or 'no contact is active'}"
     ]
@@ -201,6 +204,16 @@ def _of_friction(problem: Problem, bound: np.ndarray, e: float) -> tuple[str, ..
     else:
         text = "friction with e > 0: no theorem of convergence"
     return (*found, f"{text}; not proved: orders, and derivatives (measured: the manual's page on friction)")
+
+
+def _name(problem: Problem, ends: np.ndarray | None, a: int) -> str:
+    """Contact a in messages; with listed bodies by its bodies, ``ends`` (m, 2)."""
+    return problem.naming.constraint(a) if ends is None else _pair_name(ends[a])
+
+
+def _pair_name(ends: np.ndarray) -> str:
+    i, j = ends.tolist()
+    return f"{i}-{j}" if j >= 0 else f"{i}-obstacle {-1 - j}"
 
 
 def _measure_row(problem: Problem, t: Array, q: Array, z: Array, args: Any) -> tuple[np.ndarray, ...]:
@@ -234,8 +247,7 @@ def _failures(
 
     def contact_label(a: int) -> str:
         if ends is not None:
-            i, j = ends[a].tolist()
-            return f"{i}-{j}" if j >= 0 else f"{i}-obstacle {-1 - j}"
+            return _pair_name(ends[a])
         return f"{a} ({problem.contacts[a]!r})" if problem.contacts else str(a)
 
     def contact_labels(constraints: Iterable[int]) -> str:

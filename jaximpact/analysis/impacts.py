@@ -186,7 +186,7 @@ def impacts(
     ends = None
     if is_listed(problem):
         every_step(solution)
-        chosen = Chosen.of(problem, solution, every=False, rubs=True)
+        chosen = Chosen.of(problem, solution, every=False)
         problem, solution, ends = chosen.problem, chosen.solution(solution), chosen.ends
         impulse = chosen.impulse[None] if single else chosen.impulse
     axes = leaf_axes(args, args_axes)

@@ -35,15 +35,13 @@ class Chosen(NamedTuple):
     friction: np.ndarray | None = None
 
     @classmethod
-    def of(cls, problem: Problem, solution: Solution, every: bool, rubs: bool = False) -> Chosen:
-        """Selects the pairs that push at some time, or with ``every`` all that were on the list at some time; bodies may rub if ``rubs`` says so.
+    def of(cls, problem: Problem, solution: Solution, every: bool) -> Chosen:
+        """Selects the pairs that push at some time, or with ``every`` all that were on the list at some time.
 
         Raises:
             ValueError: the solution is not one of the bodies.
         """
         bodies: Any = problem.constraints
-        if not rubs:
-            refuse_friction(problem)
         check_pairs(problem, solution)
         pairs, impulse = np.asarray(solution.pairs), np.asarray(solution.impulse)
         n = bodies.number
@@ -92,14 +90,6 @@ def is_listed(problem: Problem) -> bool:
     """Whether a problem lists near pairs of bodies; TypeError if it is not a problem."""
     check_problem(problem)
     return problem.listed
-
-
-def refuse_friction(problem: Problem) -> None:
-    """Raises ValueError for listed bodies that rub, whose friction the analyses leave out."""
-    if problem.listed and problem.slip is not None:
-        raise ValueError(
-            "this analysis knows no friction of listed bodies: of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"
-        )
 
 
 def check_pairs(problem: Problem, solution: Solution) -> None:

@@ -1,6 +1,7 @@
 """What the contacts of a motion with friction do: open, stick or slip in every step, the work of friction, and when slip stops, begins or turns round.
 
-A step's contact slips or sticks by its slip velocity at the end, where the scheme has it: at (t+, q+, v+), or in `MoreauJean` at (t+, q + h v, v+).
+A step's contact slips or sticks by its slip velocity at the end, where the scheme has it: at (t+, q+, v+), or in `MoreauJean` at (t+, q + h v, v+). Of listed
+bodies contacts are the pairs that ever push, and a solver's residual decides how slow a slip is rest.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ import numpy as np
 from jax import Array
 
 from ..mechanics.contact.cones import OPEN, SLIP, STICK
+from ..mechanics.friction import Slip
 from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Solution, with_names
 from ..simulation.canonical_arrays import cast_numbers, full_axes, split_friction
 from .checks import check_result, check_solution, one_lane, takes_study
-from .listed_pairs import refuse_friction
+from .listed_pairs import Chosen, is_listed, over_rows
 
+RESIDUALS = 1e2  # of a solver of listed contacts, up to which a slip is rest
 STOP, BREAK, REVERSAL = "stop", "break", "reversal"
 
 
@@ -51,6 +55,8 @@ class Slips(Drawable):
         work: work of friction at each contact since the start (..., rows, m) [J]: impulses times the mean of the slips before and after a step;
             negative where friction dissipates.
         naming: names and units of the problem.
+        pairs: with listed bodies, the two bodies of each of the m contacts (m, 2), as in `Solution.pairs`: the pairs that push at some time, and all bodies with
+            their obstacles.
     """
 
     lane: np.ndarray
@@ -65,17 +71,20 @@ class Slips(Drawable):
     velocity: np.ndarray
     work: np.ndarray
     naming: Labels = UNNAMED
+    pairs: np.ndarray | None = None
 
     def _arrays(self) -> Arrays:
         lanes = "motion " * (self.modes.ndim - 2)
         events = self._along("slip", "lane", "contact", "t", "kind", "row")
         rows = self._along(f"{lanes}time", "times") | self._along(f"{lanes}time constraint", "modes", "work")
         rows |= self._along(f"{lanes}time constraint tangent", "velocity")
-        return events | self._along("slip tangent", "before", "after") | rows
+        return events | self._along("slip tangent", "before", "after") | rows | self._along("constraint end", "pairs")
 
     def _columns(self) -> dict[str, np.ndarray]:
         columns = self._table("lane", "contact", "t", "kind", "before", "after", "row")
         names = self.naming.contacts
+        if self.pairs is not None:
+            columns |= {name: self.pairs[self.contact, end] for end, name in enumerate(("body", "other"))}
         return columns | ({"contact": np.array(names)[self.contact]} if names else {})
 
     def __len__(self) -> int:
@@ -118,14 +127,18 @@ def slips(
     check_result("solution", solution, Solution, "solve or ensemble")
     if problem.slip is None or solution.friction_impulse is None:
         raise ValueError("slips: the problem has no friction; state it with slip= and friction=")
-    refuse_friction(problem)
-    t, q, v, impulse, along = (
-        np.asarray(getattr(solution, name)) for name in ("t", "q", "v", "impulse", "friction_impulse")
-    )
-    if solution.values is not None or t.shape[-1] < 2 or solution.origin.every_step is False:
+    if solution.values is not None or np.shape(solution.t)[-1] < 2 or solution.origin.every_step is False:
         raise ValueError(
             "slips need every step of a motion: solve with save='all' (ensemble: save=1), without a function"
         )
+    pairs, residual = None, np.zeros((1, 1, 1))
+    if is_listed(problem):
+        chosen = Chosen.of(problem, solution, every=False)
+        residual = np.reshape(solution.residual, (-1, 1, 1))
+        problem, solution, pairs = chosen.problem, chosen.solution(solution), chosen.ends
+    t, q, v, impulse, along = (
+        np.asarray(getattr(solution, name)) for name in ("t", "q", "v", "impulse", "friction_impulse")
+    )
     check_solution(problem, solution, one_lane(args, args_axes))
     single = q.ndim == 2
     if single:
@@ -141,7 +154,7 @@ def slips(
     ends = solution.timing is not None and solution.timing.scheme == "EventCorrected"
     leaves, structure = jax.tree.flatten(lanes, is_leaf=lambda x: x is None)
     looked = _look(problem, tuple(leaves), structure, ends, t, q, v, args, numbers)
-    before, after, size, limit, static = (np.asarray(x) for x in looked)
+    before, after, size, scale, limit, static = (np.asarray(x) for x in looked)
 
     given = np.diff(along, axis=1)  # of each step, as all that follows
     pushed = np.diff(impulse, axis=1)
@@ -155,6 +168,8 @@ def slips(
     noise = eps * np.max(size, axis=1, keepdims=True)
     speed = np.linalg.norm(after, axis=-1)
     still = (speed <= 1e2 * noise) | (~bound & (speed <= noise / np.sqrt(eps)))
+    # of listed contacts within what the solver left, and where friction falls short of its bound by more than makes a slip so slow
+    still |= (speed <= RESIDUALS * residual) | (speed <= scale * (limit - np.linalg.norm(given, axis=-1)))
     modes = np.where(pushed > 0, np.where(still, STICK, SLIP), OPEN)
     events = _events(t, modes, after, load / static)
     first = lambda x: np.concatenate([np.zeros_like(x[:, :1]), x], axis=1)
@@ -162,7 +177,7 @@ def slips(
     rows = (t, first(modes), np.concatenate([start, after], axis=1), first(np.cumsum(power, axis=1)))
     times, modes, velocity, work = (x[0] if single else x for x in rows)
     of_events: Any = dict(zip(("lane", "contact", "t", "kind", "before", "after", "row"), events, strict=True))
-    return Slips(**of_events, times=times, modes=modes, velocity=velocity, work=work)
+    return Slips(**of_events, times=times, modes=modes, velocity=velocity, work=work, pairs=pairs)
 
 
 def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None]:
@@ -177,7 +192,8 @@ def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None
 def _look(
     problem: Problem, lanes: tuple, structure: Any, ends: bool, t: Any, q: Any, v: Any, args: Any, mu: Any
 ) -> tuple[Array, ...]:
-    """Of every step of every lane, at its ``ends`` or where `MoreauJean` has it: slips (B, n, m, k) before and after, the largest terms that they consist of (B, n, m), mu (B, 1, m) and static friction by it.
+    """Of every step of every lane, at its ``ends`` or where `MoreauJean` has it: slips (B, n, m, k) before and after, the largest terms that they consist of (B, n, m), of
+    listed contacts what makes impulses velocities (B, n, m), mu (B, 1, m) and static friction by it.
 
     ``lanes`` are the leaves, in a tree of ``structure``, that tell the axes of (t, q, v, args, mu).
     """
@@ -188,11 +204,20 @@ def _look(
         def one(t: Array, end: Array, q: Array, place: Array, v: Array, w: Array) -> tuple[Array, ...]:
             place = place if ends else q + (end - t) * v
             slip = lambda v: own.slip_velocity(end, place, v, args)
-            drift = slip(jnp.zeros_like(v))
-            terms = jnp.abs(jax.jacfwd(slip)(v)) @ jnp.abs(w) + jnp.abs(drift)
-            return own.slip_velocity(t, q, v, args) if ends else slip(v), slip(w), jnp.max(terms, axis=1)
+            if own.is_local:
+                metric = Metric.at(own, place, args, end)
+                rows: Any = Slip.at(own, metric, end, place, args)
+                contacts = linearise(own, metric, end, place, args)
+                terms = jnp.stack([row.velocity_terms(w) for row in rows.tangents], axis=1) + jnp.abs(rows.drift)
+                diagonals = [row.diagonal() for row in (contacts, *rows.tangents)]
+                scale = jnp.max(jnp.stack(diagonals), axis=0)
+            else:
+                drift = slip(jnp.zeros_like(v))
+                terms = jnp.abs(jax.jacfwd(slip)(v)) @ jnp.abs(w) + jnp.abs(drift)
+                scale = jnp.zeros(len(terms), v.dtype)
+            return own.slip_velocity(t, q, v, args) if ends else slip(v), slip(w), jnp.max(terms, axis=1), scale
 
-        found = jax.vmap(one)(t[:-1], t[1:], q[:-1], q[1:], v[:-1], v[1:])
+        found = over_rows(own, one)(t[:-1], t[1:], q[:-1], q[1:], v[:-1], v[1:])
         sliding = own.friction_coefficients(found[2].shape[1], q.dtype, args)
         static = own.static_coefficients(len(sliding), q.dtype, args)
         excess = jnp.ones_like(sliding) if static is None else jnp.where(sliding > 0, static / sliding, 1)

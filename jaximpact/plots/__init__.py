@@ -125,7 +125,8 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
                         in a panel of its own. For a batch quantiles and impacts over time, and final positions;
                         ``swept``: quantities that differ between lanes, arrays (B,) by label, drawn for d = 1
     `Impacts`           speeds over time; for several motions the times of impacts, lane by lane
-    `Slips`             slip at each contact over time, thick where it sticks; for several motions stops, breaks and reversals, lane by lane
+    `Slips`             slip at each contact over time, thick where it sticks; for several motions stops, breaks and reversals, lane by lane; of
+                        listed bodies at the contacts with most work of friction
     `Balance`           energies, and the residuals
     `Convergence`       errors over h, with observed orders and lines of slope 1 and 2
     `Statistics`        quantile bands of ``component`` of ``name``, over time or groups (``label``)

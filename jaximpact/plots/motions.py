@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 IMPACTS_DRAWN = 60  # impacts drawn as lines; more are ticks
+MOST = 12  # contacts of listed bodies of which slips are drawn
 
 
 def draw_motion(
@@ -228,13 +229,18 @@ def draw_impacts(found: Impacts, ax: Axes) -> str:
 def draw_slips(found: Slips, ax: Axes) -> str:
     """Draws the slip of each contact of one motion over time, thick where it sticks, or the times of events of several motions, lane by lane.
 
-    In space speeds are drawn. Where a contact is open its curve has a gap.
+    In space speeds are drawn. Where a contact is open its curve has a gap. Of listed bodies those contacts are drawn to which friction does most.
     """
     marks = {STOP: "s", BREAK: "^", REVERSAL: "o"}
     one = found.modes.ndim == 2
-    contacts = range(found.modes.shape[-1])
-    for k, colour in zip(contacts, COLOURS * 20, strict=False):
-        name = found.naming.contact(k)
+    every = found.modes.shape[-1]
+    contacts, names = np.arange(every), [found.naming.contact(k) for k in range(every)]
+    if found.pairs is not None:
+        work = found.work[..., -1, :].reshape(-1, every).sum(axis=0)
+        contacts = np.argsort(work, kind="stable")[:MOST]
+        names = [f"{i}-{j}" if j >= 0 else f"{i}-obstacle {-1 - j}" for i, j in found.pairs.tolist()]
+    for k, colour in zip(contacts.tolist(), COLOURS * 20, strict=False):
+        name = names[k]
         if one:
             slip = found.velocity[:, k]
             slip = slip[:, 0] if slip.shape[1] == 1 else np.linalg.norm(slip, axis=1)
@@ -256,7 +262,7 @@ def draw_slips(found: Slips, ax: Axes) -> str:
     tidy(ax)
     if ax.get_legend_handles_labels()[0]:
         ax.legend(**OUTSIDE)
-    return ""
+    return "" if len(contacts) == every else f"{len(contacts)} of {every} contacts, those with most work of friction"
 
 
 def draw_balance(found: Balance) -> tuple[np.ndarray, str]:

@@ -173,6 +173,12 @@ def test_analyses_of_listed_pairs_and_all_pairs():
         analysis.impacts(falling(count, lists, turns)[0], x) for x, lists in zip(runs, (True, False), strict=True)
     )
     assert len(of_listed) == len(of_all) > 4
+    # slips of listed pairs are those of all pairs that push
+    slips = [x.slips(falling(count, lists, turns)[0]) for x, lists in zip(runs, (True, False), strict=True)]
+    assert slips[0].kind.tolist() == slips[1].kind.tolist()
+    assert np.allclose(slips[0].t, slips[1].t, rtol=0, atol=1e-8) and np.isclose(
+        slips[0].lost, slips[1].lost, rtol=1e-8
+    )
     kept = [analysis.balance(falling(count, lists, turns)[0], x) for x, lists in zip(runs, (True, False), strict=True)]
     for name in ("friction", "loss", "driven", "energy", "momentum"):
         assert np.allclose(getattr(kept[0], name), getattr(kept[1], name), rtol=0, atol=1e-8), name

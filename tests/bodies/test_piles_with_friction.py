@@ -215,11 +215,22 @@ def test_a_pile_at_rest_stays_at_rest(pile):
     assert np.isclose(left - right + along, 0, rtol=0, atol=1e-7)
 
 
-def test_what_asks_for_all_contacts_at_once_refuses_listed_friction(pile):
-    problem, _, fallen, _ = pile
-    for look in (lambda: analysis.check_hypotheses(problem, fallen), lambda: fallen.slips(problem)):
-        with pytest.raises(ValueError, match="no friction of listed bodies"):
-            look()
+def test_what_contacts_of_a_pile_do(pile):
+    problem, _, fallen, rest = pile
+    found, kept = fallen.slips(problem), analysis.balance(problem, fallen)
+    assert {"stop", "break"} <= set(found.kind) and found.modes.shape[1] == len(found.pairs)
+    # friction takes what it takes from the energy; its slips are at places that differ by h^2 g, in a step that by h g r of them
+    assert np.isclose(found.lost, kept.friction[-1], rtol=2e-2)
+    # those contacts of which most is to be seen, by their bodies
+    assert len(found.plot().get_legend_handles_labels()[1]) <= 16
+    late = rest.slips(problem)
+    assert np.all(late.modes[-100:] != analysis.ContactMode.SLIP) and np.all(late.t < rest.t[-100])
+    # gradients of gaps and slips of round bodies are orthogonal
+    with pytest.warns(ji.JaximpactWarning):
+        report = analysis.check_hypotheses(problem, rest)
+    touched = np.isfinite(report.painleve)
+    assert np.sum(touched) >= len(rest.q[0]) // 3 and np.all(report.painleve[touched] < 1e-12)
+    assert "obstacle" in report.notes[0] and report.pairs.shape == (len(report.painleve), 2)
 
 
 def test_forces_of_a_packing_hold_every_body(pile):
