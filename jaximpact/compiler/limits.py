@@ -38,9 +38,9 @@ LONG_PROGRAM_OPS_OF_A_LANE = 400_000
 # keep the processor busy, and processors with 32 bytes have too few registers.
 REGISTERS_PER_VECTOR = 2
 OPS_WITH_WIDE_VECTORS = range(2_000, 8_000)
-# Lines of IR of a branch, in programs of a single lane, from which on it is a function of its own: the derivative of 16 disks, 180,000 lines, takes LLVM
-# 7 s where it took 38 as one function; 500 and 4000 lines make no difference.
-MIN_FUNCTION_LINES = 1500
+# Operations of a branch, in programs of a single lane, from which on it is a function of its own: the derivative of 16 disks, 180,000 lines, takes LLVM
+# 7 s where it took 38 as one function.
+MIN_BRANCH_OPS = 5000
 MIN_FUNCTION_OPS = 300  # operations of a function that is called from several places, from which on it is emitted once
 MAX_SPECULATED_OPS = 40  # operations of a branch that always runs, whether any lane selects it or not
 PARALLEL_SUMS = 8  # independent sums of one loop over memory, which hide the latency of additions

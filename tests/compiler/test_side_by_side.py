@@ -8,7 +8,7 @@ from jax import lax
 from jax.scipy.linalg import cho_solve
 
 from jaximpact.compiler import limits
-from jaximpact.compiler.llvm import branches, call, over_lanes
+from jaximpact.compiler.llvm import call, functions, over_lanes
 from jaximpact.compiler.llvm import jit as native_compile
 from jaximpact.jaxtools.linalg import triangular_factor
 from jaximpact.jaxtools.outlined import outlined
@@ -158,7 +158,7 @@ def test_registers_of_half_the_size_give_the_same(kind, n, monkeypatch):
 @pytest.mark.parametrize("kind", [calls, pytest.param(loops, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("n", [20, 28])  # no other test has these programs
 def test_branches_as_functions_give_the_same(kind, n, monkeypatch):
-    monkeypatch.setattr(branches, "MIN_FUNCTION_LINES", 3)
+    monkeypatch.setattr(functions, "MIN_BRANCH_OPS", 3)
     texts, compile_text = [], native_compile.Host.compile
     monkeypatch.setattr(
         native_compile.Host, "compile", lambda self, text, *more: texts.append(text) or compile_text(self, text, *more)

@@ -17,6 +17,7 @@ from .arrays import (
     for_packs,
     for_range,
     long_constant,
+    lower_factor,
     materialise,
     read,
     reserve_array,
@@ -169,18 +170,12 @@ def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
     for_range(e, whole // size, block)
     worse = lambda k, now: [e.op("or", None, now[0], e.op("le", None, pivots.at([k]), zero))]
     (failed,) = counted_loop(e, n, [constant(False, bool)], worse)
-    nothing = constant(np.nan, x.dtype)
 
     def mark(k: LaneValue) -> None:
-        store_entry(e, high, [k, k], w.select(failed, nothing, high.at([k, k])))
+        store_entry(e, high, [k, k], w.select(failed, constant(np.nan, x.dtype), high.at([k, k])))
 
     for_range(e, n, mark)  # whoever solves with it divides by these
-
-    def low(index: Sequence[LaneValue]) -> LaneValue:
-        i, j = index
-        return w.select(failed, nothing, w.select(e.op("lt", None, i, j), zero, high.at([j, i])))
-
-    return LargeArray(x.shape, x.dtype, False, low, flipped=high)
+    return lower_factor(e, x.shape, high)
 
 
 def _if_any(e: Any, count: LaneValue, start: list[LaneValue], body: Callable) -> list[LaneValue]:

@@ -226,6 +226,18 @@ def array_at(e: Any, pointer: str, shape: Sequence[int], dtype: Any, is_vector: 
     return block
 
 
+def lower_factor(e: Any, shape: Sequence[int], high: LargeArray) -> LargeArray:
+    """The triangular factor of which the transpose is stored; a diagonal of NaN there says that there is no factor."""
+
+    def low(index: Sequence[LaneValue]) -> LaneValue:
+        i, j = index
+        pivot, zero = high.at([long_constant(0)] * 2), constant(0, high.dtype)
+        found = e.w.select(e.w.op("icmp slt", i, j, dtype=bool), zero, high.at([j, i]))
+        return e.w.select(e.w.op("fcmp uno", pivot, pivot, dtype=bool), pivot, found)
+
+    return LargeArray(tuple(shape), high.dtype, False, low, flipped=high)
+
+
 def reserve_array(e: Any, shape: Sequence[int], dtype: Any, is_vector: bool) -> LargeArray:
     """A stored array in new scratch memory, not initialised."""
     return array_at(e, e.w.reserve(math.prod(shape), dtype, is_vector), shape, dtype, is_vector)

@@ -20,11 +20,11 @@ import numpy as np
 from ...jaxtools.jaxpr_tools import contains_primitive, scan_counts, varying_outvars
 from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS
 from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
+from ..scalar.cost import cost
 from . import array_rules, arrays, packs, predicates
 from .arrays import LargeArray
-from .branches import apart as branches_apart
 from .elementwise import RULES
-from .functions import Functions, call_with_arrays, value_key
+from .functions import Functions, value_key
 from .ir_values import BOOL, INT, LONG, LaneValue, constant
 from .ir_writer import SELDOM, Writer
 from .lane_frames import ThreadGrid, VectorLoop
@@ -111,8 +111,6 @@ class LLVMEmitter:
         return found
 
     def call(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        if self.pack > 1:
-            return call_with_arrays(self.functions, machine, eqn, inputs)
         return self.functions.call(machine, eqn, inputs)
 
     def constant(self, x: np.ndarray) -> LargeArray:
@@ -201,15 +199,16 @@ class LLVMEmitter:
 
     def switch(
         self,
+        machine: ScalarInterpreter,
         which: Any,
-        branches: Sequence[Callable],
+        branches: Sequence,
         operands: list[Value],
-        sizes: Sequence[int],
         avals: Sequence,
         varies: Sequence[bool],
     ) -> list[Value]:
         self.functions.refuse()
         w, last, which = self.w, len(branches) - 1, self.as_value(which)
+        sizes = [cost(branch) for branch in branches]
         order = sorted(range(len(branches)), key=lambda i: sizes[i])
         results: list[Value] = []  # zeros for small results, memory for large ones
         for a, v in zip(avals, varies, strict=True):
@@ -220,7 +219,7 @@ class LLVMEmitter:
                 results.append(arrays.reserve_array(self, a.shape, a.dtype, v))
         now = self.flatten(results, varies)
         if sizes[order[0]] <= MAX_SPECULATED_OPS:
-            found = branches[order.pop(0)](operands)
+            found = machine.run(branches[order.pop(0)], operands)
             self.store_large(results, found, None)
             now = self.flatten(found, varies)
         for i in order:
@@ -233,19 +232,19 @@ class LLVMEmitter:
                 active = w.active if not by_register or self.live is None else w.conjunction(self.live, w.active)
                 taken, lanes = predicates.any_lane_where(w, selected, active)
             w.branch(taken, inside, after, SELDOM)
-            first = len(w.lines)
             w.begin_block(inside)
             with w.scope(lanes if selected.is_vector else w.active):
                 if by_register:
-                    new = self.run_by_register(branches[i], operands, varies, lanes, now)
+                    branch = lambda operands, jaxpr=branches[i]: machine.run(jaxpr, operands)
+                    new = self.run_by_register(branch, operands, varies, lanes, now)
+                elif not selected.is_vector and self.functions.is_long(branches[i]):
+                    new = self.functions.branch(machine, branches[i], operands, results, varies)
                 else:
-                    found = branches[i](operands)
+                    found = machine.run(branches[i], operands)
                     new = self.flatten(found, varies)
                     if selected.is_vector:
                         new = [w.select(lanes, x, y) for x, y in zip(new, now, strict=True)]
                     self.store_large(results, found, lanes if selected.is_vector else None)
-                if self.pack > 1:
-                    new = branches_apart(w, first, new)
                 end = w.block
                 w.jump(after)
             w.begin_block(after)

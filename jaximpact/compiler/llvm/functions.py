@@ -1,12 +1,14 @@
-"""Functions that a program calls from several places: emitted once each, where a copy at each place would take LLVM most of its time.
+"""Functions of a program's own: what it calls from several places, emitted once, and long branches of programs of a single lane.
 
-Such a function takes and gives its scalars in scratch memory. What is constant at a call, zeros of sparse matrices above all, is constant in it.
+LLVM takes most of the time of a first answer, takes it by the instruction, and more than in proportion to a function's length; and what lives
+across a step with contact holds registers in one without. A function takes and gives its values in scratch memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,40 +17,44 @@ from ...jaxtools.jaxpr_tools import (
     CALLS,
     as_closed,
     closed_over_values,
+    is_literal,
     nested_jaxprs,
     remember_by_jaxpr,
+    value_equations,
 )
 from ...jaxtools.outlined import is_outlined
-from ..limits import MIN_FUNCTION_OPS
+from ..limits import MIN_BRANCH_OPS, MIN_FUNCTION_OPS
 from ..scalar import Value, is_constant, object_array
 from ..scalar.cost import cost
 from . import arrays
-from .ir_values import LaneValue, memory_dtype
+from .arrays import LargeArray
+from .ir_values import POINTER, LaneValue, memory_dtype
 from .ir_writer import Writer, join_lines
-
-
-class Function(NamedTuple):
-    """A function of the IR: its name, the pointer to its scalars, where those that it takes are, by number, and what it gives: arrays of constants,
-    of numbers of what it takes, or of places and types."""
-
-    name: str
-    memory: str
-    taken: list[tuple[int, int]]
-    given: list[np.ndarray]
+from .packs import PackEntry
 
 
 class Place(NamedTuple):
-    """Where in a function's memory a scalar or vector is, and its type."""
+    """Where in scratch memory a scalar, vector or pointer is, and its type."""
 
     offset: int
     dtype: np.dtype
     is_vector: bool
 
 
-class Taken(NamedTuple):
-    """A scalar that a function gives as it took it, by number."""
+class Function(NamedTuple):
+    """A function of the IR.
 
-    number: int
+    Attributes:
+        name: of it.
+        taken: where it looks for its values: pairs of a value's number and its place.
+        results: its results, in values of its own.
+        given: for each of these (`values_of`), where it stores it, or the number of the value that it is.
+    """
+
+    name: str
+    taken: list[tuple[int, Place]]
+    results: list[Value]
+    given: list[Place | int]
 
 
 class _NotALine(Exception):
@@ -60,201 +66,217 @@ class Functions:
 
     def __init__(self, emitter: Any) -> None:
         self.emitter = emitter
-        self.known: dict[Any, Function | ArrayFunction | None] = {}  # None: emitted in place
+        self.known: dict[Any, Function | None] = {}  # None: emitted in place
         self.counts: Counter = Counter()  # calls of each jaxpr in the program
-        self.inside = False  # whether one is being emitted: those in it are not apart
+        self.inside = False  # whether one of scalars of many lanes is being emitted: those in it are not apart
 
     def read(self, closed: Any) -> None:
         """Counts the calls of a program."""
         self.counts = Counter(dict(_calls(closed)))
 
     def refuse(self) -> None:
-        """Gives up a function, of which only scalar operations in a line are apart."""
+        """Gives up a function of many lanes, of which only scalar operations in a line are apart."""
         if self.inside:
             raise _NotALine
 
     def call(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Results of an equation that is outlined, by a call where that pays."""
-        jaxpr = as_closed(eqn.params[CALLS[eqn.primitive.name]])
-        if self.inside or self.counts[id(jaxpr.jaxpr)] < 2 or cost(jaxpr) < MIN_FUNCTION_OPS:
+        e, jaxpr = self.emitter, as_closed(eqn.params[CALLS[eqn.primitive.name]])
+        if self.inside or self.counts[id(jaxpr.jaxpr)] < 2 or cost(jaxpr, e.max_scalars) < MIN_FUNCTION_OPS:
             return machine.run(jaxpr, inputs)
-        w = self.emitter.w
-        captured = [v for v in closed_over_values(jaxpr) if v in machine.input_values]
-        values = [x for x in inputs if x is not None] + [machine.input_values[v] for v in captured]
-        if not all(isinstance(x, np.ndarray) for x in values):
+        captured = _captured(machine, jaxpr)
+        values = [*inputs, *captured.values()]
+        if any(x is None or (e.pack == 1 and isinstance(x, LargeArray)) for x in values):
             return machine.run(jaxpr, inputs)
-        scalars = [y for x in values for y in x.flat]
-        given = [x is not None for x in inputs]
-        kinds = [(y.dtype, y.tobytes()) if is_constant(y) else (y.dtype, y.is_vector) for y in scalars]
-        key = jaxpr.jaxpr, w.width, tuple(given), tuple(kinds)
+        uniform = (lambda x: _side_by_side(e, x)) if e.pack > 1 else lambda x: x
+        values = list(map(uniform, values))
+        key = jaxpr.jaxpr, e.w.width, *(() if e.pack > 1 else map(_kinds, values))
         if key not in self.known:
+            body = lambda known: list(map(uniform, self._run(machine, jaxpr, captured, known)))
+            self.inside = e.pack == 1
             try:
-                self.known[key] = self._emitted(machine, jaxpr, inputs, captured, scalars)
+                self.known[key] = _emitted(e, f"@shared.{len(self.known)}", values, False, body)
             except _NotALine:
                 self.known[key] = None
-        found = self.known[key]
-        if not isinstance(found, Function):
+            finally:
+                self.inside = False
+        if (function := self.known[key]) is None:
             return machine.run(jaxpr, inputs)
-        called = found.name, tuple(y for y in scalars if not is_constant(y))
-        if (results := w.lookup((called, None))) is None:
-            results = w.available[-1][called, None] = self._called(found, scalars)
+        called = function.name, *values_of(values)
+        if (results := e.w.lookup((called, None))) is None:
+            found = [arrays.scalars_if_small(e, x) for x in _called(e, function, values)]
+            # a further call overwrites what lies in memory
+            results = [arrays.copy_to_new(e, x, False) if isinstance(x, LargeArray) else x for x in found]
+            e.w.available[-1][called, None] = results
         return results
 
-    def _emitted(
-        self, machine: Any, jaxpr: Any, inputs: list[Value], captured: Sequence, scalars: Sequence
-    ) -> Function:
-        """Emits a function's definition."""
-        e, outer = self.emitter, self.emitter.w
-        w, size, taken, loaded = Writer(outer.width, outer.fused), 0, [], list[Any]()
-
-        def place(dtype: Any, is_vector: bool) -> Place:
-            nonlocal size
-            width = memory_dtype(dtype).itemsize * (outer.width if is_vector else 1)
-            size = -(-size // width) * width + width
-            return Place(size - width, np.dtype(dtype), is_vector)
-
-        def load(at: Place) -> LaneValue:
-            return w.load(_address(w, "%memory", at.offset), at.dtype, at.is_vector)
-
-        w.begin_block("entry")
-        numbers: dict[LaneValue, int] = {}
-        for i, y in enumerate(scalars):
-            if is_constant(y):
-                loaded.append(y)
-                continue
-            at = place(y.dtype, y.is_vector)
-            taken.append((i, at.offset))
-            loaded.append(x := load(at))
-            numbers[x] = i
-        entries = iter(loaded)
-        again = lambda x: object_array(x.shape, (next(entries) for _ in range(x.size)))
-        values = [None if x is None else again(x) for x in inputs]
-        before = machine.input_values
-        e.w, self.inside = w, True
+    def _run(self, machine: Any, jaxpr: Any, captured: Collection, values: list[Value]) -> list[Value]:
+        """Results of a jaxpr by the values of its inputs, and after them of what it closes over."""
+        before, count = machine.input_values, len(values) - len(captured)
+        machine.input_values = before | dict(zip(captured, values[count:], strict=True))
         try:
-            machine.input_values = before | {v: again(before[v]) for v in captured}
-            results = machine.run(jaxpr, values)
+            return machine.run(jaxpr, values[:count])
         finally:
-            e.w, self.inside, machine.input_values = outer, False, before
-        places: dict[LaneValue, Place] = {}
+            machine.input_values = before
 
-        def stored(y: Any) -> Any:
-            if is_constant(y):
-                return y
-            if y in numbers:
-                return Taken(numbers[y])
-            if y not in places:
-                places[y] = place(y.dtype, y.is_vector)
-                w.store(_address(w, "%memory", places[y].offset), y)
-            return places[y]
+    def is_long(self, jaxpr: Any) -> bool:
+        """Whether a branch becomes a function of its own: in programs of a single lane."""
+        e = self.emitter
+        return e.pack > 1 and cost(jaxpr, e.max_scalars) - repeated_cost(jaxpr, e.max_scalars) > MIN_BRANCH_OPS
 
-        given = [_objects(x.shape, [stored(y) for y in x.flat]) for x in results]
-        name = f"@shared.{len(self.known)}"
-        head = f"define internal void {name}(ptr noalias %memory) noinline nounwind alignstack(64) {{"
-        outer.declared |= w.declared
-        outer.declared[name] = join_lines([head, *w.lines, "  ret void", "}"])
-        return Function(name, outer.reserve(size, np.uint8, False), taken, given)
+    def branch(
+        self, machine: Any, jaxpr: Any, operands: list[Value], targets: list[Value], varies: Sequence[bool]
+    ) -> list[LaneValue]:
+        """Scalars of a branch that is a function of its own; its large results are copied into ``targets``."""
+        e, closed, captured = self.emitter, as_closed(jaxpr), _captured(machine, jaxpr)
+        read = {v for eqn in value_equations(closed.jaxpr) for v in eqn.invars if not is_literal(v)}
+        read |= {v for v in closed.jaxpr.outvars if not is_literal(v)}
+        operands = [x if v in read else None for v, x in zip(closed.jaxpr.invars, operands, strict=True)]
+        values = [_in_memory(e, x) for x in (*operands, *captured.values(), *targets)]
+        count = len(values) - len(targets)
 
-    def _called(self, function: Function, scalars: Sequence) -> list[Value]:
-        """Emits a call."""
-        w = self.emitter.w
-        for i, offset in function.taken:
-            w.store(_address(w, function.memory, offset), scalars[i])
-        w.emit(f"call void {function.name}(ptr {function.memory})")
-        loaded: dict[Place, LaneValue] = {}
+        def body(known: list[Value]) -> list[Value]:
+            found = self._run(machine, closed, captured, known[:count])
+            e.store_large(known[count:], found, None)
+            flat = e.flatten(found, varies)
+            return [object_array((len(flat),), flat)]
 
-        def result(y: Any) -> Any:
-            if isinstance(y, Taken):
-                return scalars[y.number]
-            if not isinstance(y, Place):
-                return y
-            if y not in loaded:
-                loaded[y] = _fresh_load(w, _address(w, function.memory, y.offset), y)
-            return loaded[y]
+        function = _emitted(e, f"@branch.{e.w.fresh_name('f')}", values, True, body)
+        return list(_called(e, function, values)[0])
 
-        return [object_array(x.shape, map(result, x.flat)) for x in function.given]
+
+def _captured(machine: Any, jaxpr: Any) -> dict[Any, Value]:
+    """Values of the program's inputs that a jaxpr closes over, by variable."""
+    return {v: machine.input_values[v] for v in closed_over_values(jaxpr) if v in machine.input_values}
+
+
+# values of a function
+
+
+def _continues(x: Any, last: Any) -> bool:
+    """Whether an entry lies in a pack after the last one."""
+    return (
+        isinstance(x, PackEntry) and isinstance(last, PackEntry) and x.pack == last.pack and x.index == last.index + 1
+    )
+
+
+def _stored(x: LargeArray) -> LargeArray:
+    """The array in memory by which a large array is known."""
+    return x.flipped if x.flipped is not None else x.source[0] if x.source else x
+
+
+def values_of(values: Sequence[Value]) -> Iterator[LaneValue]:
+    """The scalars, packs and pointers that values consist of, besides constants."""
+    for x in values:
+        if isinstance(x, LargeArray) and x.known is None:
+            yield LaneValue(_stored(x).pointer, POINTER, False)
+        elif isinstance(x, np.ndarray):
+            for y, last in zip(x.flat, [None, *x.flat][:-1] if x.size else (), strict=True):
+                if not is_constant(y) and not _continues(y, last):
+                    yield y.pack if isinstance(y, PackEntry) else y
+
+
+def _consisting_of(e: Any, x: Value, parts: Iterator[LaneValue]) -> Value:
+    """A value of other scalars, packs and pointers."""
+    if isinstance(x, LargeArray) and x.known is None:
+        y = _stored(x)
+        y = arrays.array_at(e, next(parts).name, y.shape, y.dtype, y.is_vector)
+        if x.flipped is not None:
+            return arrays.lower_factor(e, x.shape, y)
+        return arrays.with_axes(y, x.source[1]) if x.source else y
+    if not isinstance(x, np.ndarray):
+        return x
+    found = list[Any]()
+    last: Any = None
+    part: Any = None
+    for y in x.flat:
+        part = y if is_constant(y) else part if _continues(y, last) else next(parts)
+        found.append(PackEntry(part, y.index) if isinstance(y, PackEntry) else part)
+        last = y
+    return object_array(x.shape, found)
+
+
+def _kinds(x: Value) -> tuple:
+    """Hashable key of the types of an array's scalars and its constants."""
+    return tuple((y.dtype, y.tobytes()) if is_constant(y) else (y.dtype, y.is_vector) for y in x.flat)
+
+
+def _in_memory(e: Any, x: Value) -> Value:
+    """A value that is known by scalars, packs and pointers: a large array that is computed where it is read is stored."""
+    if not isinstance(x, LargeArray) or x.known is not None or _stored(x).pointer:
+        return x
+    return arrays.materialise(e, x)
+
+
+def _side_by_side(e: Any, x: Value) -> Value:
+    """A value of a single lane as it lies whatever it is made of: one with the same types in all calls of a function."""
+    if x.size > e.max_scalars:
+        return replace(arrays.materialise(e, x), known=None)
+    x = arrays.as_scalars(e, x)
+    return e.unflatten([x], e.flatten([x], [False]))[0]
+
+
+# definitions and calls
+
+
+def _emitted(
+    e: Any, name: str, values: Sequence[Value], distinct: bool, body: Callable[[list[Value]], list[Value]]
+) -> Function:
+    """Emits the definition of a function of values; ``distinct``: of this call alone, in which equal ones are one."""
+    outer, counter = e.w, e.counter
+    e.w = w = outer.of_function()
+    e.counter = None
+    try:
+        w.begin_block("entry")
+        taken, known, loaded = list[tuple[int, Place]](), list[LaneValue](), dict[Any, LaneValue]()
+        for i, x in enumerate(values_of(values)):
+            key = x if distinct else i
+            if key not in loaded:
+                taken.append((i, at := _reserved(w, x)))
+                loaded[key] = w.load(w.pointer_to(at.offset), at.dtype, at.is_vector)
+            known.append(loaded[key])
+        parts = iter(known)
+        results = body([_consisting_of(e, x, parts) for x in values])
+        places: dict[LaneValue, Place | int] = {x: i for i, x in enumerate(known)}
+        given = list(values_of(results))
+        for x in given:
+            if x not in places:
+                places[x] = to = _reserved(w, x)
+                w.store(w.pointer_to(to.offset), x)
+    finally:
+        e.w, e.counter = outer, counter
+    entry, *lines = w.lines
+    head = f"define internal void {name}(ptr noalias %work) noinline nounwind alignstack(64) {{"
+    outer.with_function(w, name, join_lines([head, entry, *w.entry_lines, *lines, "  ret void", "}"]))
+    return Function(name, taken, results, [places[x] for x in given])
+
+
+def _reserved(w: Writer, x: LaneValue) -> Place:
+    """Scratch memory for a value."""
+    size = memory_dtype(x.dtype).itemsize * (w.width if x.is_vector else 1)
+    return Place(w.reserve_bytes(size, size), np.dtype(x.dtype), x.is_vector)
+
+
+def _called(e: Any, function: Function, values: Sequence[Value]) -> list[Value]:
+    """Emits a call, and returns its results."""
+    w, given = e.w, list(values_of(values))
+    for i, at in function.taken:
+        w.store(w.pointer_to(at.offset), given[i])
+    w.emit(f"call void {function.name}(ptr %work)")
+    loaded: dict[Place, LaneValue] = {}
+    for at in dict.fromkeys(x for x in function.given if isinstance(x, Place)):
+        loaded[at] = w.load(w.pointer_to(at.offset), at.dtype, at.is_vector)
+    parts = (loaded[x] if isinstance(x, Place) else given[x] for x in function.given)
+    return [_consisting_of(e, x, parts) for x in function.results]
 
 
 def value_key(x: Value) -> Any:
     """Hashable key of a value: equal keys mean identical values; constants are compared by their bits (NaN, -0.0)."""
     return (
         x
-        if isinstance(x, arrays.LargeArray)
+        if isinstance(x, LargeArray)
         else (x.shape, *((y.dtype, y.tobytes()) if is_constant(y) else y for y in x.flat))
     )
-
-
-class ArrayFunction(NamedTuple):
-    """A function of the IR of a single lane, whose operands and results are arrays in scratch memory: its name and their places.
-
-    Of large operands the memory holds the pointers.
-    """
-
-    name: str
-    taken: list[int]
-    given: list[tuple[int, Any]]
-
-
-def call_with_arrays(functions: Functions, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Results of an equation of a single lane that is outlined, by a call where that pays: what it reads and gives lies in memory."""
-    e, jaxpr = functions.emitter, as_closed(eqn.params[CALLS[eqn.primitive.name]])
-    few = functions.counts[id(jaxpr.jaxpr)] < 2 or cost(jaxpr, e.max_scalars) < MIN_FUNCTION_OPS
-    if few or any(x is None for x in inputs) or closed_over_values(jaxpr):
-        return machine.run(jaxpr, inputs)
-    key = jaxpr.jaxpr, e.max_scalars
-    if key not in functions.known:
-        functions.known[key] = _with_arrays(e, machine, jaxpr, f"@shared.{len(functions.known)}")
-    function, w = functions.known[key], e.w
-    assert isinstance(function, ArrayFunction)
-    called = function.name, *map(value_key, inputs)
-    if (results := w.lookup((called, None))) is None:
-        large = [arrays.materialise(e, x) if isinstance(x, arrays.LargeArray) else x for x in inputs]
-        for x, place in zip(large, function.taken, strict=True):
-            if isinstance(x, arrays.LargeArray):
-                w.emit(f"store ptr {x.pointer}, ptr {w.pointer_to(place)}")
-            elif x.size:
-                arrays.store_packs(e, w.pointer_to(place), x)
-        w.emit(f"call void {function.name}(ptr %work)")
-        stored = [arrays.array_at(e, w.pointer_to(at), a.shape, a.dtype, False) for at, a in function.given]
-        results = [
-            arrays.as_scalars(e, x) if x.size <= e.max_scalars else arrays.copy_to_new(e, x, False) for x in stored
-        ]
-        w.available[-1][called, None] = results
-    return results
-
-
-def _with_arrays(e: Any, machine: Any, jaxpr: Any, name: str) -> ArrayFunction:
-    """Emits the definition of a function of arrays."""
-    outer, counter = e.w, e.counter
-    e.w = w = outer.of_function()
-    e.counter = None
-    w.begin_block("entry")
-    most, taken, values = e.max_scalars, list[int](), list[Value]()
-    for v in jaxpr.jaxpr.invars:
-        shape, dtype, size = v.aval.shape, v.aval.dtype, v.aval.size
-        taken.append(w.reserve_bytes(8 if size > most else memory_dtype(dtype).itemsize * (size + w.width)))
-        pointer = w.pointer_to(taken[-1])
-        if size > most:
-            there = "%" + w.fresh_name("p")
-            w.emit(f"{there} = load ptr, ptr {pointer}")
-            w.types[there] = "ptr"
-            values.append(arrays.array_at(e, there, shape, dtype, False))
-        else:
-            values.append(arrays.as_scalars(e, arrays.array_at(e, pointer, shape, dtype, False)))
-    given = []
-    for x, v in zip(machine.run(jaxpr, values), jaxpr.jaxpr.outvars, strict=True):
-        a = v.aval
-        given.append((w.reserve_bytes(memory_dtype(a.dtype).itemsize * (a.size + w.width)), a))
-        target = arrays.array_at(e, w.pointer_to(given[-1][0]), a.shape, a.dtype, False)
-        if isinstance(x, arrays.LargeArray):
-            arrays.copy_array(e, target, x, None)
-        elif x.size:
-            arrays.store_packs(e, target.pointer, x)
-    e.w, e.counter = outer, counter
-    head = f"define internal void {name}(ptr noalias %work) noinline nounwind alignstack(64) {{"
-    entry, *rest = w.lines
-    outer.with_function(w, name, join_lines([head, entry, *w.entry_lines, *rest, "  ret void", "}"]))
-    return ArrayFunction(name, taken, given)
 
 
 @remember_by_jaxpr
@@ -273,32 +295,6 @@ def _count_calls(jaxpr: Any, found: dict[Any, int]) -> None:
         else:
             for part in nested_jaxprs(eqn):
                 _count_calls(part, found)
-
-
-def _objects(shape: tuple, entries: list) -> np.ndarray:
-    """Object array of tuples, which numpy would take apart."""
-    found = np.empty(len(entries), object)
-    for i, x in enumerate(entries):
-        found[i] = x
-    return found.reshape(shape)
-
-
-def _address(w: Writer, memory: str, offset: int) -> str:
-    name = "%" + w.fresh_name("p")
-    w.emit(f"{name} = getelementptr i8, ptr {memory}, i64 {offset}")
-    return name
-
-
-def _fresh_load(w: Writer, address: str, at: Place) -> LaneValue:
-    """A load that is no repetition of an equal one, since calls in between write."""
-    kept = memory_dtype(at.dtype)
-    name = "%" + w.fresh_name()
-    w.emit(f"{name} = load {w.llvm_type(kept, at.is_vector)}, ptr {address}, align {kept.itemsize}")
-    if kept == at.dtype:
-        return LaneValue(name, at.dtype, at.is_vector)
-    truth = "%" + w.fresh_name()
-    w.emit(f"{truth} = trunc {w.llvm_type(kept, at.is_vector)} {name} to {w.llvm_type(at.dtype, at.is_vector)}")
-    return LaneValue(truth, at.dtype, at.is_vector)
 
 
 @remember_by_jaxpr

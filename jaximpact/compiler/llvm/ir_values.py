@@ -14,7 +14,9 @@ from ..scalar import Unsupported
 TYPES = {"float64": "double", "float32": "float", "bool": "i1"} | {
     f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
+TYPES["void64"] = "ptr"
 BOOL, INT, LONG = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
+POINTER = np.dtype("V8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,6 @@ class Writer:
         ] = {}  # declarations and definitions of other functions, and global constants, by name
         self.entry_lines: list[str] = []  # first lines of the entry block: addresses of scratch memory
         self.scratch_bytes = 0  # scratch memory reserved so far
-        self.scratch: dict[str, int] = {}  # places in it, by the names of pointers
-        self.types: dict[str, str] = {}  # LLVM types of values, by name
         # Results by instruction, one table per scope. A scope sees the tables of the scopes around it: their blocks dominate it.
         self.available: list[dict] = [{}]
         self.active: LaneValue | None = None  # mask of the lanes whose results matter in the current scope; None: all
@@ -126,7 +124,6 @@ class Writer:
         ):
             depth = max((self.depth.get(name, depth) for name in SSA_NAME.findall(instruction)), default=depth)
         self.depth[found.name] = depth
-        self.types[found.name] = self.type_of(found)
         if depth < len(self.loops):
             self.loops[depth].before.append(line)
             self.loops[depth].available[instruction, dtype] = found
@@ -296,7 +293,6 @@ class Writer:
         name = "%" + self.fresh_name("p")
         at = place if isinstance(place, str) else self.typed_name(place)
         self.emit(f"{name} = getelementptr {self.llvm_type(memory_dtype(dtype), is_vector)}, ptr {pointer}, {at}")
-        self.types[name] = "ptr"
         return name
 
     def load(self, address: str, dtype: Any, is_vector: bool) -> LaneValue:
@@ -329,12 +325,11 @@ class Writer:
         name = "%" + self.fresh_name("m")
         place = self.reserve_bytes(count * memory_dtype(dtype).itemsize * (self.width if is_vector else 1))
         self.entry_lines.append(f"  {name} = getelementptr i8, ptr %work, i64 {place}")
-        self.scratch[name] = place
         return name
 
-    def reserve_bytes(self, size: int) -> int:
-        """Reserves scratch memory, aligned to 64 bytes, and returns its place."""
-        place = -(-self.scratch_bytes // 64) * 64
+    def reserve_bytes(self, size: int, alignment: int = 64) -> int:
+        """Reserves scratch memory, aligned to so many bytes, and returns its place."""
+        place = -(-self.scratch_bytes // alignment) * alignment
         self.scratch_bytes = place + size
         return place
 
@@ -342,7 +337,6 @@ class Writer:
         """Emits the pointer to a place in scratch memory."""
         name = "%" + self.fresh_name("p")
         self.emit(f"{name} = getelementptr i8, ptr %work, i64 {place}")
-        self.types[name] = "ptr"
         return name
 
     # functions
@@ -418,7 +412,6 @@ class Writer:
         """Emits a phi node with pairs of a value and the label of the block that it comes from."""
         found = LaneValue("%" + self.fresh_name(), np.dtype(dtype), is_vector)
         self.phi_nodes[found.name] = node = PhiNode(f"{found.name} = phi {self.type_of(found)}", [])
-        self.types[found.name] = self.type_of(found)
         for x, label in sources:
             node.add(x, label)
         self.lines.append(node)

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from ...jaxtools.jaxpr_tools import scan_counts, varying_outvars
-from .cost import cost
 from .values import Value, is_constant, scalar_array
 
 
@@ -51,11 +50,8 @@ def cond(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         return m.run(branches[min(max(int(which), 0), last)], operands)
     if which.dtype == bool:
         which = m("convert_element_type", which, params={"new_dtype": np.dtype(np.int32)})
-    runs = [lambda operands, branch=branch: m.run(branch, operands) for branch in branches]
-    sizes = [cost(branch) for branch in branches]
-    return m.emitter.switch(
-        which, runs, operands, sizes, [v.aval for v in eqn.outvars], _varying_outputs(m, eqn, inputs)
-    )
+    avals = [v.aval for v in eqn.outvars]
+    return m.emitter.switch(m, which, branches, operands, avals, _varying_outputs(m, eqn, inputs))
 
 
 def linear_solve(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:

@@ -56,16 +56,16 @@ class Emitter(Protocol):
 
     def switch(
         self,
+        machine: Any,
         which: Any,
-        branches: Sequence[Callable],
+        branches: Sequence,
         operands: list[Value],
-        sizes: Sequence[int],
         avals: Sequence,
         varies: Sequence[bool],
     ) -> list:
-        """Emits ``branches[which](operands)``, with ``which`` clamped to the valid range.
+        """Emits ``branches[which](operands)`` of jaxprs, with ``which`` clamped to the valid range.
 
-        ``sizes``: operations of each branch; ``avals``, ``varies``: of the results, and whether they differ between lanes.
+        ``avals``, ``varies``: of the results, and whether they differ between lanes.
         """
 
     def array_primitive(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
