@@ -18,6 +18,7 @@ if os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") == "1" and versi
 
 import jax
 import pytest
+from hypothesis import given, strategies
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -42,6 +43,12 @@ def pytest_configure(config):
     logger = logging.getLogger("jaximpact")
     logger.setLevel(logging.DEBUG)
     logger.addHandler(Refused())
+
+
+def pytest_runtestloop():
+    given(strategies.none())(
+        lambda x: None
+    )()  # at its first test hypothesis looks through all objects, of which there are few now
 
 
 def pytest_sessionfinish():
