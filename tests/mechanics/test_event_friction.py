@@ -373,3 +373,32 @@ def test_reverse_mode_and_second_derivatives(name):
     second = jax.jacfwd(jax.jacfwd(f))(x)
     expected = jax.jacfwd(jax.jacfwd(right))(x)
     np.testing.assert_allclose(second, expected, rtol=0, atol=1e-9 * np.max(np.abs(expected)))
+
+
+def test_what_breaks_away_a_little_early_goes_on():
+    """A pull rate t + bend t^2 bends upwards: forces linear in a step exceed it, the block breaks away a little early, and friction still pushes it back. It had stopped
+    again for the rest of the step: a derivative of first order, off by N h, trusted.
+    """
+    rate, bend, mu, weight, t1, steps = 10.0, 20.0, 0.2, 10.0, 0.6, 61
+    pulled = ji.Problem(
+        lambda t, q, v, args: jnp.stack([args["rate"] * t + bend * t**2, -weight + 0 * t]), lambda t, q, args: q[1:],
+        slip=lambda t, q, v, args: v[:1], friction=lambda args: args["mu"],
+    )  # fmt: skip
+    found = ji.sensitivities(
+        pulled,
+        [0.0, 0.0],
+        [0.0, 0.0],
+        t1=t1,
+        steps=steps,
+        args={"rate": rate, "mu": mu},
+        wrt="args",
+        mode="forward",
+        scheme=SCHEME,
+    )
+    free = (np.sqrt(rate**2 + 4 * bend * mu * weight) - rate) / (2 * bend)
+    # by the error of linear forces early, of a rate rate + 2 bend t
+    early = (t1 / steps) ** 2 * 2 * bend / 8 / (rate + 2 * bend * free)
+    slopes = found.jacobian["v"]["args"]
+    assert slopes["mu"][0] == pytest.approx(-weight * (t1 - free), abs=2 * weight * early)
+    assert slopes["rate"][0] == pytest.approx((t1**2 - free**2) / 2, abs=2 * free * early)
+    assert found.trusted

@@ -142,7 +142,8 @@ def advance(
     impact, which, impact_time = scheme.find_impact(
         problem, path, taylor, closed, penetrating, allowed, span(h, path.q.dtype)
     )
-    mode_ends = ends(problem, segment, h, scheme.newton)
+    broke = jnp.any(progress.breaks != 0, axis=1)
+    mode_ends = ends(problem, segment, h, scheme.newton, broke)
     first = mode_ends.first
     passes = (first <= r) & ~last & ~jams & ~(impact & (impact_time <= first))
     impact = impact & ~last & ~jams & ~passes
@@ -186,7 +187,7 @@ def advance(
     met = progress.met
     status = gradient_status(law, problem, here.metric, here.view.contacts, t, path.q, moved, met, args)
     status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)) & ~jams, Status.DERIVATIVE_GRAZING)
-    status |= as_status(jnp.any(only_just(segment, mode_ends, h)) & ~jams, Status.DERIVATIVE_FRICTION)
+    status |= as_status(jnp.any(only_just(segment, mode_ends, h, broke)) & ~jams, Status.DERIVATIVE_FRICTION)
     return progress._replace(status=progress.status | status)
 
 

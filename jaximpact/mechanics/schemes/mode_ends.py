@@ -42,8 +42,8 @@ class Ends(NamedTuple):
         return jnp.min(jnp.concatenate([self.release, self.escape, self.stop]), initial=jnp.inf)
 
 
-def ends(problem: Problem, segment: Segment, h: Array, iterations: int) -> Ends:
-    """Where the contacts' modes end on a path."""
+def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: Array) -> Ends:
+    """Where the contacts' modes end on a path; some ``broke`` away (m,) at its start."""
     (_, here, there, did, force, force_end, _), r = segment, segment.path.r
     never, rounding = 2 * h, there.rounding()
     scale = lax.stop_gradient(there.cones.scales())
@@ -62,7 +62,7 @@ def ends(problem: Problem, segment: Segment, h: Array, iterations: int) -> Ends:
         escape, rate = _escapes(problem, segment, slides, escape, sign)
         # one that turns away within a step only just breaks away
         hardly = slides & ~(jnp.abs(spent / r + rate) <= 0.5 * jnp.abs(rate))
-    stops, stop = _stops(problem, segment, never, iterations)
+    stops, stop = _stops(problem, segment, never, iterations, broke)
     then = jnp.where(slides, escape / nonzero(r), 0)[:, None]
     way = -heading((force + then * (force_end - force))[:, 1:])
     return Ends(release, escape, stop, loose, slides, stops, way, lax.stop_gradient(hardly))
@@ -120,8 +120,11 @@ def zero_near(at: Callable, path: Path, guess: Array, r: Array, iterations: int)
     return lax.stop_gradient(lax.fori_loop(0, iterations, improve, jnp.minimum(guess, r)))
 
 
-def _stops(problem: Problem, segment: Segment, never: Array, iterations: int) -> tuple[Array, Array]:
-    """Which slips (m,) vanish on the path, and when: of the first one with the derivatives of the implicit function."""
+def _stops(problem: Problem, segment: Segment, never: Array, iterations: int, broke: Array) -> tuple[Array, Array]:
+    """Which slips (m,) vanish on the path, and when: of the first one with the derivatives of the implicit function.
+
+    One that ``broke`` away (m,) a little early, by the error of forces that are linear in time, is pushed back until it is time: it has not stopped.
+    """
     (path, here, there, did, force, *_), r = segment, segment.path.r
     along = lambda x: jnp.sum(did.direction * x, axis=1)
     # the guess has no derivative: that by the length of a path of no length, which lanes follow behind the last event of a step, is not a number
@@ -131,7 +134,7 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int) ->
     c = (end - s - b * r) / nonzero(r) ** 2
     slips = did.mode == SLIP
     small = jnp.maximum(here.noise, there.noise)
-    dips = double_crossing((s, b, c), r, ~slips, small)
+    dips = double_crossing((s, b, c), r, ~slips | broke, small)
     stops = slips & ((end < -small) | dips)
     guess = jnp.where(stops, jnp.clip(first_zero(s, b, c, r), 0, r), never)
     first = jnp.arange(len(slips)) == jnp.argmin(guess)
@@ -147,14 +150,15 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int) ->
     return stops, jnp.where(with_first, found, jnp.where(stops, jnp.maximum(guess, found), never))
 
 
-def only_just(segment: Segment, mode_ends: Ends, h: Array) -> Array:
-    """Contacts (m,) that only just stop, or do not, as the derivative is another then; with static friction above that of slip those, too, that only just break away."""
+def only_just(segment: Segment, mode_ends: Ends, h: Array, broke: Array) -> Array:
+    """Contacts (m,) that only just stop, or do not, as the derivative is another then, but those that ``broke`` away (m,); with static friction above that of slip those, too,
+    that only just break away."""
     path, here, there, did, force, force_end, _ = lax.stop_gradient(segment)
     r = path.r
     slips = here.slip, here.cones.velocity(force)[:, 1:], there.slip
     s, b, end = (jnp.sum(did.direction * x, axis=1) for x in slips)
     bend = (end - s - b * r) / r**2
-    stops = near_grazing((s, b, bend), r, h, did.mode != SLIP, here.noise)
+    stops = near_grazing((s, b, bend), r, h, (did.mode != SLIP) | broke, here.noise)
     static, scale = here.cones.static, here.cones.scales()
     if static is None:
         return stops
