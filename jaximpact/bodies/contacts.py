@@ -13,7 +13,7 @@ from jax import Array, lax
 from ..compiler.scalar import Unsupported
 from ..jaxtools import linalg
 from ..jaxtools.linalg import solve_matrix_free
-from ..mechanics.friction import FrictionInfo
+from ..mechanics.friction import FrictionInfo, still
 from ..mechanics.linearisation import ORTHOGONAL, Metric
 from .mprgp_call import solve_mprgp, sweep_cones
 
@@ -225,14 +225,15 @@ class PairContacts:
 class PairSlip(NamedTuple):
     """Tangential rows of contacts between bodies: `Slip` without any array of size contacts times coordinates.
 
-    ``tangents``, k of them, are contacts with the slip's gradients in place of the gaps'; ``drift``, ``friction`` and ``velocity`` as of `Slip`.
+    ``tangents``, k of them, are contacts with the slip's gradients in place of the gaps'; the others as of `Slip`.
     """
 
     tangents: tuple[PairContacts, ...]
     drift: Array
     friction: Array
     velocity: Array
-    before: Any = None
+    static: Array | None = None
+    before: FrictionInfo | None = None
 
     def of(self, v: Array) -> Array:
         """Slip velocities (m, k) at v."""
@@ -245,14 +246,27 @@ class PairSlip(NamedTuple):
             self.tangents[0].jump(impulse[:, 0]),
         )
 
+    def terms(self, v: Array) -> Array:
+        """|T| |v|, (m, k)."""
+        return jnp.stack([row.velocity_terms(v) for row in self.tangents], axis=1)
+
+    def heading(self, direction: Array) -> Array:
+        """T' u of directions of slip u (m, k), at the two bodies (m, 2 D)."""
+        rows = [jnp.concatenate([row.gi, row.gj], axis=1) for row in self.tangents]
+        return sum((direction[:, a : a + 1] * row for a, row in enumerate(rows[1:], 1)), direction[:, :1] * rows[0])
+
+    def along(self, heading: Array) -> Array:
+        """A heading (m, 2 D) along the tangents, (m, k), of some length."""
+        rows = [jnp.concatenate([row.gi, row.gj], axis=1) for row in self.tangents]
+        return jnp.stack([_sum_last_axis(row * heading) for row in rows], axis=1)
+
     def under(self, metric: Metric) -> PairSlip:
         """With the responses of another metric."""
         return self._replace(tangents=tuple(row.under(metric) for row in self.tangents))
 
     def still(self) -> FrictionInfo:
         """No friction at all."""
-        m, k = self.drift.shape
-        return FrictionInfo.none(m, k, self.drift.dtype)
+        return still(self)
 
 
 def _sum_last_axis(x: Array) -> Array:

@@ -30,6 +30,7 @@ def disks(radii: ArrayLike, **options: Any) -> Problem:
         force: ``force(t, q, v, args) -> (d,)`` in addition to the weights [N].
         restitution: as in `Problem`.
         friction: Coulomb's coefficient at all contacts, as in `Problem`; None for none.
+        static_friction: that of contacts at rest, where it is another one, likewise.
         inertias: moments of inertia about the centres, one or (N,) [kg m^2], or "solid" for those of solid bodies, m r^2 / 2 of a disk. None for
             bodies that do not turn: friction then acts on their translation alone.
         options: options of `Bodies`: skin, lists, pairs, members, search.
@@ -64,6 +65,7 @@ def _round(
     force: Callable[[Any, Array, Array, Any], Array] | None = None,
     restitution: Any = 0.0,
     friction: Any = None,
+    static_friction: Any = None,
     inertias: ArrayLike | str | None = None,
     **options: Any,
 ) -> Problem:
@@ -117,7 +119,8 @@ def _round(
         **options,
     )
     given_mass = None if np.all(weights == 1) else weights
-    return Problem(total, bodies, mass=given_mass, restitution=restitution, energy=energy, friction=friction)
+    rubs = {"friction": friction, "static_friction": static_friction}
+    return Problem(total, bodies, mass=given_mass, restitution=restitution, energy=energy, **rubs)
 
 
 def _inertias(given: Any, mass: np.ndarray, radii: np.ndarray, space: int, grows: bool) -> np.ndarray:

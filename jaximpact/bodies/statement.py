@@ -53,7 +53,7 @@ class Bodies(OfBodies):
             once; by default that on a CPU, and cells elsewhere.
         slip: where bodies rub, ``slip(q_i, q_j, v_i, v_j, a_i, a_j) -> (k,)``, the velocity of body i against body j where they touch, along k
             orthonormal tangents: 1 in the plane, 2 in space, which may jump as bodies move; affine in v_i and v_j [m/s]. By virtual power it gives
-            the direction of friction, and the torque. Its coefficient is the problem's ``friction``, one for all contacts.
+            the direction of friction, and the torque. Its coefficient is the problem's ``friction``, that at rest its ``static_friction``, one each for all contacts.
         obstacle_slip: ``obstacle_slip(t, q_i, v_i, a_i) -> (o, k)``, the same of one body against each of its o obstacles.
     """
 

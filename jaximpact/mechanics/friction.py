@@ -20,20 +20,21 @@ class FrictionInfo(NamedTuple):
     """Friction at the contacts in one step.
 
     Tangential ``impulse`` (m, k); the ``mode`` (m,) of each contact, `contact.cones.OPEN`, `STICK` or `SLIP`; and the ``direction`` of slip (m, k),
-    a unit vector, zero where a contact does not slip. ``breaks`` (m,) are those that broke away from rest, before the loads of others changed by that;
-    None where static friction is that of slip.
+    a unit vector, zero where a contact does not slip. Of a step with static friction of its own, else None: ``breaks`` (m,) are the contacts that broke away from rest, before
+    the loads of others changed by that; and the ``heading`` of slip, its `Slip.heading`.
     """
 
     impulse: Array
     mode: Array
     direction: Array
     breaks: Array | None = None
+    heading: Array | None = None
 
     @classmethod
-    def none(cls, m: int, k: int, dtype: Any, static: bool = False) -> FrictionInfo:
-        """Of open contacts; ``static``: which have another coefficient at rest."""
+    def none(cls, m: int, k: int, dtype: Any) -> FrictionInfo:
+        """Of open contacts."""
         zero = jnp.zeros((m, k), dtype)
-        return cls(zero, jnp.zeros(m, jnp.int32), zero, jnp.zeros(m, bool) if static else None)
+        return cls(zero, jnp.zeros(m, jnp.int32), zero)
 
 
 class Slip(NamedTuple):
@@ -57,8 +58,10 @@ class Slip(NamedTuple):
         """At (t, q), with the responses of a metric."""
         if problem.is_local:
             bodies: Any = problem.constraints
-            friction = problem.friction_coefficients(problem.count(t, q, args), q.dtype, args)
-            return bodies.rubbed(metric, t, q, friction, args)
+            m = problem.count(t, q, args)
+            friction = problem.friction_coefficients(m, q.dtype, args)
+            found = bodies.rubbed(metric, t, q, friction, args)
+            return found._replace(static=problem.static_coefficients(m, q.dtype, args))
         slip = lambda v: problem.slip_velocity(t, q, v, args)
         none = jnp.zeros_like(q)
         drift = slip(none)
@@ -71,6 +74,18 @@ class Slip(NamedTuple):
         """Slip velocities (m, k) at v."""
         return self.jacobian @ v + self.drift
 
+    def terms(self, v: Array) -> Array:
+        """|T| |v|, (m, k)."""
+        return jnp.abs(self.jacobian) @ jnp.abs(v)
+
+    def heading(self, direction: Array) -> Array:
+        """T' u of directions of slip u (m, k), (m, d): what they are along other tangents in the next step."""
+        return jnp.einsum("mkd,mk->md", self.jacobian, direction)
+
+    def along(self, heading: Array) -> Array:
+        """A heading (m, d) along the tangents, (m, k), of some length."""
+        return jnp.einsum("mkd,md->mk", self.jacobian, heading)
+
     def jump(self, impulse: Array) -> Array:
         """Velocity jump M^-1 T' r of tangential impulses r (m, k), (d,)."""
         return jnp.tensordot(self.response, impulse, 2)
@@ -81,8 +96,7 @@ class Slip(NamedTuple):
 
     def still(self) -> FrictionInfo:
         """No friction at all."""
-        m, k, _ = self.jacobian.shape
-        return FrictionInfo.none(m, k, self.jacobian.dtype, self.static is not None)
+        return still(self)
 
     def rows(self, jacobian: Array) -> Array:
         """Rows (m (1 + k), d) of all contacts, each with its gap's gradient (m, d) first."""
@@ -93,6 +107,15 @@ class Slip(NamedTuple):
         """Velocities (d, m (1 + k)) that unit impulses along `rows` give, from those of normal ones (d, m)."""
         d, m, k = self.response.shape
         return jnp.concatenate([response[:, :, None], self.response], axis=2).reshape(d, m * (1 + k))
+
+
+def still(slip: Any) -> FrictionInfo:
+    """What contacts with tangential rows ``slip`` do in a step without impulses."""
+    (m, k), dtype = slip.drift.shape, slip.drift.dtype
+    none = FrictionInfo.none(m, k, dtype)
+    if slip.static is None:
+        return none
+    return none._replace(breaks=jnp.zeros(m, bool), heading=slip.heading(none.direction))
 
 
 def responses(metric: Any, jacobian: Array) -> Array:

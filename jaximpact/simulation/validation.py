@@ -116,10 +116,12 @@ def check_friction(
         why = "its theory has no friction" if scheme.traits.restitution == "one" else "it does not know friction"
         raise ValueError(f"{name} takes no friction, as {why}: use MoreauJean()")
     check_coefficients_of("friction", problem.friction, shape_of, m, args)
-    if problem.listed and callable(problem.friction) and shape_of("friction(args)", problem.friction, args) != ():
-        raise ValueError("friction(args) must return one number: listed contacts come and go")
     if problem.static_friction is not None:
         check_coefficients_of("static_friction", problem.static_friction, shape_of, m, args)
+    for name in ("friction", "static_friction"):
+        given = getattr(problem, name)
+        if problem.listed and callable(given) and shape_of(f"{name}(args)", given, args) != ():
+            raise ValueError(f"{name}(args) must return one number: listed contacts come and go")
 
 
 def check_coefficients_of(name: str, friction: Any, shape_of: Callable, m: int, args: Any) -> None:
@@ -200,12 +202,12 @@ def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
         raise ValueError(
             f"restitution must be one number, got shape {jnp.shape(e)}: listed contacts come and go{dense}"
         )
-    if problem.static_friction is not None:
-        raise ValueError(f"static_friction is not known of listed bodies{dense}")
-    if problem.slip is not None and not callable(problem.friction) and jnp.ndim(problem.friction) > 0:
-        raise ValueError(
-            f"friction must be one number, got shape {jnp.shape(problem.friction)}: listed contacts come and go{dense}"
-        )
+    for name in ("friction", "static_friction"):
+        mu = getattr(problem, name)
+        if problem.slip is not None and mu is not None and not callable(mu) and jnp.ndim(mu) > 0:
+            raise ValueError(
+                f"{name} must be one number, got shape {jnp.shape(mu)}: listed contacts come and go{dense}"
+            )
     if problem.contacts is not None:
         raise ValueError(f"contacts=...: contacts of a list of near pairs come and go, and have no names{dense}")
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 
 import jaximpact as ji
 from jaximpact import analysis
@@ -188,6 +189,65 @@ def test_analyses_of_listed_pairs_and_all_pairs():
         assert np.allclose(np.sort(getattr(of_listed, name)), np.sort(getattr(of_all, name)), rtol=0, atol=1e-8), name
 
 
+def test_a_listed_body_breaks_away_at_static_friction():
+    """A block at 1 m/s that is pulled ever harder: 1 - mu g t + F t^2 / 2 = 0 where it stops, F t = static g where it breaks away."""
+    pull, static = 4.0, 1.5 * MU
+    block = disks(
+        [0.1], walls=FLOOR, gravity=GRAVITY, force=lambda t, q, v, args: jnp.stack([pull * t, 0 * t]), friction=MU,
+        static_friction=static, lists=True,
+    )  # fmt: skip
+    found = ji.solve(block, [0, 0.1], [1.0, 0], t1=1.5, h=1e-3)
+    stop, begin = min(np.roots([pull / 2, -MU * GRAVITY, 1.0])), static * GRAVITY / pull
+    events = found.slips(block)
+    assert events.kind.tolist() == ["stop", "break"] and found.status == 0
+    assert events.pairs[events.contact].tolist() == [[0, -1]] * 2
+    # both are continued with forces that are linear in time: h^2
+    assert np.allclose(events.t, [stop, begin], rtol=0, atol=1e-5)
+    speed = pull * (1.5**2 - begin**2) / 2 - MU * GRAVITY * (1.5 - begin)
+    assert np.isclose(
+        found.v[-1, 0], speed, rtol=0, atol=1e-3 * (static - MU) * GRAVITY
+    )  # a step may be of the other kind
+
+
+@pytest.mark.parametrize("lists", [False, slow(True)])
+def test_where_tangents_jump_a_slip_does_not_turn_round(lists):
+    """A ball slides across the equator of another one, where the tangents of `spheres` are others: as if static friction were that of slip."""
+
+    def pressed(t, q, v, args):
+        n = (q[3:] - q[:3]) / jnp.linalg.norm(q[3:] - q[:3])
+        return jnp.concatenate([0 * n, -10 * n])
+
+    angle, way = 0.2, 0.3
+    up = np.array([np.sin(angle) * np.cos(way), np.sin(way), np.cos(angle) * np.cos(way)])
+    start = np.r_[np.zeros(3), 1.1 * np.cos(angle), 0, -1.1 * np.sin(angle)], np.r_[np.zeros(3), 0.8 * up]
+    balls = spheres([1.0, 0.1], masses=[1e9, 1.0], force=pressed, friction=0.02, static_friction=20.0, lists=lists)
+    found = ji.solve(balls, *start, t1=1.0, h=1e-2)
+    # the static coefficient would stop it; steps along chords press harder than 10 N by O(h)
+    x = found.q[:, 5]
+    assert x[0] < 0 < x[-1] and np.linalg.norm(found.v[-1, 3:]) > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turns", [True, False])
+def test_static_friction_of_listed_pairs_and_of_all_pairs(turns):
+    runs = []
+    for lists in (True, False):
+        problem, q0 = falling(9, lists, turns)
+        swing = np.zeros(3 if turns else 2)
+        swing[0] = 6.0
+        pull = lambda t, q, v, args, of=problem.force, swing=swing: (
+            of(t, q, v, args) + jnp.tile(jnp.sin(3 * t) * swing, 9)
+        )
+        shaken = problem.replace(force=pull, friction=0.2, static_friction=0.4)
+        solver = ConjugateGradients(tolerance=1e-12) if lists else None
+        found = ji.solve(shaken, q0, 0 * q0, t1=1.0, h=2.5e-3, projection=solver)
+        runs.append((found, found.slips(shaken)))
+    (listed, events), (dense, _) = runs
+    assert np.sum(events.kind == "break") > 10 and not listed.failed
+    # 400 steps solved to 1e-12 m/s, of bodies whose impacts amplify what differs
+    assert np.allclose(listed.v, dense.v, rtol=0, atol=1e-8)
+
+
 def test_what_lists_refuse():
     problem, q0 = falling(4, lists=True)
     call = lambda problem, **options: ji.solve(problem, q0, 0 * q0, t1=0.01, h=5e-3, **options)
@@ -195,8 +255,10 @@ def test_what_lists_refuse():
         call(problem, sensitivity="corrected")
     with pytest.raises(ValueError, match="no derivative"):
         jax.grad(lambda mu: call(problem, friction=mu).q[-1, 0])(0.3)
-    with pytest.raises(ValueError, match="static_friction is not known of listed bodies"):
-        call(problem.replace(static_friction=0.5))
+    with pytest.raises(ValueError, match="static_friction must be one number"):
+        call(problem.replace(static_friction=np.full(3, 0.5)))
+    with pytest.raises(ValueError, match="must be finite and not below friction"):
+        call(problem.replace(static_friction=0.5 * MU))
     with pytest.raises(ValueError, match="friction must be one number"):
         call(problem, friction=np.full(3, 0.3))
     with pytest.raises(ValueError, match="must return one number: listed"):

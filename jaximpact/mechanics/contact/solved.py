@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax import Array, lax
 
 from ...jaxtools.derivative_rules import guard_derivative
 from ...jaxtools.jacobians import SMALL
-from ..friction import FrictionInfo
+from ..friction import FrictionInfo, Slip
 from ..linearisation import Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
@@ -27,7 +27,7 @@ from .geodesic import project_geodesic
 from .implicit_derivative import reaction
 from .laws import ContactLaw, Reaction, Target, restrict_problem
 from .solver import ContactSolver, closing_speed, complementarity
-from .static_friction import cones_in_act
+from .static_friction import cones_in_act, slip_before
 
 # times the velocities of a problem with friction, up to which its solver starts from impulses that are known
 COMPARABLE = 16
@@ -61,7 +61,7 @@ class Solved(ContactLaw):
         """Solves the problem of cones; its derivative keeps the modes of the contacts."""
         among = jnp.ones(contacts.shape[0], bool) if among is None else among
         cones = ConeProblem.of(contacts, offset)
-        matrix = cones.delassus()
+        matrix, slip = cones.delassus(), cast(Slip, contacts.slip)
         largest = jnp.max(jnp.where(among[:, None], jnp.abs(cones.offset), 0), initial=0.0)
         # twice what the solver allows itself
         allowed = lax.stop_gradient(
@@ -79,9 +79,8 @@ class Solved(ContactLaw):
         # the first step of a contact that has broken away is no rest
         breaks, least = None, (1e4 if cones.static is None else 4) * allowed
         if cones.static is not None:
-            slip: Any = contacts.slip
-            modes = lambda cones: cones.modes(solve(cones)[0], least)
-            cones, breaks = cones_in_act(cones, slip.before, modes)
+            found = lambda cones, _: (*cones.modes(solve(cones)[0], least), None)
+            cones, breaks, _ = cones_in_act(cones, slip_before(slip), found)
         x, iterations, residual = solve(cones)
         acts = x[:, 0] > 0
         mode, slipping = cones.modes(x, least)
@@ -89,13 +88,14 @@ class Solved(ContactLaw):
         status |= as_status(jnp.any(acts & jams(matrix, cones.friction)), Status.FRICTION_JAMMED)
         redundant = dependent(*lax.stop_gradient((matrix, cones.modes(x)[0], cones.friction)))
         status |= as_status(redundant, Status.IMPULSES_NOT_UNIQUE)
-        friction = FrictionInfo(x[:, 1:], mode, slipping, breaks)
+        heading = breaks if breaks is None else lax.stop_gradient(slip.heading(slipping))
+        friction = FrictionInfo(x[:, 1:], mode, slipping, breaks, heading)
         return Reaction(cones.response @ x.ravel(), x[:, 0], acts, residual, iterations, status, friction)
 
     def _with_friction_of_list(self, contacts: Any, offset: Array, among: Array | None) -> Reaction:
         """Solves the problem of cones by products with the rows of listed contacts, without derivative."""
         contacts, offset = guard_derivative((contacts, offset), NO_DERIVATIVE_OF_LISTS)
-        slip = contacts.slip
+        slip, breaks = contacts.slip, None
         among = jnp.ones(offset.shape, bool) if among is None else among
         jump, velocity, diagonal = contacts.friction_products()
         b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
@@ -104,20 +104,35 @@ class Solved(ContactLaw):
         floor = 64 * jnp.finfo(offset.dtype).eps * (sizes + 2 * largest)
         allowed = jnp.maximum(self.solver.allowed(largest), jnp.maximum(floor, jnp.finfo(offset.dtype).tiny))
         guess = jnp.zeros_like(b) if self.guess is None else self.guess
-        # met with a margin: it is looked at again with other roundings
-        x, iterations = self.solver.frictional_impulses_of_list(contacts, b, among, 0.5 * allowed, guess)
+        scale = jnp.max(diagonal, axis=1, keepdims=True)
+
+        def modes(slip: Any, found: tuple) -> tuple:
+            # met with a margin: it is looked at again with other roundings
+            of = contacts.rubbing(slip)
+            x, more = self.solver.frictional_impulses_of_list(of, b, among, 0.5 * allowed, found[0])
+            w = velocity(jump(x)) + b
+            # the first step of a contact that has broken away is no rest
+            least = (1e4 if slip.static is None else 4) * allowed
+            mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, slip.friction, least), OPEN)
+            return mode, jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0), (x, found[1] + more)
+
+        start = guess, jnp.zeros((), jnp.int32)
+        if slip.static is None:
+            mode, slipping, (x, iterations) = modes(slip, start)
+        else:
+            slip, breaks, found = cones_in_act(slip, slip_before(slip), modes, start)
+            mode, slipping, (x, iterations) = modes(slip, found)
         pushed = jump(x)
         w, acts = velocity(pushed) + b, x[:, 0] > 0
-        y = jnp.max(diagonal, axis=1, keepdims=True) * x
         known = among & (diagonal[:, 0] > 0)
-        residual = jnp.max(jnp.where(known[:, None], jnp.abs(natural_map(w, y, slip.friction)), 0), initial=0.0)
-        mode = jnp.where(acts, modes_of(w, y, slip.friction, 1e4 * allowed), OPEN)
-        slipping = jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
+        natural = natural_map(w, scale * x, slip.friction)
+        residual = jnp.max(jnp.where(known[:, None], jnp.abs(natural), 0), initial=0.0)
         status = as_status(~(residual <= jnp.max(allowed)), Status.PROJECTION_NOT_CONVERGED)
         # more rows than coordinates depend on each other; whether fewer do is not looked at
         rows = jnp.sum(jnp.where(acts, jnp.where(mode == STICK, b.shape[1], 1), 0))
         status |= as_status(rows > contacts.shape[1], Status.IMPULSES_NOT_UNIQUE)
-        friction = FrictionInfo(x[:, 1:], mode.astype(jnp.int32), slipping)
+        heading = None if breaks is None else slip.heading(slipping)
+        friction = FrictionInfo(x[:, 1:], mode.astype(jnp.int32), slipping, breaks, heading)
         return Reaction(pushed, x[:, 0], acts, residual, iterations, status, friction)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:

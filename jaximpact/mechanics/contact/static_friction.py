@@ -13,40 +13,47 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..friction import FrictionInfo, Slip
-from .cones import OPEN, SLIP, STICK, ConeProblem, direction, length
+from ..friction import FrictionInfo
+from .cones import OPEN, SLIP, STICK, direction, length
 
 
-def cones_in_act(
-    cones: ConeProblem, before: FrictionInfo, modes: Callable[[ConeProblem], tuple[Array, Array]]
-) -> tuple[ConeProblem, Array]:
-    """The problem with the coefficients that act, and the mask (m,) of contacts that break away first, before the loads of others change by that.
+def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any = None) -> tuple[Any, Array, Any]:
+    """The problem with the coefficients that act; the mask (m,) of contacts that break away first, before the loads of others change by that; and what its solution was.
 
-    ``before``: what the contacts did in the step before; ``modes``: from a problem to modes (m,) and directions of slip (m, k).
+    ``cones``: a `ConeProblem`, or the tangential rows of listed contacts; ``before``: what the contacts did in the step before; ``modes``: from a problem, and the solution
+    of the one before it or ``start``, to modes (m,), directions of slip (m, k), and its solution.
     """
     known: Any = lax.stop_gradient(cones)
     with_static = lambda cones, held: cones._replace(friction=jnp.where(held, cones.static, cones.friction))
 
     def body(carry: tuple) -> tuple:
-        held, broken, first, _ = carry
-        mode, towards = modes(with_static(known, held))
+        held, broken, first, _, found = carry
+        mode, towards, found = modes(with_static(known, held), found)
         breaks = held & (mode == SLIP)
         turns = (before.mode == SLIP) & (mode == SLIP) & (jnp.sum(towards * before.direction, axis=1) < 0)
         turns &= ~held & ~broken
         first = jnp.where(jnp.any(first), first, breaks & (before.mode == STICK))
-        return (held & ~breaks) | turns, broken | breaks, first, jnp.any(breaks | turns)
+        return (held & ~breaks) | turns, broken | breaks, first, jnp.any(breaks | turns), found
 
     stuck, none = before.mode == STICK, jnp.zeros(before.mode.shape, bool)
     # each contact is held once, and breaks away once
-    held, _, first, _ = lax.while_loop(lambda carry: carry[-1], body, (stuck, none, none, jnp.ones((), bool)))
-    return with_static(cones, held), first
+    begin = (stuck, none, none, jnp.ones((), bool), start)
+    held, _, first, _, found = lax.while_loop(lambda carry: carry[3], body, begin)
+    return with_static(cones, held), first, found
 
 
-def modes_at(slip: Slip, v: Array, closed: Array, little: Array) -> FrictionInfo:
+def slip_before(slip: Any) -> FrictionInfo:
+    """What contacts with tangential rows ``slip`` did in the step before, with directions along these tangents, which in space may be others."""
+    return slip.before._replace(direction=slip.along(slip.before.heading))
+
+
+def modes_at(slip: Any, v: Array, closed: Array, little: Array) -> FrictionInfo:
     """What the contacts that are ``closed`` (m,) do at v (d,), without derivatives: those stick whose slip is rounding, or as ``little`` (m,)."""
     slip, v, little = lax.stop_gradient((slip, v, little))
     velocity = slip.of(v)
-    terms = jnp.max(jnp.abs(slip.jacobian) @ jnp.abs(v) + jnp.abs(slip.drift), axis=1)
+    terms = jnp.max(slip.terms(v) + jnp.abs(slip.drift), axis=1)
     slips = closed & (length(velocity)[:, 0] > 1e3 * jnp.finfo(v.dtype).eps * terms + little)
     mode = jnp.where(slips, SLIP, jnp.where(closed, STICK, OPEN)).astype(jnp.int32)
-    return slip.still()._replace(mode=mode, direction=jnp.where(slips[:, None], direction(velocity), 0))
+    towards = jnp.where(slips[:, None], direction(velocity), 0)
+    found = slip.still()._replace(mode=mode, direction=towards)
+    return found if slip.static is None else found._replace(heading=slip.heading(towards))

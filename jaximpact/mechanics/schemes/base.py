@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -52,7 +53,9 @@ class State(NamedTuple):
 
     def relisted(self, moved: Callable[[Array], Array]) -> State:
         """The state on another neighbour list; ``moved`` maps its arrays of contacts (m,) to the new slots."""
-        return self if self.lasting is None else self._replace(lasting=moved(self.lasting))
+        if self.lasting is None:
+            return self
+        return self._replace(lasting=moved(self.lasting), friction=jax.tree.map(moved, self.friction))
 
     def moved(self, shift: Array, v: Array, lasting: Array | None = None) -> State:
         """The next state: displaced by ``shift`` (d,), with velocity v; the sum is compensated below float64."""

@@ -315,7 +315,8 @@ def cross(
 
     if cones.static is not None:
         mode = jnp.where(held, jnp.where(jnp.any(towards != 0, axis=1), SLIP, STICK), OPEN)
-        cones, _ = cones_in_act(cones, FrictionInfo(towards, mode, towards), lambda of: of.modes(percussion(of), speed))
+        found_modes = lambda of, _: (*of.modes(percussion(of), speed), None)
+        cones, *_ = cones_in_act(cones, FrictionInfo(towards, mode, towards), found_modes)
     x = percussion(cones)
     v_after = v_at + cones.response @ x.ravel()
     # the motion behind, in which an inelastic contact may stay

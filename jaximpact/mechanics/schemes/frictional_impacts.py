@@ -75,7 +75,7 @@ def strike(
     if cones.static is not None:
         mode = jnp.where(among & ~impact, jnp.where(stuck, STICK, SLIP), OPEN).astype(jnp.int32)
         before = FrictionInfo(none[:, 1:], mode, jnp.where((mode == SLIP)[:, None], way, 0))
-        cones, _ = cones_in_act(cones, before, lambda of: of.modes(solve(of)[0], resolution))
+        cones, *_ = cones_in_act(cones, before, lambda of, _: (*of.modes(solve(of)[0], resolution), None))
     x, _, error = solve(cones)
     change = (matrix @ x.ravel()).reshape(x.shape)
     after = speed + change[:, 0]

@@ -96,7 +96,7 @@ class MoreauJean(Scheme):
         none = (
             None
             if problem.slip is None
-            else FrictionInfo.none(m, problem.slip_velocity(t0, q0, v0, args).shape[1], q0.dtype, static)
+            else FrictionInfo.none(m, problem.slip_velocity(t0, q0, v0, args).shape[1], q0.dtype)
         )
         still = Info.none(q0, v0, m, none)
         if steady and m < 2:
@@ -112,7 +112,7 @@ class MoreauJean(Scheme):
             # as the last step of a motion that is started anew, which stuck at a place beside the one that it reached
             a, slip = acceleration(problem, metric, t0, q0, v0, args), Slip.at(problem, metric, t0, q0, args)
             moved = problem.slip_velocity(t0, q0 + motion.h**2 * a, v0, args) - slip.of(v0)
-            rounding = 1e3 * jnp.finfo(q0.dtype).eps * motion.h * jnp.max(jnp.abs(slip.jacobian) @ jnp.abs(a), axis=1)
+            rounding = 1e3 * jnp.finfo(q0.dtype).eps * motion.h * jnp.max(slip.terms(a), axis=1)
             state = state._replace(friction=modes_at(slip, v0, closed, length(moved)[:, 0] + rounding))
         return state, still
 
