@@ -303,7 +303,7 @@ def call_library(w: Writer, name: str, *values: LaneValue) -> LaneValue:
     w.declared[function] = f"declare {scalar} {function}({inputs}) memory(none) nounwind willreturn"
     given = ", ".join(w.typed_name(x) for x in values)
     if not first.is_vector or w.width == 1:
-        return w.emit_value(first.dtype, first.is_vector, f"call {scalar} {function}({given})")
+        return w.emit_value(first.dtype, first.is_vector, name, values, f"call {scalar} {function}({given})")
     vector = w.type_of(first)
     vector_function = (
         f"@lanes.{function[1:]}.{w.type_suffix(first)}"  # vectors of one register and of several have their own
@@ -320,7 +320,7 @@ def call_library(w: Writer, name: str, *values: LaneValue) -> LaneValue:
         lines.append(f"  %r{lane} = insertelement {vector} {found}, {scalar} %y{lane}, i64 {lane}")
         found = f"%r{lane}"
     w.declared[vector_function] = "\n".join([*lines, f"  ret {vector} {found}", "}"])
-    return w.emit_value(first.dtype, True, f"call {vector} {vector_function}({given})")
+    return w.emit_value(first.dtype, True, name, values, f"call {vector} {vector_function}({given})")
 
 
 def _library_rule(name: str) -> Rule:

@@ -5,7 +5,6 @@ Local optimisations happen while writing: common subexpressions are emitted once
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .ir_values import BOOL, LONG, LaneValue, constant, llvm_scalar_type, memory_dtype
+from .ir_values import BOOL, LONG, POINTER, LaneValue, constant, llvm_scalar_type, memory_dtype
 
 PROPAGATES_NONFINITE = {
     "fadd",
@@ -26,7 +25,6 @@ BROADCASTS = ("insertelement", "shufflevector")  # instructions that broadcast a
 NOT_HOISTED = ("load", "sdiv", "udiv", "srem", "urem", "call double @", "call float @", "call i")
 RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'  # branches such as huge arguments of the sine
 SELDOM = ', !prof !{!"branch_weights", i32 1, i32 20}'  # branches such as steps with contact
-SSA_NAME = re.compile(r"%[\w.]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +108,18 @@ class Writer:
         self._count += 1
         return f"{prefix}{self._count}"
 
-    def emit_value(self, dtype: Any, is_vector: bool, instruction: str) -> LaneValue:
-        """Emits an instruction without side effects, hoisted out of the loops in which it is invariant; returns its result."""
+    def emit_value(
+        self, dtype: Any, is_vector: bool, what: str, operands: Sequence[LaneValue], instruction: str
+    ) -> LaneValue:
+        """Emits an instruction without side effects, hoisted out of the loops in which it is invariant; returns its result.
+
+        ``what`` says all of the instruction but its operands and the width of vectors.
+        """
         dtype = np.dtype(dtype)
-        if (known := self.lookup((instruction, dtype))) is not None:
+        key = what, tuple(x.name for x in operands), dtype
+        if (known := self.lookup(key)) is not None:
             return known
+        self.note_uses(operands)
         found = LaneValue("%" + self.fresh_name(), dtype, is_vector)
         line, depth = f"  {found.name} = {instruction}", len(self.loops)
         if (
@@ -122,15 +127,20 @@ class Writer:
             and (not is_vector or self.hoists_vectors or instruction.startswith(BROADCASTS))
             and not instruction.startswith(NOT_HOISTED)
         ):
-            depth = max((self.depth.get(name, depth) for name in SSA_NAME.findall(instruction)), default=depth)
+            depth = max((self.depth.get(x.name, depth) for x in operands if x.name.startswith("%")), default=depth)
         self.depth[found.name] = depth
         if depth < len(self.loops):
             self.loops[depth].before.append(line)
-            self.loops[depth].available[instruction, dtype] = found
+            self.loops[depth].available[key] = found
         else:
             self.lines.append(line)
-            self.available[-1][instruction, dtype] = found
+            self.available[-1][key] = found
         return found
+
+    def note_uses(self, operands: Iterable[LaneValue]) -> None:
+        """Keeps in mind that values are read where blocks are written for one register after the other."""
+        if self.register_view is not None:
+            self.register_view.used.update(x.name for x in operands)
 
     def lookup(self, key: tuple) -> Any:
         """Result of an earlier instruction, or of another ``key``, if it is available in the current block; else None."""
@@ -152,9 +162,8 @@ class Writer:
     def op(self, name: str, *values: LaneValue, dtype: Any = None) -> LaneValue:
         """Emits an instruction whose operands share one type, which is also its result's unless ``dtype`` is given."""
         first, *_ = operands = self.broadcast(values)
-        found = self.emit_value(
-            first.dtype if dtype is None else dtype, first.is_vector, self._instruction(name, operands)
-        )
+        instruction = f"{name} {self.type_of(first)} {', '.join(x.name for x in operands)}"
+        found = self.emit_value(first.dtype if dtype is None else dtype, first.is_vector, name, operands, instruction)
         if found.dtype == BOOL and found.name not in self.origins:
             # the operands before they are broadcast: a comparison of scalars stays recognisable as one
             compared = name.startswith(("icmp", "fcmp"))
@@ -163,26 +172,22 @@ class Writer:
             self.implies_finite[found.name] = values
         return found
 
-    def _instruction(self, name: str, values: Sequence[LaneValue]) -> str:
-        return f"{name} {self.type_of(values[0])} {', '.join(x.name for x in values)}"
-
     def find_result(self, name: str, *values: LaneValue) -> LaneValue | None:
         """Result of an available instruction with these operands, or None."""
         operands = self.broadcast(values)
-        return self.lookup((self._instruction(name, operands), operands[0].dtype))
+        return self.lookup((name, tuple(x.name for x in operands), operands[0].dtype))
 
     def convert(self, name: str, x: LaneValue, dtype: Any) -> LaneValue:
-        return self.emit_value(
-            dtype, x.is_vector, f"{name} {self.typed_name(x)} to {self.llvm_type(dtype, x.is_vector)}"
-        )
+        instruction = f"{name} {self.typed_name(x)} to {self.llvm_type(dtype, x.is_vector)}"
+        return self.emit_value(dtype, x.is_vector, name, [x], instruction)
 
     def select(self, which: LaneValue, yes: LaneValue, no: LaneValue) -> LaneValue:
         if yes == no:
             return yes
         which, yes, no = self.broadcast((which, yes, no)) if which.is_vector else (which, *self.broadcast((yes, no)))
-        return self.emit_value(
-            yes.dtype, yes.is_vector, f"select {self.typed_name(which)}, {self.typed_name(yes)}, {self.typed_name(no)}"
-        )
+        operands = which, yes, no
+        instruction = f"select {', '.join(map(self.typed_name, operands))}"
+        return self.emit_value(yes.dtype, yes.is_vector, "select", operands, instruction)
 
     def intrinsic(self, name: str, *values: LaneValue, dtype: Any = None, extra: str = "") -> LaneValue:
         """Calls the intrinsic ``llvm.name`` on operands of one type; ``extra``: a further operand as text, such as "i1 false"."""
@@ -196,9 +201,8 @@ class Writer:
         inputs = ", ".join([self.type_of(x) for x in operands] + ([extra.split()[0]] if extra else []))
         self.declared[function] = f"declare {self.llvm_type(result, first.is_vector)} {function}({inputs})"
         given = ", ".join([self.typed_name(x) for x in operands] + ([extra] if extra else []))
-        return self.emit_value(
-            result, first.is_vector, f"call {self.llvm_type(result, first.is_vector)} {function}({given})"
-        )
+        instruction = f"call {self.llvm_type(result, first.is_vector)} {function}({given})"
+        return self.emit_value(result, first.is_vector, f"llvm.{name} {extra}", operands, instruction)
 
     def call_function(self, name: str, x: LaneValue, body: Callable[[Writer, LaneValue], LaneValue]) -> LaneValue:
         """Calls an IR function of one argument, defined once for each type by ``body(writer, x)``."""
@@ -212,7 +216,8 @@ class Writer:
                 f"define internal {self.type_of(x)} {function}({self.type_of(x)} %x) noinline nounwind memory(none) {{"
             )
             self.declared[function] = join_lines([head, *inside.lines, f"  ret {inside.typed_name(found)}", "}"])
-        return self.emit_value(x.dtype, x.is_vector, f"call {self.type_of(x)} {function}({self.typed_name(x)})")
+        instruction = f"call {self.type_of(x)} {function}({self.typed_name(x)})"
+        return self.emit_value(x.dtype, x.is_vector, name, [x], instruction)
 
     def type_suffix(self, x: LaneValue) -> str:
         """Type of a value as it stands in names of intrinsics: "v4f64"."""
@@ -228,12 +233,14 @@ class Writer:
         if not x.name.startswith("%"):
             return LaneValue(f"splat ({llvm_scalar_type(x.dtype)} {x.name})", x.dtype, True)
         vector = self.llvm_type(x.dtype, True)
-        first = self.emit_value(x.dtype, True, f"insertelement {vector} poison, {self.typed_name(x)}, i64 0")
-        return self.emit_value(
-            x.dtype,
-            True,
-            f"shufflevector {vector} {first.name}, {vector} poison, <{self.width} x i32> zeroinitializer",
-        )
+        first = self.with_entry(LaneValue("poison", x.dtype, True), x, 0)
+        instruction = f"shufflevector {vector} {first.name}, {vector} poison, <{self.width} x i32> zeroinitializer"
+        return self.emit_value(x.dtype, True, "broadcast", [first], instruction)
+
+    def with_entry(self, vector: LaneValue, x: LaneValue, i: int) -> LaneValue:
+        """The vector with another element of lane i."""
+        instruction = f"insertelement {self.typed_name(vector)}, {self.typed_name(x)}, i64 {i}"
+        return self.emit_value(x.dtype, True, f"insertelement {i}", [vector, x], instruction)
 
     def as_scalar(self, x: LaneValue) -> LaneValue:
         """The value as a scalar, where vectors have a single lane."""
@@ -242,18 +249,18 @@ class Writer:
     def extract_lane(self, x: LaneValue, i: int) -> LaneValue:
         """Element of lane i of a vector; a scalar itself."""
         if x.is_vector and self.width > 1:
-            return self.emit_value(x.dtype, False, f"extractelement {self.typed_name(x)}, i64 {i}")
+            instruction = f"extractelement {self.typed_name(x)}, i64 {i}"
+            return self.emit_value(x.dtype, False, f"extractelement {i}", [x], instruction)
         return self.as_scalar(x)
 
     def from_lanes(self, lanes: Sequence[LaneValue]) -> LaneValue:
         """Vector of one scalar per lane."""
         if self.width == 1:
             return self.as_vector(lanes[0])
-        kind_, found = self.llvm_type(lanes[0].dtype, True), "poison"
+        found = LaneValue("poison", lanes[0].dtype, True)
         for i, x in enumerate(lanes):
-            now = self.emit_value(x.dtype, True, f"insertelement {kind_} {found}, {self.typed_name(x)}, i64 {i}")
-            found = now.name
-        return now
+            found = self.with_entry(found, x, i)
+        return found
 
     def lane_indices(self, first: LaneValue) -> LaneValue:
         """Vector first, first + 1, ... over the lanes."""
@@ -280,7 +287,7 @@ class Writer:
             return self.as_scalar(x)
         function = f"@llvm.vector.reduce.{name}.v{self.width}i1"
         self.declared[function] = f"declare i1 {function}({self.type_of(x)})"
-        return self.emit_value(BOOL, False, f"call i1 {function}({self.typed_name(x)})")
+        return self.emit_value(BOOL, False, function, [x], f"call i1 {function}({self.typed_name(x)})")
 
     def conjunction(self, x: LaneValue, y: LaneValue | None) -> LaneValue:
         """x and y, where None stands for true."""
@@ -297,9 +304,9 @@ class Writer:
 
     def load(self, address: str, dtype: Any, is_vector: bool) -> LaneValue:
         kept = memory_dtype(dtype)
-        found = self.emit_value(
-            kept, is_vector, f"load {self.llvm_type(kept, is_vector)}, ptr {address}, align {kept.itemsize}"
-        )
+        instruction = f"load {self.llvm_type(kept, is_vector)}, ptr {address}, align {kept.itemsize}"
+        what = "load vector" if is_vector else "load"
+        found = self.emit_value(kept, is_vector, what, [LaneValue(address, POINTER, False)], instruction)
         return found if kept == dtype else self.op("icmp ne", found, constant(0, kept), dtype=BOOL)
 
     def gather(self, pointer: str, dtype: Any, places: LaneValue) -> LaneValue:
@@ -308,16 +315,19 @@ class Writer:
             return self.load(self.address(pointer, dtype, is_vector=False, place=places), dtype, True)
         kind, vector = llvm_scalar_type(dtype), self.llvm_type(dtype, True)
         addresses = "%" + self.fresh_name("p")
+        self.note_uses([places])
         self.emit(f"{addresses} = getelementptr {kind}, ptr {pointer}, {self.typed_name(places)}")
         function = f"@llvm.masked.gather.{self.type_suffix(LaneValue('', np.dtype(dtype), True))}.v{self.width}p0"
         pointers, mask = f"<{self.width} x ptr>", f"<{self.width} x i1>"
         self.declared[function] = f"declare {vector} {function}({pointers}, i32, {mask}, {vector})"
         operands = f"{pointers} {addresses}, i32 {np.dtype(dtype).itemsize}, {mask} splat (i1 true), {vector} poison"
-        return self.emit_value(dtype, True, f"call {vector} {function}({operands})")
+        several = LaneValue(addresses, POINTER, True)
+        return self.emit_value(dtype, True, "gather", [several], f"call {vector} {function}({operands})")
 
     def store(self, address: str, x: LaneValue) -> None:
         kept = memory_dtype(x.dtype)
         x = x if kept == x.dtype else self.convert("zext", x, kept)
+        self.note_uses([x])
         self.emit(f"store {self.typed_name(x)}, ptr {address}, align {kept.itemsize}")
 
     def reserve(self, count: int, dtype: Any, is_vector: bool) -> str:
@@ -399,19 +409,25 @@ class Writer:
 
     def mask_as_integer(self, which: LaneValue) -> LaneValue:
         """A mask over all lanes as an integer of 64 bits, a bit per lane."""
-        found = self.emit_value(LONG, False, f"bitcast {self.typed_name(which)} to i{self.width}")
-        return found if self.width == 64 else self.emit_value(LONG, False, f"zext i{self.width} {found.name} to i64")
+        text = f"bitcast {self.typed_name(which)} to i{self.width}"
+        found = self.emit_value(LONG, False, f"bits of {self.width}", [which], text)
+        if self.width == 64:
+            return found
+        return self.emit_value(LONG, False, f"zext {self.width}", [found], f"zext i{self.width} {found.name} to i64")
 
     def mask_of_register(self, bits: LaneValue, i: LaneValue) -> LaneValue:
         """Mask over the lanes of register i, from `mask_as_integer`."""
         shifted = self.op("lshr", bits, self.op("mul", i, constant(self.width, LONG)))
-        part = self.emit_value(LONG, False, f"trunc i64 {shifted.name} to i{self.width}")
-        return self.emit_value(BOOL, True, f"bitcast i{self.width} {part.name} to {self.llvm_type(BOOL, True)}")
+        text = f"trunc i64 {shifted.name} to i{self.width}"
+        part = self.emit_value(LONG, False, f"trunc {self.width}", [shifted], text)
+        text = f"bitcast i{self.width} {part.name} to {self.llvm_type(BOOL, True)}"
+        return self.emit_value(BOOL, True, f"mask of {self.width}", [part], text)
 
     def phi(self, dtype: Any, is_vector: bool, sources: Sequence[tuple[LaneValue, str]]) -> LaneValue:
         """Emits a phi node with pairs of a value and the label of the block that it comes from."""
         found = LaneValue("%" + self.fresh_name(), np.dtype(dtype), is_vector)
         self.phi_nodes[found.name] = node = PhiNode(f"{found.name} = phi {self.type_of(found)}", [])
+        self.note_uses(x for x, _ in sources)
         for x, label in sources:
             node.add(x, label)
         self.lines.append(node)
@@ -419,6 +435,7 @@ class Writer:
 
     def close_loop(self, phis: Sequence[LaneValue], carry: Sequence[LaneValue]) -> None:
         """Gives phi nodes at the head of a loop their last source, the carry at the end of the current block."""
+        self.note_uses(carry)
         for phi, x in zip(phis, carry, strict=True):
             self.phi_nodes[phi.name].add(x, self.block)
 
@@ -431,7 +448,7 @@ class RegisterView:
 
     def __init__(self, w: Writer, width: int) -> None:
         self.w, self.available, self.full_width, self.width = w, w.available, w.width, width
-        self.stores, self.loads, self.first = list[str](), list[str](), 0  # see `reserve`
+        self.stores, self.loads, self.used = list[str](), list[str](), set[str]()  # see `reserve`, `Writer.note_uses`
         self.parts: dict[LaneValue, LaneValue] = {}  # vector -> the register's part of it
         self.vectors: dict[str, LaneValue] = {}  # name of a part -> vector
 
@@ -448,17 +465,11 @@ class RegisterView:
 
     def lookup(self, key: tuple) -> Any:
         """Part of the result of an earlier instruction on whole vectors that equals one on parts; None if there is none (`Writer.lookup`)."""
-        what, other = key
+        what, operands, *rest = key
         if not isinstance(what, str):  # arrays in memory
             return None
-        vectors = self.vectors
-        if isinstance(other, LaneValue):
-            outer = (what, vectors.get(other.name, other))
-        else:
-            # the instruction with whole vectors in place of their parts
-            whole = SSA_NAME.sub(lambda name: vectors[name[0]].name if name[0] in vectors else name[0], what)
-            whole = whole.replace(f"<{self.width} x ", f"<{self.full_width} x ")
-            outer = (whole.replace(f".v{self.width}", f".v{self.full_width}"), other)
+        # the instruction with whole vectors in place of their parts
+        outer = what, tuple(self.vectors[name].name if name in self.vectors else name for name in operands), *rest
         for scope in reversed(self.available):
             if outer in scope:
                 found = scope[outer]
@@ -467,13 +478,12 @@ class RegisterView:
 
     def reserve(self, stores: list) -> None:
         """Reserves lines for the loads of parts here, at the beginning of the blocks; those for the ``stores`` are before them."""
-        self.stores, self.loads, self.first = stores, self.w.reserve_lines(), len(self.w.lines)
+        self.stores, self.loads = stores, self.w.reserve_lines()
 
     def emit_parts(self, i: LaneValue) -> None:
         """Writes the stores of the vectors whose parts the blocks use, and the loads of register i's parts, into the reserved lines."""
         w = self.w
-        used = set(SSA_NAME.findall(join_lines(w.lines[self.first :])))
-        pairs = [(x, part) for x, part in self.parts.items() if part.name in used]
+        pairs = [(x, part) for x, part in self.parts.items() if part.name in self.used]
         before = w.lines, w.width, w.register_view
         w.register_view = None
         w.available.append({})  # these results are available nowhere else

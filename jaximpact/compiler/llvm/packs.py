@@ -71,7 +71,7 @@ def pack_of(w: Writer, entries: Sequence[Any]) -> LaneValue:
     if all(x is first for x in entries):
         return w.as_vector(scalar_of(w, first))
     entries = [*entries, *[entries[-1]] * (w.width - len(entries))]
-    key = ("pack", tuple((x.dtype, x.tobytes()) if is_constant(x) else x for x in entries))
+    key = "pack", tuple((x.dtype, x.tobytes()) if is_constant(x) else x for x in entries)
     if (known := w.lookup(key)) is None:
         known = w.available[-1][key] = _assemble(w, entries)
     return known
@@ -120,10 +120,7 @@ def _assemble(w: Writer, entries: Sequence[Any]) -> LaneValue:
                 w, found, x, [w.width + places[i] if i in places else i if i in before else -1 for i in range(w.width)]
             )
     for i, x in single.items():
-        before_it = "poison" if found is None else found.name
-        found = w.emit_value(
-            dtype, True, f"insertelement {w.llvm_type(dtype, True)} {before_it}, {w.typed_name(x)}, i64 {i}"
-        )
+        found = w.with_entry(LaneValue("poison", np.dtype(dtype), True) if found is None else found, x, i)
     assert found is not None
     return found
 
@@ -131,9 +128,8 @@ def _assemble(w: Writer, entries: Sequence[Any]) -> LaneValue:
 def shuffle(w: Writer, x: LaneValue, y: LaneValue, places: Sequence[int]) -> LaneValue:
     """Entries of x (from 0 on) and y (from the width on) at the given places; -1: any."""
     mask = ", ".join(f"i32 {'poison' if k < 0 else k}" for k in places)
-    return w.emit_value(
-        x.dtype, True, f"shufflevector {w.typed_name(x)}, {w.typed_name(y)}, <{len(places)} x i32> <{mask}>"
-    )
+    instruction = f"shufflevector {w.typed_name(x)}, {w.typed_name(y)}, <{len(places)} x i32> <{mask}>"
+    return w.emit_value(x.dtype, True, f"shufflevector {mask}", [x, y], instruction)
 
 
 def operand(w: Writer, entries: Sequence[Any]) -> LaneValue:

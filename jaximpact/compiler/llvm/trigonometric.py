@@ -91,7 +91,7 @@ def _sine_cosine(w: Writer, x: LaneValue, library: Library) -> tuple[LaneValue, 
 
 def _sine_cosine_of_any_size(w: Writer, x: LaneValue, library: Library) -> tuple[LaneValue, LaneValue]:
     """Sine and cosine by polynomials, with a branch for huge angles that is taken if any lane has one."""
-    key = ("sine and cosine of", x)
+    key = "sine and cosine of", (x.name,)
     if (known := w.lookup(key)) is not None:
         return known
     found = _sine_cosine_of_moderate(w, x, PRECISIONS[x.dtype])
