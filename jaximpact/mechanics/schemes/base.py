@@ -23,19 +23,20 @@ from ..status import Status, as_status
 from ..switches import STATE, Switches, crossing, gap_switches
 
 FACING = -0.99  # cosine of the angle between contacts that face each other
-STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for what is at the bound
-SLIGHT = 0.1  # of the speed of a motion, by which a resolved jump of the force may change it in a step
-SOME = 200  # steps over which the other forces count towards that speed
+STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for motions exactly at the bound
+SLIGHT = 0.1  # fraction of the speed of a motion by which a resolved jump of the force may change it in a step
+SOME = 200  # steps over which the mean force is added up for that speed
 
 
 class State(NamedTuple):
     """State between steps: step number n (t = t0 + n h), position q (d,), and velocity v (d,) over the last step.
 
     Attributes:
-        low: rounding remainder of q (d,), kept below float64, where a step may be smaller than the resolution of q.
-        lasting: mask (m,) of contacts that the next step includes whatever their gaps; None for schemes that select by gaps alone.
-        joints: whether two gaps may be the sides of one joint, ().
-        friction: what the contacts did in the step before; None where that does not matter, static friction being that of slip.
+        low: rounding remainder of the compensated sum q (d,), kept in precisions below float64, where a step may be smaller than the
+            resolution of q; None in float64.
+        lasting: mask (m,) of contacts that the next step treats as active whatever their gaps; None for schemes that select by gaps only.
+        joints: whether any two gaps may be opposite sides of one bilateral constraint, as f >= 0 and -f >= 0 are, ().
+        friction: modes and impulses of the contacts in the previous step; None unless static friction, whose law needs them.
     """
 
     n: Array
@@ -48,28 +49,28 @@ class State(NamedTuple):
 
     @classmethod
     def start(cls, motion: Motion, lasting: Array | None = None, joints: Array | None = None) -> State:
-        """State at step 0."""
+        """Makes the state at step 0."""
         return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, zero_remainder(motion.q0), lasting, joints)
 
     def relisted(self, moved: Callable[[Array], Array]) -> State:
-        """The state on another neighbour list; ``moved`` maps its arrays of contacts (m,) to the new slots."""
+        """Returns the state for a rebuilt neighbour list; ``moved`` maps arrays of contacts (m,) from the old slots to the new ones."""
         if self.lasting is None:
             return self
         return self._replace(lasting=moved(self.lasting), friction=jax.tree.map(moved, self.friction))
 
     def moved(self, shift: Array, v: Array, lasting: Array | None = None) -> State:
-        """The next state: displaced by ``shift`` (d,), with velocity v; the sum is compensated below float64."""
+        """Returns the next state: displaced by ``shift`` (d,), with velocity v; the sum is compensated in precisions below float64."""
         q, low = add_compensated(self.q, shift, self.low)
         return self._replace(n=self.n + 1, q=q, v=v, low=low, lasting=lasting)
 
 
 def zero_remainder(q: Array) -> Array | None:
-    """Initial rounding remainder of a position (d,); None in float64, where positions are not compensated."""
+    """Returns the initial rounding remainder of a position (d,); None in float64, where the sum of displacements is not compensated."""
     return None if q.dtype == jnp.float64 else jnp.zeros_like(q)
 
 
 def add_compensated(q: Array, shift: Array, low: Array | None) -> tuple[Array, Array | None]:
-    """q + shift and its rounding remainder, given the previous remainder (Kahan's compensated sum)."""
+    """Returns q + shift and its new rounding remainder, given the previous remainder ``low`` (Kahan's compensated sum)."""
     if low is None:
         return q + shift, None
     shift = shift + low
@@ -78,14 +79,14 @@ def add_compensated(q: Array, shift: Array, low: Array | None) -> tuple[Array, A
 
 
 class JointInfo(NamedTuple):
-    """Facts about the joints in one step: their ``impulse`` (j,), and the ``residual`` max |c| () at its end."""
+    """Report of one step on the joints c(t, q) = 0: their ``impulse`` (j,) in the step, and the ``residual`` max |c| () at its end."""
 
     impulse: Array
     residual: Array
 
     @classmethod
     def none(cls, problem: Problem, q: Array, args: Any) -> JointInfo | None:
-        """Of no step; None without joints."""
+        """Zero impulses and residual, to start sums from; None without joints."""
         if problem.joints is None:
             return None
         zero = jnp.zeros((), q.dtype)
@@ -93,8 +94,8 @@ class JointInfo(NamedTuple):
 
 
 class Step(NamedTuple):
-    """With what a ``scheme`` that locates events makes a step, in all of its parts: a problem under a law in a motion, from a time ``start`` () over a ``length`` (); and the
-    ``pieces`` of the force, None where it has none."""
+    """Constant inputs of one step of a ``scheme`` that locates events: problem, contact law and motion; the time ``start`` () at which the step
+    begins and its ``length`` (); and the ``pieces`` of a force that jumps (`pieces.Pieces`), None where it is smooth."""
 
     scheme: Any
     problem: Problem
@@ -106,11 +107,11 @@ class Step(NamedTuple):
 
 
 class Info(NamedTuple):
-    """Facts about one step, for rows and the account.
+    """Report of one step, from which the saved rows and the `Account` of the motion are made.
 
-    ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the step, ``acts`` () whether a
-    contact has one or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits; of
-    ``joints`` and of ``friction``, None where there are none.
+    ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the contacts in the step, ``acts`` () whether a
+    contact has an impulse or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits; the
+    reports on ``joints`` and on ``friction``, None where there are none.
     """
 
     z: Array
@@ -125,7 +126,7 @@ class Info(NamedTuple):
 
     @classmethod
     def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
-        """Info of a step from its reaction, found with restitution ``e``; adds the status of the mass matrix."""
+        """Makes the info of a step from the reaction of its contact law with restitution ``e``; adds the status of the mass matrix."""
         status = found.status | mass_status(metric)
         if found.impulse.shape[0] > 1:
             # without restitution coupled impulses are the projection of the theory
@@ -143,36 +144,38 @@ class Info(NamedTuple):
 
     @classmethod
     def none(cls, q: Array, v: Array, m: int, friction: FrictionInfo | None = None) -> Info:
-        """Info of `init`, which makes no step."""
+        """Info without impulses, as of `Scheme.init`, which makes no step."""
         zero = jnp.zeros((), jnp.int32)
         none = jnp.zeros(m, q.dtype)
         return cls(q, v, none, jnp.zeros((), bool), jnp.zeros((), q.dtype), zero, zero, friction=friction)
 
 
 class Traits(NamedTuple):
-    """Properties of a scheme; static.
+    """Properties of a scheme that hold for all its steps; static.
 
     Attributes:
-        steps: over how many steps an impact is spread, 1 or 2.
-        phase: ``phase(e)``, where within the first of them, in [0, 1], the derivative of an impact with restitution e is taken.
-        delay: ``delay(e)``, by how many steps after an impact with restitution e the scheme may be ahead of the motion, and how many behind.
+        steps: number of steps over which an impact is spread, 1 or 2.
+        phase: ``phase(e)`` in [0, 1], the fraction of the first of these steps at which the derivative of an impact with restitution e is taken.
+        delay: ``delay(e)``, (ahead, behind): by how many steps at most an impact with restitution e leaves the scheme ahead of the exact motion,
+            and behind it.
         lag: by how many steps a velocity lags behind the end of its step.
-        locates: whether impacts are located within a step. Its plain derivative is then that of the motion, `Scheme.step` and
-            `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the state tells the time of the ``latest`` impact,
+        locates: whether impacts are located within a step. The plain derivative of the scheme is then that of the motion, `Scheme.step` and
+            `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the state holds the time of the ``latest`` impact,
             to the scheme's `resolution`.
-        order: of positions, across impacts; None where a tolerance sets their error, and h only where rows are.
+        order: order of convergence of positions across impacts; None where a tolerance sets their error and h only spaces the rows.
         restitution: the coefficients that are covered: "each", one for all contacts or one for each; "one"; "none", e = 0.
-        approach: whether steps take it from `Problem.restitution_at`: by others a function of the approach speed is refused.
-        explicit: the share of the force that is explicit in q, by which a step has a bound of stability; 0 for none.
+        approach: whether restitution may be a function of the approach speed (`Problem.restitution_at`); otherwise such a problem is refused.
+        explicit: fraction of the force that is explicit in q, which gives a step a stability bound; 0 for none.
         damping: whether the force is explicit in the velocity too.
-        lists: whether a step asks of contacts only what those of a list of near pairs of bodies have; its state is then a `State`.
-        reverse: whether reverse mode goes through a step.
-        tells_jumps: whether a step tells of DERIVATIVE_JUMP itself.
-        friction: whether steps know friction: of others a problem with friction is refused.
-        joints: whether steps keep the problem's joints: those of others are refused.
-        resets: whether the state is reset where the motion crosses a surface that the problem states: a ``reset`` is refused by others.
-        tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``: of the same values, with a derivative that
-            is as near the motion's and costs less. By default itself.
+        lists: whether a step works with the contacts of a neighbour list (`jaximpact.bodies`), which have no (m, m) matrices; its state is
+            then a `State`.
+        reverse: whether reverse-mode differentiation goes through a step.
+        tells_jumps: whether a step itself sets DERIVATIVE_JUMP.
+        friction: whether steps include friction; otherwise a problem with friction is refused.
+        joints: whether steps satisfy the problem's joints; otherwise a problem with joints is refused.
+        resets: whether the state is reset where the motion crosses a surface that the problem states; otherwise a ``reset`` is refused.
+        tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``, with the same values and a derivative that is as
+            accurate and costs less. By default the scheme itself.
     """
 
     steps: int = 1
@@ -203,14 +206,14 @@ class Scheme(abc.ABC):
 
     @abc.abstractmethod
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
-        """State at n = 0 from initial data, whose velocity is admissible: see `motion_loop.start`."""
+        """Makes the state at n = 0 from initial data whose velocity is admissible (`simulation.motion_loop.start` projects it)."""
 
     @abc.abstractmethod
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
-        """State at n + 1."""
+        """Makes one step: returns the state at n + 1 and its info."""
 
     def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
-        """State at n + 1 without impulses; invalid if ``info.acts`` or a status bit is set."""
+        """Makes one step without impulses; the result is invalid if ``info.acts`` or a status bit is set."""
         return self.step(problem, Open(), motion, state)
 
     @property
@@ -219,19 +222,22 @@ class Scheme(abc.ABC):
         return Traits()
 
     def beside(self, velocity: Array) -> Scheme:
-        """The same for a step of which the new ``velocity`` (d,) is known, which may spare iterations."""
+        """Returns the scheme for a step whose new ``velocity`` (d,) is already computed, from which iterations may start."""
         return self
 
     def resolution(self, motion: Motion) -> Array:
-        """By what time () impacts may be off, where they are located: a derivative is not to be trusted at t1 as near to one."""
+        """Bounds the error () of the times of located impacts; a derivative at t1 is not to be trusted within that time of an impact."""
         return motion.h
 
     def for_values(self) -> Scheme:
-        """The same, where no derivative is asked for and no remark on one: of the same values, by fewer operations."""
+        """Returns the scheme for runs without derivatives or status bits about them: the same values by fewer operations."""
         return self
 
     def observing(self, impacts: int, until: Any) -> Scheme:
-        """The same, which writes down the first ``impacts`` in its state (`record`) and ends at a surface (`stops`); ValueError if it cannot."""
+        """Returns the scheme that also records the first ``impacts`` in its state (`record`) and ends where ``until`` says (`stops`).
+
+        Raises ValueError if the scheme cannot.
+        """
         wanted = "save=Events(impacts=...)" if impacts else "until=..."
         raise ValueError(
             f"{wanted}: {type(self).__name__} does not locate events to the accuracy of its rows; give scheme=EventDriven()"
@@ -259,7 +265,7 @@ class Scheme(abc.ABC):
 
 @dataclass(frozen=True)
 class Wrapping(Scheme):
-    """A scheme that wraps another one."""
+    """Base class of schemes that wrap another scheme."""
 
     scheme: Scheme
 
@@ -272,7 +278,8 @@ class Wrapping(Scheme):
 
 
 class Timing(NamedTuple):
-    """Timing of a scheme's rows, by which impacts are recognised: its name, lag of velocities in steps, and whether an impact takes two steps.
+    """Timing of a scheme's rows, by which a result recognises impacts: the scheme's name, the lag of velocities in steps, and whether an
+    impact takes two steps.
 
     It holds no array, so that a `Solution` carries it through jax's transformations.
     """
@@ -293,28 +300,28 @@ class Timing(NamedTuple):
 
 
 def time_of(motion: Motion, state: Any) -> Array:
-    """Time () of a state: that of its step, or the one at which the motion has stopped before."""
+    """Returns the time () of a state: that of its step, or the time at which the motion has stopped, if that is earlier."""
     t, stop = motion.time(state.n), getattr(state, "stop", None)
     return t if stop is None else jnp.where(stop.time < t, stop.time, t)
 
 
 def before(motion: Motion) -> Array:
-    """A time before any impact of a motion, ()."""
+    """Returns a time () before any impact of a motion."""
     return lax.stop_gradient(motion.t0 - 3 * motion.h)
 
 
 def finite(state: State) -> Array:
-    """Whether position and velocity are finite numbers, ()."""
+    """Tests whether position and velocity are finite, ()."""
     return jnp.all(jnp.isfinite(state.q)) & jnp.all(jnp.isfinite(state.v))
 
 
 def restitution_status(e: Array, acts: Array) -> Array:
-    """Status bit of restitutions (m,) that a function gives for contacts which act (m,)."""
+    """Returns the status bit for restitutions e (m,) outside [0, 1] at contacts that ``acts`` (m,) marks."""
     return as_status(jnp.any(acts & ~((e >= 0) & (e <= 1))), Status.INPUT_OUT_OF_RANGE)
 
 
 def mass_status(metric: Metric) -> Array:
-    """Status bits of the mass matrix."""
+    """Returns the status bits of a mass matrix that is not positive definite or not symmetric."""
     wrong = as_status(~metric.positive(), Status.MASS_NOT_POSITIVE)
     return wrong | as_status(~metric.symmetric(), Status.MASS_NOT_SYMMETRIC)
 
@@ -323,8 +330,8 @@ class Jump(NamedTuple):
     """A jump of the force between two states.
 
     Attributes:
-        size: the jump (d,), zero if the force has none there.
-        resolved: whether h resolves its effect, ().
+        size: jump of the generalised force (d,), zero if it has none between the states.
+        resolved: whether h is small enough to resolve the effect of the jump, ().
     """
 
     size: Array
@@ -340,11 +347,12 @@ class Jump(NamedTuple):
         before: tuple[Array, Array],
         after: tuple[Array, Array],
     ) -> Jump | None:
-        """The largest jump of the force from (q, v) ``before`` to ``after`` at time t; None if it has no switch, known while tracing.
+        """Finds the largest jump of the force between (q, v) ``before`` and ``after`` at time t; None (static) if the force has no switch.
 
-        A staircase that stands for a stiff spring keeps all of its steps but one. Neither end may lie on a switch, where sign(0) = 0 is
-        on neither side. A body held by friction that jumps with its velocity keeps a velocity of h times the jump. It is resolved if
-        that is small beside the speed of the motion, or beside what the other forces give in ``SOME`` steps: an error of first order.
+        Only one jump is found: a staircase that approximates a stiff spring still counts as stiff by its other steps. Neither end may lie
+        on a switch, where sign(0) = 0 is on neither side. The jump is resolved if the velocity that it gives in a step, h times the jump,
+        is small compared with the speed of the motion, or with what the mean force gives in ``SOME`` steps: a first-order error. A body
+        that is held by a force sign(v) keeps a velocity of that size.
         """
         switches = state_switches(problem, t, *before, motion.args)
         if switches is None:
@@ -360,31 +368,34 @@ class Jump(NamedTuple):
     def along(
         cls, problem: Problem, metric: Metric, motion: Motion, t: Array, point: Callable, v: Array, w: Array
     ) -> Jump:
-        """The jump between the states ``point(v)`` and ``point(w)`` of two velocities, extended by their distance beyond both."""
+        """Finds the jump between the states ``point(v)`` and ``point(w)`` of two velocities v, w (d,).
+
+        The segment that is searched goes beyond both ends by its own length, from ``point(2 v - w)`` to ``point(2 w - v)``.
+        """
         found = cls.between(problem, metric, motion, t, point(2 * v - w), point(2 * w - v))
         assert found is not None
         return found
 
 
 def state_switches(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Switches | None:
-    """Switches of the force that depend on position or velocity, as a function of (t, q, v, args); None if there are none."""
+    """Finds the switches of the force that depend on position or velocity, as a function of (t, q, v, args); None if there are none."""
     operands, marks = (t, q, v, args), (0, STATE, STATE, 0)
     return Switches.of(lambda t, q, v, args: problem.generalised_force(t, q, v, args), operands, marks)
 
 
 def metric_norm(x: Array, y: Array) -> Array:
-    """Norm () of x (d,) in a metric, whose product with x is y (d,)."""
+    """Returns the norm () of x (d,) in a metric A, given y = A x (d,)."""
     return jnp.sqrt(jnp.abs(x @ y))
 
 
 def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> Array:
-    """Whether h is beyond the stability bound of an explicit force, tested along the present velocity, ().
+    """Tests whether h exceeds the stability bound of an explicit force, along the present velocity, ().
 
-    An unstable state alternates, (q, v) -> (q - h v, -v). The acceleration changes by (h K + 2 C) v under that, with stiffness K and
-    damping C; h times this is below 4 v in a stable step, in the kinetic metric and in every direction. A force that accelerates the motion
-    as strongly multiplies it by five in a step, which is not resolved either. Both evaluations use the same time, so that a force that varies
-    in time does not count. Nor does a jump of the force that h resolves (`Jump`). Velocities and changes within the round-off of positions
-    and forces are ignored: a body at rest has only those, and native code rounds sums differently from XLA.
+    An unstable solution alternates, (q, v) -> (q - h v, -v). Under that change the acceleration changes by (h K + 2 C) v, with stiffness K
+    and damping C; h times this is below 4 v in a stable step, in the kinetic metric and in every direction. A force that accelerates the
+    motion as strongly multiplies it by five in a step, which is not resolved either. Both evaluations use the same time, so that a force
+    that varies in time does not count. Nor does a jump of the force that h resolves (`Jump`). Velocities and changes within the round-off
+    of positions and forces are ignored: a body at rest has only those, and native code rounds sums differently from XLA.
     """
     if traits.explicit <= 0:
         return jnp.zeros((), bool)
@@ -392,7 +403,7 @@ def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> 
     n, q, v = state.n, state.q, state.v
     t = motion.time(n)
     metric = Metric.at(problem, q, args, t)
-    # three quarters of the way there: neither at the mirror image nor at rest, where forces are even or singular
+    # three quarters of that change: neither at the mirror image -v nor at rest, where forces are even or singular
     there = q - (0.75 * h) * v, -0.5 * v if traits.damping else v
     here = problem.generalised_force(t, q, v, args)
     change = problem.generalised_force(t, *there, args) - here
@@ -421,16 +432,17 @@ def gradient_status(
     acting: Array,
     args: Any,
 ) -> Array:
-    """Status bit of acting contacts (m,) whose gradient does not describe the gap over the displacement ``shift`` (d,), by half or more.
+    """Returns the status bit for ``acting`` contacts (m,) whose linearisation fails over the displacement ``shift`` (d,).
 
-    The gradient vanishes there, or the step is as long as the radius of curvature.
+    It fails if its error exceeds half of the largest linear change of the gap over such a length: the gradient vanishes there, or the step
+    is as long as the radius of curvature.
     """
-    # of listed bodies another look at all gaps would cost as much as a step; how far they overlap is told
+    # with neighbour lists, evaluating all gaps once more would cost as much as a step; the result reports their overlaps
     if not law.solves or problem.is_local or is_flat(problem, t, q, args):
         return jnp.zeros((), jnp.int32)
     eps = 1e3 * jnp.finfo(q.dtype).eps
     switches = gap_switches(problem, t, q, args)
-    # a kink on the way is no curvature: the gap goes on as it is here
+    # a kink on the way is no curvature: the gap is continued smoothly from its side at q
     gaps = problem.gaps if switches is None else partial(switches.frozen, switches.sides(t, q, args))
     rest = gaps(t, q + shift, args) - contacts.gap - contacts.velocity(shift)
     reach = jnp.sqrt(contacts.diagonal() * (shift @ metric.times(shift)))
@@ -441,7 +453,7 @@ def gradient_status(
 def mean_acceleration(
     problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any, count: int
 ) -> Array:
-    """(1/h) times the integral over [t, t + h] of M^-1 g(s, q, v) ds, by quadrature in time."""
+    """Returns (1/h) times the integral over [t, t + h] of M^-1 g(s, q, v) ds (d,), by Gauss-Legendre quadrature with ``count`` nodes."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
     force = jnp.zeros_like(q)
     for c, w in zip(nodes, weights, strict=True):

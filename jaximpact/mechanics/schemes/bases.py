@@ -1,4 +1,4 @@
-"""Bases of trials: where the motion goes on behind an event, and what events have the derivative of their times."""
+"""Bases of trials: the state from which the motion continues after an event, with the derivative of the event's time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .base import JointInfo
 from .events import View, noise, persisting
 from .trials import Base, Hold, frozen, held, hold
 
-TERMS = 1e-3  # of a substep: the step whose span it is
-NOTHING = 1e-3  # of the tolerance: gaps, and what pushes move or speed up in a substep, that are as good as zero
+TERMS = 1e-3  # of a substep: the step h for which `linearisation.span` is about a substep
+NOTHING = 1e-3  # of the tolerance: gaps up to which a contact counts as closed, and displacements or velocities that a push gives in a substep
 
 
 def joined(told: JointInfo | None, impulse: Array | None, residual: Array | None = None) -> JointInfo | None:
-    """What is told of joints, with one more impulse (j,) and what is left of them, ()."""
+    """Adds an ``impulse`` (j,) and the ``residual`` max |c| () of a trial to the report on the joints; None without joints."""
     if told is None or impulse is None:
         return told
     left = told.residual if residual is None else jnp.maximum(told.residual, residual)
@@ -28,15 +28,21 @@ def joined(told: JointInfo | None, impulse: Array | None, residual: Array | None
 
 
 def late(told: JointInfo | None, delay: Array, flown: Base) -> JointInfo | None:
-    """What is told of joints, with what they do in the ``delay`` () of an event behind a trial: nothing in value."""
+    """Adds the joints' impulse in the ``delay`` () of an event after the end of a trial to their report.
+
+    The delay is zero in value up to the search's tolerance, and has the derivative of the event's time.
+    """
     return told if told is None else joined(told, delay * flown.joint_force)
 
 
 def at_impact(
     problem: Problem, hold: Hold, t: Array, flown: Base, impact: Array, args: Any
 ) -> tuple[Array, Array, Array]:
-    """How much later than t the gap of the contact of an ``impact`` (m,) is zero, (), with its derivative, and q and v then, by a flow
-    of second order: next to nothing in value."""
+    """Returns the delay () after t at which the gap of the contact of an ``impact`` (m,) is zero, and q, v (d,) at that time.
+
+    By a second-order Taylor flow from the end ``flown`` of a trial. The search has made the delay almost zero; it carries the derivative of
+    the impact's time.
+    """
     q, v, a, some = flown.q, flown.v, flown.a, jnp.any(impact)
     of_contact = lambda x: jnp.sum(jnp.where(impact, x, 0))
     place = lambda s: q + s * (v + 0.5 * s * a)
@@ -65,7 +71,11 @@ def base_at(
     atol: Array,
     args: Any,
 ) -> tuple[Base, Array]:
-    """The base at a state: of the contacts (m,) that are closed, or touch without moving, those that stay, less what is ``loosed``; and status."""
+    """Makes the base of the next trials at a state, and its status bits ().
+
+    Closed contacts of the base are those of ``closed`` (m,), and those that touch at zero gap velocity and are not ``loosed`` (m,), less
+    those that the accelerations open.
+    """
     if closed.shape[0] == 0:
         a, force, push, joint_force = held(problem, t, q, v, closed, elapsed, args)
         slack = frozen(elapsed)
@@ -80,13 +90,13 @@ def base_at(
     still = frozen(noise(contacts, v, view.gap_velocity))
     touching = frozen((contacts.gap <= allowed) & (jnp.abs(view.gap_velocity) <= still)) & ~loosed
     _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching, slack)
-    # all that stay are held, those without a force too: one that becomes negative later is seen as such
+    # all that stay are held, even those without a force: trials detect when the force becomes negative
     a, force, push, joint_force = hold(view, stays, slack)
     return Base(elapsed, q, v, a, stays, force, push, allowed, still, slack, joint_force=joint_force), status
 
 
 def _rounding(contacts: Contacts, q: Array, v: Array, view: View, substep: Array) -> Array:
-    """Round-off (m,) of gaps within a substep."""
+    """Returns the round-off (m,) of gaps within a substep."""
     bent = jnp.abs(contacts.velocity(view.free)) + jnp.abs(view.gap_acceleration)
     found = 64 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, TERMS * substep)
     return frozen(jnp.maximum(found, -2 * contacts.gap))

@@ -1,10 +1,11 @@
-"""Error of a trial's derivatives, estimated by the two that nothing about the motion itself needs to show.
+"""Error of a trial's derivatives, estimated by two directional derivatives along the trial.
 
-A trial is as accurate as its estimate says of the motion; of small changes of the motion it need not be. A pendulum at rest at its top, a mode
-that is not excited, a force whose amplitude is zero leave the motion without a trace, and substeps grow beyond what the linearised
-motion asks for. The same Runge-Kutta step is therefore made of two changes: of the state, in a direction that no coordinate is
-missing from, and of the arguments from an unchanged state; and the error of these is estimated as that of the motion is. What the arguments' change leads to
-begins with nothing in each trial: its error is compared with what the same push has led to since the motion began, as far back as the system answers to it.
+The error estimate of a trial holds for the motion, not for small changes of the motion. A pendulum at rest at its top, a mode
+that is not excited or a force whose amplitude is zero leave no trace in the motion, and substeps grow beyond what the linearised
+motion needs. The same Runge-Kutta step is therefore made with two tangents: one of the state, in a direction with no zero component, and one of
+the arguments from an unchanged state; and their errors are estimated as that of the motion is. The tangent by the arguments
+starts from zero in each trial: its error is compared with the change that the same change of forces has caused since the motion began, or within
+the time scale of the system's response where that is shorter.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ def error_of_changes(
     least: Array,
     since: Array,
 ) -> Array:
-    """Error () of a trial of length s in what small changes of its state and of args lead to, relative to these.
+    """Estimates the relative error () of the derivatives of a trial of length s with respect to its initial state and to args.
 
     Args:
-        rows: those of the tableau.
-        hold: accelerations, as `trials.held`.
-        times, q, v: of its stages, (k,) and (k, d).
+        rows: rows of the tableau, one per stage.
+        hold: function that gives accelerations, as `trials.held`.
+        times, q, v: times, positions and velocities of the stages, (k,) and (k, d).
         closed, slack: as in `trials.Base`.
-        least: change of positions () below which there is but rounding.
-        since: time () from the beginning of the motion to that of the trial.
+        least: change of positions () below which changes are only rounding.
+        since: time () from the beginning of the motion to the beginning of the trial.
     """
     k, d = q.shape
     s = jnp.where(s > 0, s, 1)
@@ -52,7 +53,7 @@ def error_of_changes(
     dq, dv = of_state * jnp.asarray(numbers[:1], q.dtype), of_state * jnp.asarray(numbers[1:], q.dtype) / s
 
     def change(t: Array, x: Array, y: Array, dx: Array, dy: Array, share: Array) -> Array:
-        """Of the acceleration, with a ``share`` () of a change of args by about themselves."""
+        """Derivative (d,) of the acceleration in the direction (dx, dy), and in that of args themselves times ``share`` ()."""
         some = generic_change(args, share)
         return jax.jvp(lambda x, y, args: hold(t, x, y, closed, slack, args)[0], (x, y, args), (dx, dy, some))[1]
 
@@ -69,7 +70,7 @@ def error_of_changes(
     of_v, of_q = numbers_of(tableau.errors[:, ::-1], tableau.position_errors[:, ::-1])
     most = lambda x: jnp.max(jnp.abs(x), axis=(0, 2))
     reached, pushed = most(reached), most(kept)
-    # an acceleration that changes by w^2 of a change of place answers within a time 1/w
+    # where the acceleration changes by w^2 times a change of position, the response time is 1/w
     answers = jnp.sqrt(reached[0] / jnp.where(pushed[0] > 0, pushed[0], 1))
     span = jnp.where(pushed[0] > 0, jnp.minimum(since + s, answers), since + s)
     span = jnp.stack([s, jnp.maximum(span, s)])
@@ -82,7 +83,7 @@ def error_of_changes(
 
 
 def generic_change(args: Any, share: Array) -> Any:
-    """A tangent of args: their numbers themselves, or 1 in place of 0, by ``share``."""
+    """Returns a tangent of args: ``share`` () times the magnitudes of their numbers, or times 1 where a number is 0."""
 
     def of(x: Any) -> Any:
         x = jnp.asarray(x)

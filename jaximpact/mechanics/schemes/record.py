@@ -1,4 +1,4 @@
-"""The first impacts of a motion, written down while it runs."""
+"""A record of the first impacts of a motion, filled while it runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from jax import Array
 
 
 class ImpactRecord(NamedTuple):
-    """The first k impacts: times ``t`` (k,), NaN for those that have not happened; the ``contact`` (k,), -1 for these; places ``q``, velocities
-    ``before`` and ``after`` (k, d), ``impulse`` of the contact (k,); and the ``number`` () of all impacts, also beyond k."""
+    """The first k impacts, carried in the state: times ``t`` (k,), NaN for impacts that have not happened yet; the number of the ``contact``
+    (k,), -1 for these; positions ``q``, velocities ``before`` and ``after`` the impact (k, d), ``impulse`` of the contact (k,); and the
+    ``number`` () of all impacts so far, which may exceed k."""
 
     t: Array
     contact: Array
@@ -22,14 +23,15 @@ class ImpactRecord(NamedTuple):
 
     @classmethod
     def empty(cls, k: int, q: Array) -> ImpactRecord:
-        """A record of k impacts, none of which has happened."""
+        """Makes a record with room for k impacts, none of which has happened."""
         none, state = jnp.full(k, jnp.nan, q.dtype), jnp.full((k, len(q)), jnp.nan, q.dtype)
         return cls(none, jnp.full(k, -1, jnp.int32), state, state, state, none, jnp.zeros((), jnp.int32))
 
     def with_impacts(
         self, struck: Array, t: Array, q: Array, before: Array, after: Array, impulse: Array
     ) -> ImpactRecord:
-        """With the contacts ``struck`` (m,) at time t, one after the other, whose impulses are ``impulse`` (m,)."""
+        """Adds one impact for each contact of the mask ``struck`` (m,) at time t, in their order; ``impulse`` (m,) are their impulses, the
+        position is q and the velocities are ``before`` and ``after`` (d,)."""
         numbers = struck.astype(jnp.int32)
         place = self.number + jnp.cumsum(numbers, dtype=jnp.int32) - numbers
         here = struck[None, :] & (place[None, :] == jnp.arange(len(self.t), dtype=jnp.int32)[:, None])

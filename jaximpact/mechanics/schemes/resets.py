@@ -1,6 +1,6 @@
 """Resets: jumps of the state where a motion crosses a surface that its problem states.
 
-The state before one has the derivative of its time, so that the one behind it has it by the reset's own derivative.
+The state before a reset carries the derivative of the crossing time, so that the state after it follows by the chain rule.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .trials import Base, Hold, frozen, gap_rates
 def cross_border(
     pieces: Pieces, hold: Hold, switched: Array, t: Array, base: Base, flown: Base, substep: Array, args: Any
 ) -> tuple[Base, Array, Array]:
-    """Behind a trial that began at time t from a base: on the border of what has ``switched`` (k,), behind its reset if it has one; whether it has,
-    (), and status."""
+    """Puts the end ``flown`` of a trial, which began at time t from ``base``, on the border of the level that has ``switched`` (k,), and applies
+    the reset there if the problem states one. Returns the base, whether there was a reset (), and status bits."""
     at, met = meet_border(pieces, hold, switched, t + (flown.elapsed - base.elapsed), flown, substep, args)
     if pieces.problem.reset is None:
         return at, jnp.zeros((), bool), met
@@ -30,16 +30,16 @@ def cross_border(
 
 
 def _reset(pieces: Pieces, switched: Array, t: Array, flown: Base, args: Any) -> tuple[Base, Array, Array]:
-    """The base behind the reset of what has ``switched`` (k,), whether there was one, (), and status.
+    """Applies the reset of the surfaces that have ``switched`` (k,): returns the base after it, whether there was one (), and status bits.
 
-    Surfaces that are crossed at once reset one after the other, as they are numbered; then no derivative is known. A contact that the
-    reset has opened is no longer closed.
+    Surfaces that are crossed at the same time reset the state one after the other, in the order of their numbers; the derivative is then
+    not defined. A contact that the reset has opened is no longer closed.
     """
     where, problem, none = flown.where, pieces.problem, jnp.zeros((), jnp.int32)
     level, rate = frozen(pieces.rates(where.sides, t, flown.q, flown.v, flown.a, args))
     together = (level <= where.allowed) & (rate < 0)
     crossed = ((switched | together) & ~pieces.slid(where))[pieces.stated]
-    # none but at a border that was sought: a motion that begins on one has not crossed it
+    # only where the search has found a crossing: a motion that begins on a border has not crossed it
     crossed = crossed & jnp.any(switched)
 
     def behind() -> tuple[Base, Array]:
@@ -62,8 +62,11 @@ def state_behind(
     still: tuple[Array, Array],
     args: Any,
 ) -> tuple[Array, Array, Array, Array]:
-    """q, v (d,) behind the resets of the surfaces that are ``crossed`` (k,), one after the other; which of the closed contacts (m,) still are, whose gaps and
-    gap velocities are zero up to ``still`` (m,) each; and status."""
+    """Applies the resets of the surfaces that are ``crossed`` (k,), one after the other.
+
+    Returns q, v (d,) after them; the ``closed`` contacts (m,) whose gaps and gap velocities are still zero, up to the two tolerances ``still``
+    (m,); and status bits.
+    """
     for k in range(len(crossed)):
         found = problem.state_behind(k, t, q, v, args)
         q, v = (jnp.where(crossed[k], x, y) for x, y in zip(found, (q, v), strict=True))

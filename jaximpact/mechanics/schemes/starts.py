@@ -1,4 +1,4 @@
-"""Contacts that are closed where a motion starts: which are pressed, and what derivatives by the start suffer from."""
+"""Contacts that are closed where a motion starts: which of them are loaded, and the derivatives with respect to initial data there."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from .trials import gap_rates
 
 
 def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Array, Array]:
-    """Contacts (m,) that are closed at the start and pressed there; and status of derivatives by the start.
+    """Finds the contacts (m,) that are closed at the start and pressed together by the forces; and the status of derivatives by initial data.
 
-    A contact that is touched, and neither pressed nor left, stays in force-free contact, while beside it there is free flight. One that is
-    pressed brings the motion back onto its surface, after bounces that die out at once; elastic ones never do.
+    A contact that touches without force and without separating stays in contact, whereas a motion from a neighbouring start is in free
+    flight: there is no derivative. A contact that is pressed pulls a neighbouring motion back onto its surface, after bounces that die out
+    at once, unless it is elastic.
     """
     q, v, t, args = lax.stop_gradient((motion.q0, motion.v0, motion.t0, motion.args))
     view = View.at(problem, t, q, v, args)
@@ -40,10 +41,11 @@ def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple
 
 
 def put_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> Motion:
-    """The motion, with the derivative of one whose start is put back onto the surfaces of the ``pressed`` contacts (m,).
+    """Returns the motion with the derivative of one whose start is projected onto the surfaces of the ``pressed`` contacts (m,).
 
-    A start beside a surface, at a gap df, falls back to it in a time of the order of df^(1/2), with bounces or without. On the way dq forces of the velocity do
-    what they do on any way, da/dv dq, and the impulses, which stop the fall with a mean delay of df/A each, follow the surface as it turns: all of it of order df.
+    A start at a small gap df falls back to the surface in a time of the order of df^(1/2), with bounces or without. In this fall by dq,
+    velocity-dependent forces change the velocity by da/dv dq, and the impulses that stop it, which come with a mean delay of df/A each
+    (A the acceleration of the gap), have the direction of the surface as it turns: all of it is of order df.
     """
     if pressed.size == 0:
         return motion
@@ -53,7 +55,7 @@ def put_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> Motion:
 
 
 def _back_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> tuple[Array, Array]:
-    """Position and velocity (d,) of `put_on_surfaces`."""
+    """Returns the position and velocity (d,) at the start whose derivatives `put_on_surfaces` takes."""
     q, v, t, args = motion.q0, motion.v0, motion.t0, motion.args
     fixed_t, fixed_q, fixed_v, fixed_args = lax.stop_gradient((t, q, v, args))
     unchanged = lambda x: x - lax.stop_gradient(x)  # zero, with the derivative of x
@@ -62,7 +64,7 @@ def _back_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> tuple
         metric = Metric.at(problem, q, fixed_args, t)
         return metric, linearise(problem, metric, t, q, fixed_args)
 
-    # what multiplies zero needs no derivative
+    # these factors multiply terms whose value is zero, so that their own derivatives do not count
     metric, contacts = at(fixed_t, fixed_q)
     balance = contacts.balance()
     impulse = balance(unchanged(problem.gaps(t, q, args)), pressed)

@@ -11,18 +11,18 @@ FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REB
 
 
 class Tracked(NamedTuple):
-    """A scheme's state with the history of its contacts; attributes n, q and v are the scheme's.
+    """A scheme's ``state`` with the history of its contacts, carried by `Corrected`; other attributes (n, q, v) are those of ``state``.
 
     Attributes:
-        last: what each contact (m,) did in the last step.
+        last: mode of each contact (m,) in the last step: FREE, IMPACT, REBOUND or LASTING.
         met: whether each contact ever had an impact (m,).
-        latest: number () of the latest impact's step.
-        early, late: times () by which the scheme's impacts may be early or late against the motion's.
+        latest: number () of the step of the latest impact, negative before any.
+        early, late: times () by which the scheme's impacts may be earlier or later than those of the exact motion.
         gap: gaps (m,) at the start of the last step.
-        change: their change (m,) in the step before that.
-        aside: errors of gaps (m,) behind the latest impact, as `led_aside` says.
-        friction: what the contacts did in the last step; None without friction.
-        edge: how far the contacts were from slip, or from rest; None where static friction is that of slip.
+        change: change of the gaps (m,) in the step before that.
+        aside: bounds (m,) of the errors of gaps that the latest impact caused by being up to a step late, see `corrected.led_aside`.
+        friction: modes and impulses of the contacts in the last step; None without friction.
+        edge: margins of the contacts from slip, or from rest; None where static friction equals that of slip.
     """
 
     state: Any
@@ -41,14 +41,17 @@ class Tracked(NamedTuple):
         return getattr(self.state, name)
 
     def relisted(self, moved: Callable) -> Tracked:
-        """See `State.relisted`."""
+        """Returns the state for a rebuilt neighbour list, as `State.relisted`."""
         of_contacts = {name: moved(getattr(self, name)) for name in ("last", "met", "gap", "change", "aside")}
         return self._replace(state=self.state.relisted(moved), **of_contacts)
 
 
 class Contact(NamedTuple):
-    """Masks (m,) of contacts that have an impulse in a step: of any kind, of an impact, of the end of one; that react, that last, and that still do
-    behind the impacts."""
+    """Masks (m,) of what contacts do in one step, as `Corrected` finds it from the values of the scheme.
+
+    ``active``: they have an impulse; ``impact``: it begins an impact; ``rebound``: it ends an impact of the previous step; ``reacting``: it is
+    the reaction of a slow contact; ``lasting``: the contact is closed and pressed; ``stays``: it is still closed after the impacts of the step.
+    """
 
     active: Array
     impact: Array
