@@ -1,7 +1,7 @@
 """Slip at the contacts of a problem with Coulomb friction, linearised.
 
-The slip velocity of contact a is affine in v, s_a = T_a(t, q) v + T_a0(t, q), and its friction pushes along T_a': by virtual power one
-function of the user gives both. A frictional contact then has 1 + k rows, its gap's gradient and k tangents.
+The slip velocity of contact a is affine in v, s_a = T_a(t, q) v + T_a0(t, q), and its friction force acts along T_a': by virtual power one
+function of the user gives both. A frictional contact then has 1 + k rows: the gradient of its gap and k tangents, k = 1 in the plane and 2 in space.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .problem import Problem
 
 
 class FrictionInfo(NamedTuple):
-    """Friction at the contacts in one step.
+    """Friction at the contacts in one step, as reported by a contact law.
 
     Tangential ``impulse`` (m, k); the ``mode`` (m,) of each contact, `contact.cones.OPEN`, `STICK` or `SLIP`; and the ``direction`` of slip (m, k),
-    a unit vector, zero where a contact does not slip. Of a step with static friction of its own, else None: ``breaks`` (m,) are the contacts that broke away from rest, before
-    the loads of others changed by that; and the ``heading`` of slip, its `Slip.heading`.
+    a unit vector, zero where a contact does not slip. In a step with a coefficient of static friction of its own, else None: ``breaks`` (m,) masks the
+    contacts that broke away from rest under their own load, before that changed the loads of others; ``heading`` is the direction of slip as in `Slip.heading`.
     """
 
     impulse: Array
@@ -32,7 +32,7 @@ class FrictionInfo(NamedTuple):
 
     @classmethod
     def none(cls, m: int, k: int, dtype: Any) -> FrictionInfo:
-        """Of open contacts."""
+        """Info of m open contacts with k tangents each."""
         zero = jnp.zeros((m, k), dtype)
         return cls(zero, jnp.zeros(m, jnp.int32), zero)
 
@@ -41,8 +41,8 @@ class Slip(NamedTuple):
     """Tangential rows of all contacts at one configuration.
 
     ``jacobian`` T (m, k, d), ``response`` M^-1 T' (d, m, k), ``drift`` T_0 (m, k), ``friction`` mu (m,), and the slip ``velocity`` (m, k) without
-    contact impulses that a contact law starts from. Where static friction is another one: its coefficients ``static`` (m,), and what the contacts did in
-    the step ``before``.
+    contact impulses, from which a contact law starts. With static friction also its coefficients ``static`` (m,), and the info of the step
+    ``before``; else None.
     """
 
     jacobian: Array
@@ -55,7 +55,7 @@ class Slip(NamedTuple):
 
     @classmethod
     def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: Any) -> Slip:
-        """At (t, q), with the responses of a metric."""
+        """Linearises the slip at (t, q), with the responses of a `Metric`."""
         if problem.is_local:
             bodies: Any = problem.constraints
             m = problem.count(t, q, args)
@@ -71,7 +71,7 @@ class Slip(NamedTuple):
         return cls(jacobian, responses(metric, jacobian), drift, friction, drift, static)
 
     def of(self, v: Array) -> Array:
-        """Slip velocities (m, k) at v."""
+        """Returns the slip velocities (m, k) at v (d,)."""
         return self.jacobian @ v + self.drift
 
     def terms(self, v: Array) -> Array:
@@ -87,24 +87,24 @@ class Slip(NamedTuple):
         return jnp.einsum("mkd,md->mk", self.jacobian, heading)
 
     def jump(self, impulse: Array) -> Array:
-        """Velocity jump M^-1 T' r of tangential impulses r (m, k), (d,)."""
+        """Returns the velocity jump M^-1 T' r (d,) of tangential impulses r (m, k)."""
         return jnp.tensordot(self.response, impulse, 2)
 
     def under(self, metric: Any) -> Slip:
-        """With the responses of another metric."""
+        """Returns a copy with the responses of another metric."""
         return self._replace(response=responses(metric, self.jacobian))
 
     def still(self) -> FrictionInfo:
-        """No friction at all."""
+        """Returns the friction info of open contacts, without impulses."""
         return still(self)
 
     def rows(self, jacobian: Array) -> Array:
-        """Rows (m (1 + k), d) of all contacts, each with its gap's gradient (m, d) first."""
+        """Stacks the rows (m (1 + k), d) of all contacts: of each the gradient of its gap, from ``jacobian`` (m, d), and then its tangents."""
         m, k, d = self.jacobian.shape
         return jnp.concatenate([jacobian[:, None], self.jacobian], axis=1).reshape(m * (1 + k), d)
 
     def responses(self, response: Array) -> Array:
-        """Velocities (d, m (1 + k)) that unit impulses along `rows` give, from those of normal ones (d, m)."""
+        """Stacks the velocity jumps (d, m (1 + k)) of unit impulses along `rows`, given the ``response`` (d, m) to normal ones."""
         d, m, k = self.response.shape
         return jnp.concatenate([response[:, :, None], self.response], axis=2).reshape(d, m * (1 + k))
 
@@ -119,13 +119,13 @@ def still(slip: Any) -> FrictionInfo:
 
 
 def responses(metric: Any, jacobian: Array) -> Array:
-    """M^-1 T' (d, m, k)."""
+    """Returns M^-1 T' (d, m, k) for the tangents T ``jacobian`` (m, k, d)."""
     m, k, d = jacobian.shape
     return metric.solve(jacobian.reshape(m * k, d).T).reshape(d, m, k)
 
 
 def impulses_of(found: Any) -> Array:
-    """Impulses (m,) of a step, or those along all rows (m, 1 + k) where contacts rub."""
+    """Returns the normal impulses (m,) of a step, or with friction those along all rows (m, 1 + k)."""
     if found.friction is None:
         return found.impulse
     return jnp.concatenate([found.impulse[:, None], found.friction.impulse], axis=1)

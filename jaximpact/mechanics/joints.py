@@ -3,9 +3,9 @@
     M a = g + J' l,     J a + d/dt (J v + c_t)|_v = 0,     J = dc/dq,
     P = M^-1 - M^-1 J' (J M^-1 J')^+ J M^-1
 
-P takes the place of M^-1 in whatever answers a force or an impulse: contacts, their Delassus matrix, the impact law and the saltation
-then keep the joints of themselves. Rows that depend on earlier ones are left out, which changes no motion; the impulses that are told are the
-least of those that make it.
+P replaces M^-1 wherever a velocity follows from a force or an impulse, so that contacts, their Delassus matrix, the impact law and
+the saltation keep the joints without further terms. Rows of J that depend on earlier ones are left out, which changes no motion; of the joint
+impulses that give the same motion, those of least norm are reported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GAUSS = 0.5 - 12**-0.5, 0.5 + 12**-0.5  # points of the rule of two points on [0
 
 @dataclass(frozen=True)
 class MayDepend:
-    """The function of a problem's joints, of which some rows depend on others, or may: of these the least impulses are told, which costs an inverse."""
+    """Wraps the function of a problem's joints if some rows depend on others, or may: impulses of least norm are then reported, which costs an inverse."""
 
     joints: Callable
 
@@ -40,7 +40,7 @@ class MayDepend:
 
     @classmethod
     def of(cls, problem: Problem) -> Problem:
-        """The problem with its joints as such."""
+        """Returns the problem with its joints marked as possibly dependent."""
         if problem.joints is None or isinstance(problem.joints, cls):
             return problem
         return problem.replace(joints=cls(problem.joints))
@@ -50,7 +50,8 @@ class Joints(NamedTuple):
     """Joints linearised at one configuration.
 
     ``value`` c (j,), ``jacobian`` J (j, d), ``rate`` c_t (j,), ``response`` M^-1 J' (d, j), ``gram`` J M^-1 J' (j, j), its ``inverse``, in which
-    dependent rows are left out, and its ``pivots`` (j,), 0 for these; ``loose``, (), where rows may depend on others.
+    dependent rows are zero, and the ``pivots`` (j,) of its factorisation, zero for these rows; ``loose``, an empty tuple where rows may depend
+    on others (`MayDepend`), else None.
     """
 
     value: Array
@@ -64,21 +65,21 @@ class Joints(NamedTuple):
 
     @classmethod
     def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: Any) -> Joints:
-        """The joints of a problem at (t, q), in a `Metric` that may be without them."""
+        """Linearises the joints of a problem at (t, q) in a `Metric`, whose own joints are ignored."""
         return _at(problem, metric, jnp.asarray(t, q.dtype), q, args)
 
     @classmethod
     def over_chord(cls, problem: Problem, metric: Any, t: Array, q: Array, h: Array, u: Array, args: Any) -> Joints:
-        """Their mean over the chord from (t, q) with velocity u (d,) for a time h, by Gauss's rule of two points.
+        """Averages the joints over the chord from (t, q) with velocity u (d,) for a time h, by Gauss's two-point rule.
 
-        h (J u + c_t) is then the change of c along the chord, but for O(h^5): a discrete gradient, by which joints that keep the chord's end do
-        no work. Gonzalez, J. Nonlinear Sci. 6 (1996); McLachlan, Quispel, Robidoux, Phil. Trans. R. Soc. A 357 (1999).
+        h (J u + c_t) is then the change of c along the chord up to O(h^5): a discrete gradient, with which joints that hold at the chord's
+        end do no work. Gonzalez, J. Nonlinear Sci. 6 (1996); McLachlan, Quispel, Robidoux, Phil. Trans. R. Soc. A 357 (1999).
         """
         return _over_chord(problem, metric, t, q, h, u, args)
 
     @classmethod
     def of(cls, problem: Problem, values: Callable, metric: Any, t: Array, q: Array, args: Any) -> Joints:
-        """Those whose equations are ``values(t, q)`` (j,)."""
+        """Linearises the joints whose equations are ``values(t, q)`` (j,) at (t, q) in a ``metric``."""
         value, matrix = value_and_jacobian(lambda x: values(t, x), q, problem.joint_count(t, q, args))
         rate = jax.jvp(lambda s: values(s, q), (t,), (jnp.ones_like(t),))[1]
         response = metric.solve_without_joints(matrix.T)
@@ -88,39 +89,45 @@ class Joints(NamedTuple):
         return cls(value, matrix, rate, response, gram, *invert_semidefinite(lax.stop_gradient(gram), cut), loose)
 
     def forces(self, rates: Array) -> Array:
-        """(J M^-1 J')^+ x for x (j,) or (j, k): what changes joint velocities by x; 0 for dependent rows."""
+        """Returns (J M^-1 J')^+ x for x (j,) or (j, k): the impulses (forces) that change joint velocities (accelerations) by x.
+
+        They are zero for dependent rows.
+        """
         return solve_by_inverse(self.gram, self.inverse, rates)
 
     def least(self, impulse: Array) -> Array:
-        """The least impulses (j,) that make the motion of ``impulse`` (j,)."""
+        """Returns the impulses (j,) of least norm that have the same effect J' l on the motion as ``impulse`` (j,)."""
         return impulse if self.loose is None else _least(self.jacobian, impulse)
 
     def project(self, x: Array) -> Array:
-        """Part of velocities x, (d,) or (d, k), that the joints allow."""
+        """Returns the part of velocities x, (d,) or (d, k), that the joints allow: J x = 0."""
         return x - self.restore(self.jacobian @ x)
 
     def restore(self, rates: Array) -> Array:
-        """The least velocity (d,) in the metric that changes joint velocities by ``rates`` (j,)."""
+        """Returns the velocity change (d,), the least in the kinetic metric, that changes joint velocities by ``rates`` (j,)."""
         return self.response @ self.forces(rates)
 
     def reaction(self, momentum: Array) -> Array:
-        """Impulses (j,) of the joints that answer an impulse (d,) on the system."""
+        """Returns the impulses (j,) with which the joints react to an impulse ``momentum`` (d,) on the system."""
         return -self.least(self.forces(self.response.T @ momentum))
 
     def velocity(self, v: Array) -> Array:
-        """Joint velocities J v + c_t, (j,)."""
+        """Returns the joint velocities J v + c_t, (j,)."""
         return self.jacobian @ v + self.rate
 
     def terms(self, x: Array) -> Array:
-        """|J| |x|, (j,): magnitude of the terms of c or of its rate, for its round-off."""
+        """Returns |J| |x| (j,), the magnitude of the terms of c or of its rate, for their round-off."""
         return jnp.abs(self.jacobian) @ jnp.abs(x)
 
     def independent(self) -> Array:
-        """Mask (j,) of the rows that do not depend on earlier ones."""
+        """Returns the mask (j,) of the rows that do not depend on earlier ones."""
         return self.pivots > 0
 
     def margins(self) -> Array:
-        """Lengths (j,) in the metric M^-1 of what rows have beside the earlier ones: 0 in a singular position, and for dependent rows."""
+        """Returns the distances (j,) of the rows of J from the span of the earlier rows, in the metric M^-1.
+
+        They are zero for dependent rows, and one of them becomes zero in a singular position.
+        """
         return jnp.sqrt(self.pivots)
 
 
@@ -138,7 +145,7 @@ def _least(jacobian: Array, impulse: Array) -> Array:
 
 
 def _cut(dtype: Any) -> float:
-    """Part of a diagonal entry up to which a pivot counts as zero."""
+    """Returns the fraction of a diagonal entry up to which a pivot counts as zero."""
     return max(DEPENDENT, 64 * float(jnp.finfo(dtype).eps))
 
 
@@ -152,7 +159,7 @@ def _over_chord(problem: Problem, metric: Any, t: Array, q: Array, h: Array, u: 
 
 
 def joint_turning(problem: Problem, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
-    """Rate (j,) of the joint velocities J v + c_t of the motion with constant velocity v."""
+    """Returns the rate (j,) of the joint velocities J v + c_t along the motion with constant velocity v (d,)."""
     return _turning(problem, jnp.asarray(t, q.dtype), q, v, args)
 
 

@@ -1,8 +1,8 @@
 """The kinetic metric and one linearisation of the constraints.
 
 `Metric` applies M and M^-1 at one configuration. `Contacts` is what every contact law, solver and scheme sees of the
-constraints: gaps, gap velocities G v + f_t, and the velocity jumps M^-1 G' L made by impulses L. Both directions are
-operators: a sparse or matrix-free version has only to offer the same methods.
+constraints: gaps, gap velocities G v + f_t, and the velocity jumps M^-1 G' L made by impulses L. G and M^-1 G' are used
+as operators: a sparse or matrix-free version has only to offer the same methods.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from .joints import Joints, joint_turning
 from .problem import Problem, mass_times
 from .some_contacts import SomeGaps
 
-CANCELLING = 1e-6  # by how much the cosine between two sides of a joint may differ from -1
-STEPS = 1024  # over which the speeds of a motion become lengths of its own
-ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal (it is O(h) off where they turn)
+CANCELLING = 1e-6  # by how much the cosine between the two sides of a bilateral constraint may differ from -1
+STEPS = 1024  # steps h over which speeds are converted to length scales (`span`)
+ORTHOGONAL = (
+    0.02  # largest cosine between gradients that counts as orthogonal (where gradients turn it has an error O(h))
+)
 
 
 class Restoring(NamedTuple):
-    """What restores joint velocities under an iteration matrix W: independent ``rows`` of J (j, d), W^-1 J' (d, j), J W^-1 J' (j, j), its inverse."""
+    """Factors for correcting joint velocities under an iteration matrix W: ``rows``, J (j, d) with dependent rows set to zero; ``response``
+    W^-1 J' (d, j); ``gram`` J W^-1 J' (j, j) and its ``inverse``."""
 
     rows: Array
     response: Array
@@ -40,7 +43,7 @@ class Restoring(NamedTuple):
     inverse: Array
 
     def of(self, rates: Array) -> Array:
-        """The velocity (d,) or (d, k) that changes joint velocities by ``rates`` (j,) or (j, k)."""
+        """Returns the velocity change (d,) or (d, k) that changes joint velocities by ``rates`` (j,) or (j, k)."""
         return self.response @ solve_by_inverse(self.gram, self.inverse, rates)
 
 
@@ -48,8 +51,8 @@ class Metric(NamedTuple):
     """Kinetic metric <x, y> = x' M y at one configuration.
 
     ``matrix`` is None (identity), a scalar, a (d,) diagonal, a (d, d) matrix, or the blocks (N, D, D) of one that is block-diagonal;
-    ``factor`` the factor of a matrix, or of each block, see `linalg.factorise` (or an inverse, for the iteration matrix of an implicit scheme: see ``from_iteration_matrix``).
-    With ``joints`` the response to forces and impulses keeps them; ``restoring``, of an iteration matrix, is what restores their velocities.
+    ``factor`` the factor of a matrix, or of each block, see `linalg.factorise`. For the iteration matrix of an implicit scheme ``inverse`` takes
+    its place (`from_iteration_matrix`), with ``restoring`` if there are joints. With ``joints``, `solve` gives the response of the jointed system.
     """
 
     matrix: Array | None
@@ -59,11 +62,11 @@ class Metric(NamedTuple):
     restoring: Restoring | None = None
 
     def times(self, x: Array) -> Array:
-        """M x."""
+        """Returns M x for x of shape (d,)."""
         return mass_times(self.matrix, x)
 
     def solve(self, x: Array) -> Array:
-        """M^-1 x for x of shape (d,) or (d, k), or P x where there are joints (`mechanics.joints`)."""
+        """Returns M^-1 x for x of shape (d,) or (d, k); with joints, P x with the P of `mechanics.joints`, which keeps them."""
         if self.inverse is not None:
             if self.restoring is None or self.matrix is None:
                 return self.inverse @ x
@@ -73,7 +76,7 @@ class Metric(NamedTuple):
         return free if self.joints is None else self.joints.project(free)
 
     def solve_without_joints(self, x: Array) -> Array:
-        """M^-1 x for x of shape (d,) or (d, k)."""
+        """Returns M^-1 x for x of shape (d,) or (d, k), whether there are joints or not."""
         if self.matrix is None:
             return x
         if self.factor is not None and self.matrix.ndim == 3:
@@ -85,7 +88,7 @@ class Metric(NamedTuple):
         return x / (scale if x.ndim == 1 else scale[:, None])
 
     def positive(self) -> Array:
-        """Whether M is positive definite here."""
+        """Tests whether M is positive definite, ()."""
         if self.matrix is None:
             return jnp.array(True)
         if self.factor is not None:
@@ -93,7 +96,7 @@ class Metric(NamedTuple):
         return jnp.all(self.matrix > 0) & jnp.all(jnp.isfinite(self.matrix))
 
     def symmetric(self) -> Array:
-        """Whether M is symmetric here, up to round-off."""
+        """Tests whether M is symmetric up to round-off, ()."""
         if self.matrix is None or self.factor is None:
             return jnp.array(True)
         # of a positive definite matrix no entry is larger than the diagonal's largest
@@ -101,25 +104,25 @@ class Metric(NamedTuple):
         return ~jnp.any(jnp.abs(self.matrix - jnp.swapaxes(self.matrix, -1, -2)) > small)
 
     def restore(self, rates: Array) -> Array:
-        """The velocity (d,) that changes joint velocities by ``rates`` (j,)."""
+        """Returns the velocity change (d,) that changes joint velocities by ``rates`` (j,)."""
         assert self.joints is not None
         return self.joints.restore(rates) if self.restoring is None else self.restoring.of(rates)
 
     @classmethod
     def at(cls, problem: Problem, q: Array, args: Any, t: ArrayLike | None = None) -> Metric:
-        """The metric of a problem's mass matrix at q; with a time t, which joints may depend on, the one whose `solve` keeps them."""
+        """Makes the metric of a problem's mass matrix at q; given a time t, with the problem's joints at (t, q), which `solve` then keeps."""
         metric = cls._of_mass(problem, q, args)
         if problem.joints is None or t is None:
             return metric
         return metric._replace(joints=Joints.at(problem, metric, t, q, args))
 
     def to_joints(self, problem: Problem, t: Array, q: Array, h: Array, u: Array, args: Any) -> Array:
-        """The velocity (d,) beside u with which a chord from (t, q) ends on the joints, after a time h."""
-        # without that, energy drifts as without the mean: a double pendulum's by 1.5e-6 a second at h = 1e-3, rather than by 3e-10
+        """Corrects the velocity u (d,) so that q + h u satisfies the joints at t + h, by one Newton step."""
+        # otherwise energy drifts as without the mean over the chord: a double pendulum's by 1.5e-6 a second at h = 1e-3, rather than by 3e-10
         return u - self.restore(problem.joint_values(t + h, q + h * u, args)) / h
 
     def over_chord(self, problem: Problem, t: Array, q: Array, h: Array, u: Array, args: Any) -> Metric:
-        """Copy with joints in their mean over the chord from (t, q) with velocity u (d,) for a time h."""
+        """Returns a copy with the joints averaged over the chord from (t, q) with velocity u (d,) for a time h."""
         return self._replace(joints=Joints.over_chord(problem, self._replace(joints=None), t, q, h, u, args))
 
     @classmethod
@@ -134,7 +137,10 @@ class Metric(NamedTuple):
 
     @classmethod
     def from_iteration_matrix(cls, matrix: Array, joints: Joints | None = None) -> Metric:
-        """The operator of a general, possibly unsymmetric, iteration matrix W = M - h theta dg/dv - ..., which keeps the joints."""
+        """Makes the metric whose `solve` applies the inverse of an iteration matrix W = M - h theta dg/dv - ..., keeping the joints if any.
+
+        W (d, d) need not be symmetric.
+        """
         if joints is None:
             return cls(matrix, inverse=linalg.inverse(matrix))
         inverse, restoring = _restoring(matrix, joints)
@@ -143,27 +149,27 @@ class Metric(NamedTuple):
 
 @outlined
 def _restoring(matrix: Array, joints: Joints) -> tuple[Array, Restoring]:
-    """Inverse of an iteration matrix W (d, d), and what restores joint velocities under it."""
+    """Returns the inverse of an iteration matrix W (d, d), and the factors for correcting joint velocities under it."""
     kept, inverse = joints.independent(), linalg.inverse_in_order(lax.stop_gradient(matrix))
     rows = jnp.where(kept[:, None], joints.jacobian, 0)
     response = solve_by_inverse(matrix, inverse, rows.T)
-    # a dependent row has a multiplier of its own, which is zero
+    # a dependent row is decoupled, with a multiplier of zero
     gram = rows @ response + jnp.diag(jnp.where(kept, 0, 1).astype(matrix.dtype))
     return inverse, Restoring(rows, response, gram, linalg.inverse_in_order(lax.stop_gradient(gram)))
 
 
 def _diagonals(matrix: Array) -> Array:
-    """Diagonal of a matrix, or of each of several."""
+    """Returns the diagonal of a matrix, or of each of a stack of matrices."""
     return jnp.diagonal(matrix, axis1=-2, axis2=-1)
 
 
 class Contacts(NamedTuple):
-    """Constraints linearised at one configuration, dense.
+    """Constraints linearised at one configuration, as dense arrays.
 
-    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), None where no time passes;
-    ``slip``, the tangential rows, where a step looks at friction; ``gram``, the Delassus matrix (m, m), where it is kept.
-    Schemes and solvers ask the methods. Contacts between bodies (`bodies.contacts.PairContacts`) have all but `delassus`, `angles` and
-    `oblique`, which give (m, m) numbers.
+    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), None where gaps do not depend on time;
+    ``slip``, the tangential rows, in steps with friction, else None; ``gram``, the Delassus matrix (m, m) if it has been computed, else None.
+    Schemes and solvers use the methods. Contacts between listed bodies (`bodies.contacts.PairContacts`) have all of them but `delassus`,
+    `angles` and `oblique`, which give (m, m) matrices.
     """
 
     gap: Array
@@ -190,23 +196,23 @@ class Contacts(NamedTuple):
         return 0.0
 
     def velocity(self, v: Array) -> Array:
-        """G v, (m,): change of the gap velocities under a velocity jump v."""
+        """Returns G v (m,), the change of the gap velocities for a velocity change v (d,)."""
         return self.jacobian @ v
 
     def gap_velocity(self, v: Array) -> Array:
-        """Gap velocities G v + f_t, (m,)."""
+        """Returns the gap velocities G v + f_t, (m,)."""
         return self.velocity(v) if self.drift is None else self.velocity(v) + self.drift
 
     def jump(self, impulse: Array) -> Array:
-        """Velocity jump M^-1 G' L, (d,)."""
+        """Returns the velocity jump M^-1 G' L (d,) of impulses L (m,)."""
         return self.response @ impulse
 
     def velocity_terms(self, v: Array) -> Array:
-        """|G| |v|, (m,): magnitude of the terms of `velocity`, for its round-off."""
+        """Returns |G| |v| (m,), the magnitude of the terms of `velocity`, for its round-off."""
         return jnp.abs(self.jacobian) @ jnp.abs(v)
 
     def jump_terms(self, impulse: Array) -> Array:
-        """|M^-1 G'| |L|, (d,): magnitude of the terms of `jump`, for its round-off."""
+        """Returns |M^-1 G'| |L| (d,), the magnitude of the terms of `jump`, for its round-off."""
         return jnp.abs(self.response) @ jnp.abs(impulse)
 
     def diagonal(self) -> Array:
@@ -218,7 +224,7 @@ class Contacts(NamedTuple):
         return self.jacobian @ self.response if self.gram is None else self.gram
 
     def with_delassus(self) -> Contacts:
-        """Copy that keeps its Delassus matrix, for solvers that ask for it again and again."""
+        """Returns a copy that stores its Delassus matrix, for solvers that need it many times."""
         return self._replace(gram=self.delassus())
 
     def angles(self) -> Array:
@@ -245,10 +251,10 @@ class Contacts(NamedTuple):
         return distance[:, None] + distance[None, :]
 
     def joined(self, q: Array) -> tuple[Array, Array]:
-        """Masks (m, m) of pairs of contacts that are, and that may be, the two sides of a joint at q (d,).
+        """Returns masks (m, m) of pairs of contacts that are, and that may be, the two sides f >= 0 and -f >= 0 of a bilateral constraint at q (d,).
 
-        Their gradients cancel in the metric M^-1, and so do their gaps. They may be a joint after a drift: written in two ways, its gaps cancel up
-        to the drift's square.
+        Their gradients cancel in the metric M^-1, and so do their gaps. In the second mask gaps need cancel only up to a tenth of their size: if
+        the two sides are written differently, their gaps cancel up to the square of a drift.
         """
         norm, room = self.norms(), jnp.abs(self.rooms())
         cancel = self.angles() < CANCELLING - 1
@@ -257,11 +263,14 @@ class Contacts(NamedTuple):
         return cancel & (room <= rounding), cancel & (room <= rounding + 0.1 * drift)
 
     def coupled(self, acting: Array) -> Array:
-        """Whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ()."""
+        """Tests whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ()."""
         return jnp.any(self.oblique() & acting[:, None] & acting[None, :])
 
     def balance(self) -> Callable[[Array, Array], Array]:
-        """Function (offset (m,), closed (m,)) -> forces or impulses L (m,) with A L + offset = 0 at closed contacts and L = 0 elsewhere."""
+        """Returns a function (offset (m,), closed (m,)) -> forces or impulses L (m,) with A L + offset = 0 at closed contacts, L = 0 elsewhere.
+
+        A is the Delassus matrix.
+        """
         if self.gram is not None or len(self.jacobian) <= linalg.MANY:
             matrix = self.delassus()
             return lambda offset, closed: linalg.solve_masked(matrix, -offset, closed)
@@ -270,41 +279,44 @@ class Contacts(NamedTuple):
     def walked(
         self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
     ) -> tuple[Array, Array, Array | None]:
-        """Impulses and iterations by ``products(self, offset, tolerance, guess)``, or by equivalent native code; and the velocity jump if known."""
+        """Solves a contact problem by ``products(self, offset, tolerance, guess)``; contacts of listed bodies may use native code instead.
+
+        Returns the impulses, the number of iterations (at most ``limit``), and the velocity jump, None where it was not computed.
+        """
         return *products(self, offset, tolerance, guess), None
 
     def at(self, gap: Array) -> Contacts:
-        """Copy with other gaps (m,)."""
+        """Returns a copy with other gaps (m,)."""
         return self._replace(gap=gap)
 
     def take(self, rows: Array | None) -> Contacts:
-        """The contacts ``rows`` (k,), or all."""
+        """Returns the contacts with the numbers ``rows`` (k,), or all of them for None."""
         if rows is None:
             return self
         drift = None if self.drift is None else self.drift[rows]
         return Contacts(self.gap[rows], self.jacobian[rows], self.response[:, rows], drift)
 
     def under(self, metric: Metric) -> Contacts:
-        """Copy whose responses use another metric."""
+        """Returns a copy whose responses are those of another metric."""
         slip = None if self.slip is None else self.slip.under(metric)
         return self._replace(response=metric.solve(self.jacobian.T), slip=slip, gram=None)
 
     def sliding(self, v: Array) -> Contacts:
-        """Copy whose contact law starts from the slip velocities at v (d,); unchanged without friction."""
+        """Returns a copy whose contact law starts from the slip velocities at v (d,); unchanged without friction."""
         return self if self.slip is None else self._replace(slip=self.slip._replace(velocity=self.slip.of(v)))
 
     def rubbing(self, slip: Slip) -> Contacts:
-        """Copy with tangential rows."""
+        """Returns a copy with the tangential rows ``slip``."""
         return self._replace(slip=slip)
 
     def masked(self, active: Array) -> Contacts:
-        """Copy with the gradients of inactive constraints set to zero."""
+        """Returns a copy in which the gradients of contacts that are not ``active`` (m,) are zero."""
         rows, columns = jnp.where(active[:, None], self.jacobian, 0), jnp.where(active[None, :], self.response, 0)
         return self._replace(jacobian=rows, response=columns, gram=None)
 
 
 def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
-    """Gaps f (m,) and Jacobian df/dq (m, d) at (t, q), or only its ``rows`` (k,)."""
+    """Returns the gaps f (m,) and their Jacobian df/dq (m, d) at (t, q), or only those of the contacts ``rows`` (k,)."""
     gaps = lambda x: problem.gaps(t, x, args)
     if isinstance(problem.constraints, SomeGaps):
         with suppress(Unstructured):
@@ -326,18 +338,18 @@ def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: An
 
 
 def drift(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
-    """f_t, the time derivative of the gaps at fixed q, (m,)."""
+    """Returns f_t (m,), the time derivative of the gaps at fixed q."""
     t = jnp.asarray(t, q.dtype)
     return jax.jvp(lambda s: problem.gaps(s, q, args), (t,), (jnp.ones_like(t),))[1]
 
 
 def noise(contacts: Contacts, x: Array, gap_velocity: Array) -> Array:
-    """Round-off (m,) of gap velocities (or accelerations), made of a velocity (or acceleration) x."""
+    """Returns the round-off (m,) of gap velocities, or accelerations, computed from a velocity, or acceleration, x (d,)."""
     return 1e3 * jnp.finfo(x.dtype).eps * (contacts.velocity_terms(x) + jnp.abs(gap_velocity))
 
 
 def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
-    """Gap velocities and gap accelerations (m,) of the motion with constant velocity v."""
+    """Returns gap velocities and gap accelerations (m,) of the motion with constant velocity v (d,)."""
     zero, one = jnp.zeros_like(t), jnp.ones_like(t)
 
     def velocity(s: Array) -> Array:
@@ -347,12 +359,12 @@ def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: Any) -
 
 
 def is_flat(problem: Problem, t: ArrayLike, q: Array, args: Any) -> bool:
-    """Whether all constraints are affine in q, judged by their gradients' jaxpr not using it."""
+    """Tests whether all constraints are affine in q: whether the jaxpr of their gradients does not use q."""
     return not problem.is_local and not _depends(lambda x: jacobian(problem, t, x, args)[1], q)
 
 
 def is_steady(problem: Problem, t: Array, q: Array, args: Any) -> bool:
-    """Whether gap velocities depend on the velocity alone, judged by gradients and drifts not using t and q."""
+    """Tests whether gap velocities depend on the velocity only: whether the jaxpr of gradients and drifts uses neither t nor q."""
 
     def rates(t: Array, q: Array) -> tuple[Array, Array]:
         return jacobian(problem, t, q, args)[1], drift(problem, t, q, args)
@@ -361,7 +373,7 @@ def is_steady(problem: Problem, t: Array, q: Array, args: Any) -> bool:
 
 
 def _depends(function: Callable, *args: Array) -> bool:
-    """Whether the results of a function depend on its arguments, by its jaxpr."""
+    """Tests whether the results of a function depend on its arguments, by its jaxpr."""
     jaxpr = jax.make_jaxpr(function)(*args).jaxpr
     moving = set(map(id, jaxpr.invars))
     for eqn in jaxpr.eqns:
@@ -379,10 +391,10 @@ class Closure(NamedTuple):
 
 
 def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Array) -> Array:
-    """Length scale of each gap (m,), in its unit: the terms it is made of, and the distance moved in a thousand steps h.
+    """Returns a length scale for each gap (m,), in its unit: the size of its terms, plus the distance moved in a thousand steps h.
 
     No absolute constant enters, so that results do not depend on the units of length, time and mass. The distance follows from the
-    velocity v (d,) and the gap ``acceleration`` (m,); divided by `span` the scales are speeds.
+    velocity v (d,) and the gap ``acceleration`` (m,). Divided by `span` the scales are speeds.
     """
     time = span(h, q.dtype)
     speed = contacts.velocity_terms(v) + time * jnp.abs(acceleration)
@@ -394,8 +406,8 @@ def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Arra
 
 
 def span(h: Any, dtype: Any) -> Any:
-    """Time scale (), a thousand steps or so, that converts speeds to lengths: long beside a step, short beside most motions."""
-    # float32 has fewer roundings to give
+    """Returns a time scale () of about a thousand steps h, which converts speeds to lengths: long against a step, short against most motions."""
+    # shorter in float32, whose round-off over the longer time would hide impacts
     return (STEPS if dtype == jnp.float64 else STEPS // 8) * h
 
 
@@ -407,12 +419,12 @@ def closure(
     h: Array | None = None,
     a: Array | None = None,
 ) -> Closure:
-    """Classifies constraints as closed, violated or left through, comparing gaps and gap velocities with their round-off.
+    """Classifies constraints as closed, violated, or closed with an outward velocity, up to the round-off of gaps and gap velocities.
 
-    With a step h and the acceleration ``a`` (d,), gaps within the round-off of `lengths` count as closed, and the velocity may come
-    from the last step of another run, as a difference of positions over h.
+    With a step h and the acceleration ``a`` (d,), gaps within the round-off of `lengths` count as closed, and the velocity may have the
+    round-off of a difference of positions over h, as from the last step of another run.
     """
-    # a thousand roundings; float32 has only a few to give before a micrometre counts as nothing
+    # a thousand roundings; in float32 only a few, or else gaps of micrometres would count as closed
     eps = max(float(jnp.finfo(q.dtype).eps), contacts.resolution)
     few, many = (1e3 if q.dtype == jnp.float64 else 4) * eps, 1e3 * eps
     if h is None:
@@ -422,22 +434,22 @@ def closure(
         length = lengths(contacts, q, v, bent, h)
         speed = many * length / span(h, q.dtype) + many * length / (32 * h)
     closed, length = contacts.gap <= few * length, many * length
-    # a tolerance of another run may have been a coarse one
+    # the start may be the end of a run whose solver had a coarse tolerance
     overlap = length if contacts.dense else 100 * length
-    # bodies in one place have no gradient, and overlap all the same
+    # bodies at the same position have no gradient, but overlap
     overlap = jnp.where(overlap >= 0, overlap, 0)
     return Closure(closed, contacts.gap < -overlap, closed & (gap_velocity < -speed))
 
 
 def acceleration(problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
-    """M^-1 g(t, q, v), (d,), or the acceleration that keeps the joints."""
+    """Returns the acceleration (d,) without contact forces: M^-1 g(t, q, v), or with joints the one that keeps them."""
     return joint_acceleration(problem, metric, t, q, v, args)[0]
 
 
 def joint_acceleration(
     problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: Any
 ) -> tuple[Array, Array | None]:
-    """Acceleration (d,) without contact forces, and the joints' forces (j,); None without joints."""
+    """Returns the acceleration (d,) without contact forces, and the joints' forces (j,), None without joints."""
     force = problem.generalised_force(t, q, v, args)
     free = metric.solve(force)
     if problem.joints is None:

@@ -1,4 +1,4 @@
-"""Impacts of `event_friction`: Newton's law and Coulomb's, and contacts that an impact opens so slowly that they stay."""
+"""Impacts of `event_friction`: Newton's and Coulomb's laws, and contacts that are kept closed as an impact opens them too slowly to resolve."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from .events import Event, noise
 from .frictional import Balance
 from .rubbing_paths import braking, slip_noise
 
-BRIEF = (
-    8  # steps of flight under the largest acceleration of a gap, within which it is asked whether a contact falls back
-)
+BRIEF = 8  # steps of flight under the largest acceleration of a gap, within which contacts are tested for falling back
 SHARP = 1e-12  # relative accuracy of percussions
 
 
 class Struck(NamedTuple):
-    """Velocity (d,) behind the impact law, impulses (m, 1 + k), contacts (m,) that ``lands`` to last, that ``opened``, and whose slip ``rests``; gap velocities up to which
-    an impact is too ``slow`` to be resolved; the largest acceleration of a gap without forces, ``pull`` (); ``error`` (); status ()."""
+    """Result of the impact law: velocity ``v`` (d,) after it and impulses (m, 1 + k); masks (m,) of contacts that have an impact and stay closed
+    (``lands``), that ``opened``, and that do not slip (``rests``); gap velocities (m,) up to which an impact is too ``slow`` to be resolved; the
+    largest acceleration of a gap without contact forces, ``pull`` (); the solver's ``error`` (); status ()."""
 
     v: Array
     impulse: Array
@@ -51,9 +50,10 @@ def strike(
     way: Array,
     guess: Array,
 ) -> Struck:
-    """Newton's law and Coulomb's for the contacts of an ``impact`` (m,) with those ``among`` (m,), of which ``stuck`` (m,) stuck and others slip ``way`` (m, k).
+    """Applies Newton's and Coulomb's laws to the contacts of an ``impact`` (m,) and the closed ones; ``among`` (m,) marks both.
 
-    Of several impulses that obey the laws it is the one near a ``guess`` (m, 1 + k).
+    Before the impact ``stuck`` contacts (m,) stick and the other closed ones slip in the directions ``way`` (m, k), which matters for static
+    friction. If several impulses satisfy the laws, the one near ``guess`` (m, 1 + k) is taken.
     """
     (t, q, v, metric, contacts, speed), h, args = event, motion.h, motion.args
     frozen = lax.stop_gradient((t, q, v, args))
@@ -91,7 +91,7 @@ def strike(
         | as_status(jnp.any(acts & jams(lax.stop_gradient(matrix), mu)), Status.FRICTION_JAMMED)
         | as_status((work > jnp.finfo(v.dtype).eps ** 0.5 * scale) & jnp.any(e > 0), Status.ENERGY_GAINED)
     )
-    # an impulse near the edge of its cone, or a slip that all but vanishes, may be of the other kind beside this motion
+    # with an impulse near the edge of its cone, or a slip near zero, a neighbouring motion may be in the other mode
     w = lax.stop_gradient(cones.velocity(x))
     own = lax.stop_gradient(cones.scales())
     room = own * (mu * x[:, 0] - length(x[:, 1:])[:, 0])
@@ -116,9 +116,9 @@ def strike(
 def fall_back(
     problem: Problem, motion: Motion, event: Event, slip: Slip, rows: ConeProblem, found: Struck, closed: Array
 ) -> Struck:
-    """What an impact comes to, with contacts kept that it opens so slowly that they close again before the flight is resolved.
+    """Keeps contacts closed that the impact ``found`` opens so slowly that they would close again before the flight is resolved.
 
-    A body rocks between two contacts like this, with less at each impact, and comes to rest on both.
+    A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both.
     """
     if len(closed) < 2:
         return found

@@ -1,4 +1,4 @@
-"""The end of a step, put onto the joints."""
+"""Projection of the end of a step onto the joints c(t, q) = 0."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from ..problem import Problem
 from ..status import Status, as_status
 from .base import JointInfo, State, add_compensated
 
-SHAKEN = 4  # iterations, each of which leaves h times what was left
-LEFT = 1e-3  # of what a step moves, by which joints may be missed at its end
-STEEP = 3  # parts of a step between two looks, within which a singular position may lie
+SHAKEN = 4  # iterations, each of which reduces the error by a factor of order h
+LEFT = 1e-3  # fraction of the displacement of a step by which joints may be violated at its end
+STEEP = 3  # distances between the two positions of `singular_status`, within which a singular position may lie
 
 
 class Landed(NamedTuple):
-    """A position (d,) on the joints, its remainder as in `State`, the ``joints`` beside it, what is left of them, max |c| (), and status bits."""
+    """Result of `put_on_joints`: a position ``q`` (d,) on the joints and its rounding remainder ``low`` as in `State`; the ``joints`` as
+    linearised where the projection began; the ``residual`` max |c| () after it; and status bits."""
 
     q: Array
     low: Array | None
@@ -28,7 +29,7 @@ class Landed(NamedTuple):
     status: Array
 
     def velocity(self, v: Array) -> Array:
-        """The nearest velocity (d,) that keeps the joints."""
+        """Returns the velocity (d,) nearest to v, in the kinetic metric, that keeps the joints."""
         return v - self.joints.restore(self.joints.velocity(v))
 
 
@@ -42,13 +43,14 @@ def put_on_joints(
     args: Any,
     steep: float = STEEP,
 ) -> Landed:
-    """The nearest position on the joints to q (d,) in the metric, behind a ``shift`` (d,) from a place where they were as ``before``.
+    """Projects q (d,) onto the joints at time t in the kinetic metric; ``low`` is its rounding remainder.
 
-    ``steep``: as of `singular_status`.
+    ``shift`` (d,) is the displacement that led to q, which sets the tolerance; ``before`` the joints at an earlier position, for
+    `singular_status` with ``steep``.
     """
     joints: Any = Metric.at(problem, q, args, t).joints
     q, low = add_compensated(q, -joints.restore(joints.value), low)
-    # once more, by the same gradients: what is left of a distance x off is of the order of x^3
+    # once more with the same gradients: the error of a distance x is then of the order of x^3
     q, low = add_compensated(q, -joints.restore(problem.joint_values(t, q, args)), low)
     left = jnp.abs(lax.stop_gradient(problem.joint_values(t, q, args)))
     status = as_status(~jnp.all(left <= tolerated(joints, q, shift)), Status.JOINTS_NOT_MET)
@@ -58,13 +60,16 @@ def put_on_joints(
 
 
 def tolerated(joints: Joints, q: Array, shift: Array) -> Array:
-    """What may be left of joints (j,) behind a ``shift`` (d,) to q (d,): a small part of it, and round-off."""
+    """Returns the tolerance (j,) for |c| after a ``shift`` (d,) to q (d,): that of a small fraction of the shift, and round-off."""
     rounding = 1e3 * jnp.finfo(q.dtype).eps * (jnp.abs(q) + 1)
     return lax.stop_gradient(joints.terms(LEFT * jnp.abs(shift) + rounding))
 
 
 def singular_status(before: Joints, after: Joints, steep: float) -> Array:
-    """Status bit of a position between two, half a step apart or a step, or within ``steep`` such parts, in which the joints are singular."""
+    """Returns JOINTS_SINGULAR if the joints may become singular near the positions of ``before`` and ``after``, at most a step apart.
+
+    That is if the `Joints.margins`, extrapolated linearly, become zero within ``steep`` times the distance of the two.
+    """
     one, other = lax.stop_gradient((before.margins(), after.margins()))
     return as_status(jnp.any(steep * jnp.abs(one - other) > jnp.minimum(one, other)), Status.JOINTS_SINGULAR)
 
@@ -72,9 +77,9 @@ def singular_status(before: Joints, after: Joints, steep: float) -> Array:
 def land(
     problem: Problem, t: Array, new: State, shift: Array, before: Joints, impulse: Array, acts: Array, args: Any
 ) -> tuple[State, JointInfo, Array]:
-    """A scheme's new state put onto the joints, what is told of them, with their ``impulse`` (j,) in the step, and status bits.
+    """Projects a scheme's ``new`` state onto the joints; returns it, the report on the joints, whose ``impulse`` in the step is (j,), and status bits.
 
-    Where a contact ``acts`` (), the velocity too: an impact has turned it, so that on the mean it kept the joints of another place, O(h) away.
+    Where a contact ``acts`` (), the velocity is projected too: after an impact it keeps the joints only at a position O(h) away.
     """
     found = put_on_joints(problem, t, new.q, new.low, shift, before, args)
     more = jnp.where(acts, -found.joints.forces(found.joints.velocity(new.v)), 0)
@@ -83,9 +88,9 @@ def land(
 
 
 def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: Any) -> tuple[Array, Array]:
-    """The velocity (d,) with which a step h from q ends on the joints at t, by impulses (j,) along their gradients at its start; and these.
+    """Corrects the velocity u (d,) so that a step h from q ends on the joints at t (SHAKE); returns it and the joints' impulses (j,).
 
-    Ryckaert, Ciccotti and Berendsen, J. Comput. Phys. 23 (1977).
+    The impulses act along the gradients at the start of the step. Ryckaert, Ciccotti and Berendsen, J. Comput. Phys. 23 (1977).
     """
     joints: Any = metric.joints
     total = jnp.zeros_like(joints.value)
@@ -98,14 +103,14 @@ def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Arr
 def land_chord(
     problem: Problem, t: Array, new: State, h: Array, before: Joints, impulse: Array, args: Any
 ) -> tuple[State, JointInfo, Array]:
-    """As `land`, of a scheme whose velocities are those of the chords."""
+    """As `land`, for a scheme whose velocities are those of the chords, (q_new - q_old)/h: the velocity follows the projected position."""
     found = put_on_joints(problem, t, new.q, new.low, h * new.v, before, args)
     new = new._replace(q=found.q, low=found.low, v=new.v + (found.q - new.q) / h)
     return new, JointInfo(impulse, found.residual), found.status
 
 
 def start_on_joints(metric: Metric, q: Array, v: Array, h: Array) -> tuple[Array, JointInfo | None, Array]:
-    """The velocity (d,) at the start that keeps the joints, what is told of them, and status bits."""
+    """Projects the velocity v (d,) at a start onto the joints; returns it, the report on the joints (None without any), and status bits."""
     joints, none = metric.joints, jnp.zeros((), jnp.int32)
     if joints is None:
         return v, None, none
@@ -120,10 +125,13 @@ def start_on_joints(metric: Metric, q: Array, v: Array, h: Array) -> tuple[Array
 
 
 def start_errors(joints: Joints, q: Array, v: Array, h: Array | None) -> tuple[Array, Array]:
-    """Masks (j,) of the joints that do not hold at a start, and of those whose velocity is not zero, but for round-off."""
+    """Returns the masks (j,) of joints that are violated at a start, and of joints whose velocity J v + c_t is not zero, up to round-off.
+
+    With a step h, positions and velocities may have the round-off of the end of an earlier run.
+    """
     q, v, joints = lax.stop_gradient((q, v, joints))
     eps = 1e3 * jnp.finfo(q.dtype).eps
-    # what an earlier run has left, or was typed in, may be off by the round-off of a way of many steps
+    # the end of an earlier run, or typed numbers, may have the round-off of many steps
     speed = joints.terms(v) + jnp.abs(joints.rate)
     time = 0.0 if h is None else span(lax.stop_gradient(h), q.dtype)
     length = joints.terms(jnp.abs(q) + 1) + time * speed

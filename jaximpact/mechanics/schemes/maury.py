@@ -1,7 +1,8 @@
 """Velocity-level scheme of Maury for inelastic impacts, with time-dependent constraints.
 
-    u+ = Proj_M( {u : f(t+, q) + h G(t+, q) u >= 0},  u + h M^-1 f^n ),      q+ = q + h u+
+    u+ = Proj_M( {u : f(t+, q) + h G(t+, q) u >= 0},  u + h M^-1 g^n ),      q+ = q + h u+
 
+with the velocity u, gaps f, their gradients G, the force g^n of the step and the projection Proj_M in the kinetic metric.
 Joints hold at the end of every step, c(t+, q+) = 0, by impulses along their gradients at its start.
 
 References:
@@ -55,7 +56,7 @@ class Maury(Scheme):
         if self.half_kick:
             back = 0.5 * h * acceleration(problem, Metric.at(problem, q0, args, t0), t0, q0, v0, args)
             motion = motion._replace(v0=v0 - back)
-        # a restitution that is not known is not refused by `validate`
+        # a traced restitution cannot be refused by `check`
         status = as_status(jnp.any(e != 0), Status.INPUT_OUT_OF_RANGE)
         info = Info.none(q0, motion.v0, problem.count(t0, q0, args))
         return State.start(motion), info._replace(status=status)
@@ -94,10 +95,10 @@ class Maury(Scheme):
 def ahead_of_kinks(
     problem: Problem, metric: Metric, t: Array, q: Array, shift: Array, contacts: Contacts, args: Any
 ) -> Contacts:
-    """The contacts at (t, q) with gaps that a ``shift`` (d,) leads into a concave edge as they are behind it.
+    """Linearises gaps at (t, q) that have a concave kink within the displacement ``shift`` (d,) on the side beyond the kink.
 
-    A gap that is the lesser of two is linearised there as the one that closes; with the other the body would enter the surface by a part of
-    h times its speed, and be thrown out at that speed in the next step.
+    A gap min(f1, f2) is then linearised as the one of the two that closes; with the other the body would penetrate by a fraction of h times
+    its speed, and be thrown out at that speed in the next step. Other ``contacts`` are returned unchanged.
     """
     kinks = Kinks.at(problem, t, q + shift, args)
     if kinks is None:

@@ -1,11 +1,13 @@
-"""The Moreau-Jean scheme: theta-method for the smooth part, Newton's law at velocity level for predicted contacts.
+"""The Moreau-Jean scheme: theta-method for the smooth part, Newton's law at velocity level for contacts that are predicted to close.
 
-    M (v+ - v) = h [theta g(t+, q+, v+) + (1 - theta) g(t, q, v)] + G' L,     q+ = q + h (theta v+ + (1 - theta) v)
+    M (v+ - v) = h [theta g(t+, q+, v+) + (1 - theta) g(t, q, v)] + G' L + J' l,     q+ = q + h (theta v+ + (1 - theta) v)
     f(t, q) + gamma h (G v + f_t) <= 0:   0 <= L _|_ G (v+ + e v) + (1 + e) f_t >= 0;   otherwise L = 0
 
-Joints act on the mean velocity, J (theta v+ + (1 - theta) v) + c_t = 0 (theta of 1/2 at least: with less of the new velocity they would not be
-stable; with all of it, theta = 1, they damp), and q+ is put back onto c(t+, q+) = 0. J is the mean over the chord from q to q+, as the
-iteration before had it (of the first, of theta = 1/2: at q + h v / 2; of theta = 0: at q). With J there alone, energy drifts by O(h^3) in a time.
+with gaps f, their gradients G, impulses L of the contacts and gamma the option ``activation``. The impulses l of the joints c(t, q) = 0, with
+gradients J, are such that the mean velocity keeps the joints, J (s v+ + (1 - s) v) + c_t = 0, s = max(theta, 1/2): a smaller s would be
+unstable, and s = 1 damps. Then q+ is projected onto c(t+, q+) = 0. J is the mean over the chord from q to q+ of the previous Newton
+iteration; in the first one for theta = 1/2 it is J at q + h v / 2, and for theta = 0 always J at q. Without the mean over the
+chord, energy would drift by O(h^3) over a fixed time.
 
 References:
     J. J. Moreau, Unilateral contact and dry friction in finite freedom dynamics, CISM 302 (1988).
@@ -47,8 +49,8 @@ from .base import (
 )
 from .joints import land
 
-ROOM = 0.05  # of the widest room between them, by which a body may be past both
-CURVED = 0.1  # of the radius of a curved surface, to which a body may sink into it
+ROOM = 0.05  # fraction of the largest clearance between two facing contacts by which a body may be past both
+CURVED = 0.1  # fraction of the radius of curvature by which a body may sink into a curved surface
 
 
 @jax.tree_util.register_dataclass
@@ -109,7 +111,7 @@ class MoreauJean(Scheme):
         closed = closure(contacts, contacts.gap_velocity(v0), q0, v0).closed
         state = State.start(motion, closed, None if joined is None else jnp.any(joined))
         if static:
-            # as the last step of a motion that is started anew, which stuck at a place beside the one that it reached
+            # as after the last step of a motion that is continued, whose contacts stuck at a position O(h^2) away
             a, slip = acceleration(problem, metric, t0, q0, v0, args), Slip.at(problem, metric, t0, q0, args)
             moved = problem.slip_velocity(t0, q0 + motion.h**2 * a, v0, args) - slip.of(v0)
             rounding = 1e3 * jnp.finfo(q0.dtype).eps * motion.h * jnp.max(slip.terms(a), axis=1)
@@ -125,7 +127,7 @@ class MoreauJean(Scheme):
         metric = Metric.at(problem, q + (theta * h) * v, args, middle)
         contacts = linearise(problem, metric, t, q, args)
         if problem.slip is not None:
-            # where the new velocity slips: a contact that sticks to a moving body then moves with it, to second order
+            # at the new position: a contact that sticks to a moving body then moves with it, to second order
             slip = Slip.at(problem, metric, t_new, q + h * v, args)._replace(before=state.friction)
             contacts = contacts.rubbing(slip)
         before = contacts.gap_velocity(v)
@@ -144,7 +146,7 @@ class MoreauJean(Scheme):
         free = last = earlier = w
         spent: Any = 0
         for _ in range(iterations):
-            # the midpoint of v is near enough to the mean over a chord for a first iteration, the place of another theta is not
+            # J at q + h v / 2 is near enough to the mean over a chord for a first iteration; J at q + theta h v with another theta is not
             if metric.joints is not None and theta > 0 and (w is not v or theta != 0.5):
                 metric = self.over_chord(problem, metric, t, q, h, theta * w + (1 - theta) * v, args)
             if theta == 0:
@@ -160,7 +162,7 @@ class MoreauJean(Scheme):
             found = law.velocity(contacts.sliding(free), contacts.gap_velocity(free) + e * before, active)
             earlier, last, w = last, w, free + found.jump
             if not contacts.dense:
-                # of a constant force the next problem is the same
+                # with a constant force the next iteration has the same contact problem
                 law = law.beginning(lax.stop_gradient(impulses_of(found)))
                 spent += found.iterations
         if not contacts.dense:
@@ -176,7 +178,7 @@ class MoreauJean(Scheme):
         if callable(problem.restitution):
             status |= restitution_status(e, active & (before < 0))
         if law.solves and contacts.dense and found.acts.shape[0]:
-            # what a kink of a gap leaves is no drift along a curved surface
+            # penetration at a kink of a gap is no drift along a curved surface
             curved = gap_switches(problem, t, q, args) is None
             later = v if metric.joints is None else w
             status |= self.depth_status(metric, contacts, motion, state, before, found.acts, curved, later, free - v)
@@ -192,18 +194,21 @@ class MoreauJean(Scheme):
         return new, info._replace(status=info.status | status)
 
     def iteration_start(self, problem: Problem, v: Array) -> tuple[Array, int]:
-        """The velocity (d,) from which Newton's method starts, and the number of its iterations."""
+        """Returns the velocity (d,) from which Newton's method starts, and the number of its iterations."""
         return v, 1 if self.theta == 0 else self.newton
 
     @staticmethod
     def over_chord(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: Any) -> Metric:
-        """The metric with joints in their mean over the chord with velocity u (d,), whose end is first put onto them."""
+        """Returns the metric with the mean of the joints' gradients over the chord from q with velocity u (d,), its end moved onto the joints."""
         return metric.over_chord(problem, t, q, h, metric.to_joints(problem, t, q, h, u, args), args)
 
     def convergence_status(
         self, problem: Problem, metric: Metric, motion: Motion, state: State, iterates: tuple, free: Array
     ) -> Array:
-        """Status bit of the last three velocities of Newton's method, and of the last one without impulses."""
+        """Returns the status bit of a Newton iteration that has not converged, from its last three velocities ``iterates`` (d,).
+
+        ``free`` (d,) is the last one before impulses.
+        """
         motion, state, (earlier, last, w), free = lax.stop_gradient((motion, state, iterates, free))
         h, theta, v = motion.h, self.theta, state.v
         # converged as Newton's method is, quadratically: the last iteration is far smaller than the step's change
@@ -212,7 +217,7 @@ class MoreauJean(Scheme):
         t, point = motion.time(state.n + 1), lambda w: (state.q + h * (theta * w + (1 - theta) * v), w)
 
         def jumps() -> Array:
-            # where the force jumps there may be no solution: either side is as far from what it would be
+            # where the force jumps there may be no solution: iterates on either side then differ by up to the jump
             jump = Jump.along(problem, metric, motion, t, point, earlier, last)
             norm = lambda x: metric_norm(x, metric.times(x))
             # of several coordinates each may jump at a place of its own
@@ -230,10 +235,11 @@ class MoreauJean(Scheme):
     def lasting(
         problem: Problem, law: ContactLaw, contacts: Contacts, t: Array, state: State, acts: Array, args: Any
     ) -> Array | None:
-        """Contacts (m,) that the next step includes whatever their gaps.
+        """Returns the contacts (m,) that the next step treats as active whatever their gaps; None where gaps decide.
 
-        These are contacts that acted, whose gaps may have turned away within the step, and both sides of a joint. If no gradient turns, joints are
-        those of the start. Of contacts that rub rounding may open the gap, without which slip would go on for a step as if there were no friction.
+        These are the contacts that acted in this step (``acts``), whose gaps a turning gradient, or rounding, may have opened: with friction a
+        contact left out would slip for a step as if there were none. And both sides of a bilateral constraint that is stated as two gaps;
+        where no gradient depends on t or q they are those found at the start.
         """
         before = state.lasting
         if before is None or needs_no_memory(problem, t, state.q, args):
@@ -262,11 +268,11 @@ class MoreauJean(Scheme):
         later: Array,
         kick: Array,
     ) -> Array:
-        """Status bit of penetrations at the start of a step that spoil the motion.
+        """Returns the status bit of penetrations at the start of a step that make the motion wrong.
 
-        They lead past an opposing contact, or lie on a ``curved`` surface. ``rate`` (m,) are the gap velocities, ``acts`` (m,) the contacts
-        with an impulse. Joints leave of the gap velocity what belongs to the velocity within the step: where it turns, to that ``later`` (d,).
-        A body at rest has the rounding of velocities that change by ``kick`` (d,) and are taken back.
+        A body is past an opposing contact, or deep in a ``curved`` surface along which it moves. ``rate`` (m,) are the gap velocities, ``acts``
+        (m,) the contacts with an impulse. ``later`` (d,) is the velocity at the end of the step, which joints may have turned: the faster of the
+        two is compared. ``kick`` (d,), the velocity change by forces, gives the round-off of gap velocities of a body at rest.
         """
         h, eps = motion.h, jnp.finfo(rate.dtype).eps
         norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
@@ -275,7 +281,7 @@ class MoreauJean(Scheme):
         deep = jnp.zeros((), bool)
 
         def past_facing() -> Array:
-            # the motion in a wedge: at a speed for a time it may have come from where there is room for both times the sine
+            # motion into a wedge: since the start a body may have come from where the clearance was its path times the sine of the angle
             cosine = contacts.angles()
             sine = jnp.sqrt(jnp.maximum((1 - cosine) * (1 + cosine), 0))
             past, farthest = -contacts.rooms(), (motion.time(state.n) - motion.t0) * speed[:, None] * sine
@@ -286,7 +292,7 @@ class MoreauJean(Scheme):
         if len(rate) > 1:
             deep = lax.cond(jnp.any(strikes) & jnp.any(depth > 0), past_facing, lambda: deep)
         if curved and state.lasting is not None:
-            # a step along the tangent leaves h v^2 / r of the gap velocity, of a body that moves
+            # on a surface of radius r, a step along the tangent leaves a gap velocity of h v^2 / r
             square = state.v @ metric.times(state.v)
             square = square if later is state.v else jnp.maximum(square, later @ metric.times(later))
             moves = (h * depth > 0) & (h**2 * square > eps * depth**2)
@@ -296,22 +302,22 @@ class MoreauJean(Scheme):
         return as_status(deep, Status.PENETRATION_DEEP)
 
     def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
-        """Operator and starting point of the Newton iteration."""
-        # of many bodies no matrix but the mass: exact where the force is constant
+        """Returns the operator of the Newton iteration for ``defect``, the residual of the momentum equation, and its starting point (d,)."""
+        # for listed bodies only the mass matrix: exact where the force is constant
         if problem.is_local:
             return metric, w
         return Metric.from_iteration_matrix(jax.jacfwd(defect)(w), metric.joints), w
 
 
 def needs_no_memory(problem: Problem, t: Array, q: Array, args: Any) -> bool:
-    """Whether gaps alone tell which contacts a step includes: no gradient turns, nothing is joined, nothing rubs."""
+    """Tests whether gaps are enough to tell which contacts are active: no gradient depends on t or q, and there are neither joints nor friction."""
     return is_steady(problem, t, q, args) and problem.joints is None and problem.slip is None
 
 
 def impulse_status(
     contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
 ) -> Array:
-    """Status of a step's impulses with friction: `energy_status`, and, of several contacts, `percussion_status`."""
+    """Returns the status of a step's impulses with friction: `energy_status`, and with several contacts `percussion_status`."""
     status = energy_status(contacts, found, before, v, free, w, e)
     if contacts.dense and found.acts.shape[0] > 1:
         status |= percussion_status(contacts, found, before, free - v, e)
@@ -321,10 +327,11 @@ def impulse_status(
 def energy_status(
     contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
 ) -> Array:
-    """ENERGY_GAINED, if the impulses of a step with restitution do work: L . (w+ + w-)/2 > 0, by which they take the velocity ``free`` to ``w``, (d,).
+    """Returns ENERGY_GAINED if the impulses L of a step with restitution do positive work, the sum of L (u+ + u-)/2 over contacts.
 
-    Of less than what the forces of the step do over it nothing is said, since the impact is at an unknown time within the step: ``v`` (d,) is the velocity
-    at its start, ``before`` the gap velocities (m,) there.
+    u- and u+ are the velocities of gaps and slips at ``free`` and ``w`` (d,), without and with the impulses. Work below that of L on the
+    velocities that forces give in the step is tolerated, since the time of the impact within the step is unknown: ``v`` (d,) is the
+    velocity at the start, ``before`` (m,) the gap velocities there.
     """
     slip: Any = contacts.slip
     normal, along = found.impulse, found.friction.impulse  # type: ignore[union-attr]
@@ -336,12 +343,12 @@ def energy_status(
 
 
 def percussion_status(contacts: Contacts, found: Reaction, before: Array, kick: Array, e: Array) -> Array:
-    """IMPULSES_COUPLED, if percussions at contacts that rub load each other: one by one they give other velocities.
+    """Returns IMPULSES_COUPLED if percussions of one step at contacts with friction load each other: in sequence they would give other velocities.
 
-    With restitution an impact need only send one through another contact. Without, that is what the law says of a lasting contact, and two impacts
-    must fall into the step: with friction the first may open what the second would hold.
+    With restitution it is enough that an impact sends a percussion through another contact. Without restitution that is just the response of
+    a lasting contact; then two impacts must fall into the step, of which the first may open a contact that the second would load.
 
-    Impulses within twice what the forces of the step do, which change velocities by ``kick`` (d,), are those of lasting contacts.
+    Impulses up to twice those of the step's forces, which change velocities by ``kick`` (d,), count as reactions of lasting contacts.
     """
     contacts, found, before, kick, e = lax.stop_gradient((contacts, found, before, kick, e))
     forced = 2 * contacts.velocity_terms(kick)
@@ -357,9 +364,9 @@ def percussion_status(contacts: Contacts, found: Reaction, before: Array, kick: 
 
 
 def delay(e: Any) -> tuple[Array, Array]:
-    """Steps by which the scheme may be ahead and behind after an impact.
+    """Returns by how many steps the scheme may be (ahead, behind) after an impact, see `Traits.delay`.
 
-    The position is too low by up to (1 + e) h times the velocity before the impact, on average half of that, which the motion makes good at e
+    The position is too low by up to (1 + e) h times the velocity before the impact, on average half of that; the body makes up for it at e
     times that velocity.
     """
     least = jnp.maximum(jnp.min(e), 0.1)
@@ -371,9 +378,9 @@ def delay(e: Any) -> tuple[Array, Array]:
 class Converged(MoreauJean):
     """`MoreauJean` step differentiated through the equations that Newton's method solves, rather than through its iterations.
 
-    Its last iteration has it, with constants in place of the earlier ones and of the force's part of the matrix: what that leaves out is
-    of the order of what the iteration changes, h^3, times h. It spares the force's second derivatives. With joints it is the only one, from the
-    velocity that the scheme has ``found`` (d,), which halves the program.
+    Only the last iteration is differentiated; the iterate before it and the force's part of its matrix are constants. That neglects h times
+    what the iteration changes, which is O(h^3), and avoids second derivatives of the force. With joints only that iteration is made, from the
+    velocity ``found`` (d,) that the scheme has computed (`beside`), which halves the program.
     """
 
     found: Any = None
@@ -384,7 +391,7 @@ class Converged(MoreauJean):
     def iteration_start(self, problem: Problem, v: Array) -> tuple[Array, int]:
         if self.found is None or problem.joints is None:
             return super().iteration_start(problem, v)
-        # the chord's end varies as with the old velocity, but for O(h) of that, and keeps the joints
+        # the derivative of the chord's end is that with the old velocity, up to O(h), and keeps the joints
         return graft(lax.stop_gradient(self.found), v), 1
 
     @staticmethod

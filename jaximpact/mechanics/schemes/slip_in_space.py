@@ -1,4 +1,4 @@
-"""Forces of contacts that slip in space, where the direction of slip turns: implicit in it, as the slower the slip the faster it turns."""
+"""Forces of contacts that slip in space, implicit in the direction of slip, which turns the faster the slower the slip is."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ TURNS = 5  # Newton iterations
 
 
 def turning_forces(cones: ConeProblem, start: Array, modes: Array, turning: Array, towards: Array) -> Array:
-    """Forces (m, 3) of contacts in known modes, w = A x + b: those that are ``turning`` (m, 1) slip as their velocity w does, others ``towards`` (m, 2).
+    """Solves w = A x + b for the forces x (m, 3) of contacts in known ``modes`` (m,), with A and b of ``cones``.
 
-    Newton's method for the normal force, the angle and the speed of slip, from forces and directions near them: regular however slow the slip. With two
-    derivatives.
+    Contacts that are ``turning`` (m, 1) slip in the direction of their tangential w, others in the fixed directions ``towards`` (m, 2). Newton's
+    method for the normal force, the angle and the speed of slip, from the forces ``start`` (m, 3) and the directions ``towards``: regular
+    however slow the slip. The result has two derivatives.
     """
     scale, mu = lax.stop_gradient(cones.scales())[:, None], cones.friction[:, None]
     fixed = lax.stop_gradient(towards)
@@ -25,7 +26,7 @@ def turning_forces(cones: ConeProblem, start: Array, modes: Array, turning: Arra
     unit = lax.stop_gradient(jnp.where(start[:, :1] > 0, scale * start[:, :1], 1))
 
     def parts(z: Array) -> tuple[Array, Array]:
-        """Impulses (m, 3), times their scales, and slips (m, 2) of the turning ones."""
+        """Returns the scaled forces (m, 3) of the unknowns z (m, 3), and the slips (m, 2) of turning contacts."""
         way = direction(fixed + (z[:, 1:2] / unit) * across)
         slides = jnp.concatenate([z[:, :1], -mu * z[:, :1] * way], axis=1)
         return jnp.where(turning, slides, z), way * z[:, 2:]
