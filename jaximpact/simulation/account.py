@@ -14,7 +14,7 @@ from ..mechanics.status import FAILURES, Status, as_status
 
 
 class Account(NamedTuple):
-    """Totals reported for a whole motion."""
+    """Running totals over the steps of a motion, part of the loop's carry; at the end they are the fields of the same names of `Solution`."""
 
     penetration: Array
     residual: Array
@@ -25,7 +25,7 @@ class Account(NamedTuple):
 
     @classmethod
     def start(cls, status: Array, t0: Array, joint_residual: Array | None = None) -> Account:
-        """The account at the start, with the status bits and what is left of joints, max |c| (), found there."""
+        """The account at t0, from the status bits of the start and the residual max |c| () of the joints, None without joints."""
         zero, none = jnp.zeros_like(t0), jnp.zeros((), jnp.int32)
         return cls(zero, zero, none, none, jnp.full_like(zero, jnp.nan), joint_residual).with_status(status, t0)
 
@@ -35,13 +35,13 @@ class Account(NamedTuple):
         return self._replace(status=self.status | bits, failed_at=jnp.where(failing, t, self.failed_at))
 
     def with_joints(self, info: Info) -> Account:
-        """Adds what a step has left of the joints."""
+        """Takes the largest joint residual so far with that of a step."""
         if info.joints is None:
             return self
         return self._replace(joint_residual=jnp.maximum(self.joint_residual, info.joints.residual))
 
     def with_step(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
-        """Adds the state and info of a step, ``k`` being the number of the step that reaches or leaves that state."""
+        """Adds a ``state`` and the `Info` of step ``k``, which reaches that state (XLA) or starts from it (native code)."""
         t = time_of(motion, state)
         gaps = problem.near(getattr(state, "neighbours", None)).gaps(t, state.q, motion.args)
         lost = as_status(~finite(state), Status.NON_FINITE)

@@ -172,7 +172,7 @@ def check_step(h: Any, steps: Any) -> None:
 
 
 def choose_grid(scheme: Scheme, save: Save, h: Any, steps: Any, t0: Any, t1: Any) -> Any:
-    """The number of steps between which a scheme that chooses its own is looked at, where neither h nor steps is given: as the rows ask."""
+    """The user's number of steps; where neither h nor steps is given to a scheme that chooses its own, the number that the rows to save need."""
     if h is not None or steps is not None or scheme.traits.order is not None:
         return steps
     if save.every is not None:
@@ -228,7 +228,7 @@ def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
 
 
 def check_until(until: Any, problem: Problem, one: Motion) -> Until | None:
-    """Where motions end; TypeError or ValueError if it is no such place."""
+    """The user's ``until`` as a checked `Until`, or None; TypeError or ValueError if it cannot be one."""
     found = Until.of(until)
     if found is not None and found.by_step is None:
         found = found.of_problem(problem, one.t0, one.q0, one.args)
@@ -241,7 +241,7 @@ def check_until(until: Any, problem: Problem, one: Motion) -> Until | None:
 
 
 def fit_joints(problem: Problem, report: StartReport) -> Problem:
-    """The problem whose least joint impulses are told, if rows of its joints depend on others at the starts."""
+    """The problem, with its joints marked as `MayDepend` if at some start rows of them depend on others."""
     dependent = report.joints is not None and np.any(report.joints.redundant)
     return MayDepend.of(problem) if dependent else problem
 

@@ -1,4 +1,4 @@
-"""`assemble`: the nearest start on the joints of a problem."""
+"""`assemble`: the nearest position and velocity that satisfy the joints of a problem."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def assemble(
     args: Any = None,
     free: Sequence[int | str] | None = None,
 ) -> tuple[Array, Array]:
-    """The start on the joints that is nearest to (q0, v0) in the kinetic metric.
+    """Computes the position and velocity that satisfy the joints and are nearest to (q0, v0) in the kinetic metric.
 
-    Differentiable, and batched by `jax.vmap`. Gaps are not looked at.
+    Differentiable, and batched by `jax.vmap`. Gaps are ignored: the position found may violate them.
 
     Args:
         problem: a problem with joints.
@@ -106,7 +106,7 @@ def _places(problem: Problem, free: Any, d: int) -> tuple[int, ...]:
 
 @partial(jax.jit, static_argnames="places")
 def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, places: tuple[int, ...]) -> tuple:
-    """Position and velocity (d,); values and rates (j,) of the joints there, and the scales of both."""
+    """Position and velocity (d,); the values and rates (j,) that joints still have at them, and the scales to compare both with."""
     some, k, frozen = jnp.array(places), len(places), lax.stop_gradient
     place = lambda x: q0.at[some].set(x)
     joints = lambda x: problem.joint_values(t0, place(x), args)

@@ -37,10 +37,10 @@ Call = Callable[[Motion, Any], Any]
 
 
 def execution_of(execution: str, problem: Problem) -> str:
-    """The ``execution`` of a problem: "xla" of bodies in lists, as no other compiler has a search for near pairs.
+    """The execution of a problem: as asked for, but "xla" for bodies in lists, since only XLA runs the search for near pairs.
 
     Raises:
-        ValueError: it is unknown, or cannot take the problem.
+        ValueError: ``execution`` is unknown, or cannot take the problem.
     """
     check_choice("execution", execution, EXECUTIONS)
     if problem.listed and execution in ("native", "kernel"):
@@ -165,7 +165,7 @@ def single_backend(
 ) -> Callable[..., Any]:
     """Function that runs a task for one motion; by default XLA compiles it for a fixed number of steps, as reverse mode needs.
 
-    Under "auto" native code makes it where it can, and contacts are not so many that XLA is quicker.
+    With "auto" native code runs it where it can, unless contacts are so many that XLA is faster.
     """
     if xla is None:
         xla = lambda motion: one_lane(program.replace(length=int(motion.steps)), motion, task=task)

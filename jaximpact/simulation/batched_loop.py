@@ -19,11 +19,11 @@ from .rows import Row, RowWriter
 
 
 class BatchedLoop:
-    """Loop of a `MotionLoop` whose carry is (state, row, account, saved rows)."""
+    """Loop over the steps of a motion, batched by `jax.vmap`; its carry is (state of the scheme, `Row`, `Account`, `RowBuffer` of saved rows)."""
 
     def __init__(self, motion_loop: Any) -> None:
         self.motion_loop, self.program, self.motion = motion_loop, motion_loop.program, motion_loop.moving
-        # a step up to a row's time is for kept rows alone: not within the loop over all steps
+        # part steps up to the time of a row are made for saved rows only, after the loop over all steps
         program = self.program
         self.afterwards = program.function is None or (program.every is None and motion_loop.locates)
         self.keeper = RowWriter(program, self.motion, self.content)
@@ -54,7 +54,7 @@ class BatchedLoop:
         return new, row, lax.cond(look, motion_loop.stable, lambda _, account: account, new, account)
 
     def whole(self, begin: tuple, length: Any) -> Solution:
-        """Runs all steps, or ``length`` of them if the number is not static; steps beyond the motion's own do nothing."""
+        """Makes all steps from ``begin`` = (state, row, account), or ``length`` steps if lanes differ in their number; a lane's surplus steps do nothing."""
         program, motion_loop, steps = self.program, self.motion_loop, self.motion.steps
         first = jnp.asarray(1, jnp.int32)
         forgetful, ragged = motion_loop.forgets(begin[1].q), length is not None
@@ -82,7 +82,7 @@ class BatchedLoop:
         return self.finish(carry)
 
     def up_to(self, carry: tuple, last: Any) -> tuple[tuple, Array]:
-        """Runs up to step ``last``, or until a neighbour list overflows: see `run_until_list_full`."""
+        """Makes steps up to step ``last``, or until a neighbour list overflows: the carry, and whether one did, (). See `run_until_list_full`."""
         lost = lambda account: account.status & int(Status.NEIGHBOURS_LOST) != 0
 
         def continues(now: tuple[tuple, Array]) -> Array:

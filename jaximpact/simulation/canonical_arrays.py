@@ -36,7 +36,7 @@ def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
 
 
 def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
-    """q0 and v0 as arrays of one floating dtype, which is that of the arrays among them; lists of numbers have none."""
+    """q0 and v0 as arrays of one floating dtype: that of the arrays among the two, as lists of numbers have none."""
     arrays = [is_array(x) for x in (q0, v0)]
     q0, v0 = real_array("q0", q0), real_array("v0", v0)
     dtype = np.promote_types(q0.dtype, v0.dtype) if arrays[0] == arrays[1] else (q0 if arrays[0] else v0).dtype
@@ -120,9 +120,9 @@ def check_coefficients(friction: Any, name: str = "friction") -> None:
 
 
 def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
-    """The problem without its restitution, which becomes a number of the lane, and with a numeric mass cast to ``dtype``.
+    """Splits the restitution off the problem: the problem without it, with a numeric mass cast to ``dtype``; and the restitution of a `Motion`.
 
-    A restitution that is a function stays with the problem, unless e takes its place, and its number is 1.
+    A restitution that is a function stays with the problem, unless e replaces it, and the motion's is then 1.
     """
     if callable(problem.restitution):
         problem, e = (problem, 1.0) if e is None else (problem.replace(restitution=0.0), e)
@@ -134,7 +134,8 @@ def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, An
 
 
 def split_friction(problem: Problem, given: Any, dtype: Any, name: str = "friction") -> tuple[Problem, Any]:
-    """The problem without its coefficients of friction of a ``name``, which become numbers of the lane; None where it has none, or a function of args."""
+    """Splits the coefficients ``name`` of friction off the problem: the problem without them, and the coefficients of a `Motion`, None if there are
+    none or they are a function of args."""
     own = getattr(problem, name)
     if given is None and (own is None or callable(own)):
         return problem, None

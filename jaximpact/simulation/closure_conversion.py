@@ -19,7 +19,7 @@ from .program import Program
 
 @dataclass(frozen=True)
 class HoistedFunction:
-    """A problem's function whose ``args`` hold the user's args and the hoisted closed-over values of all functions."""
+    """A problem's function that closes over nothing: its ``args`` are (the user's args, values that the functions of the problem closed over)."""
 
     pure: Callable
     types: tuple
@@ -34,7 +34,7 @@ class HoistedFunction:
 
 @dataclass(frozen=True)
 class HoistedReset:
-    """A problem's reset, of a hoisted function that gives the states behind all surfaces."""
+    """A problem's reset, made of a hoisted function that gives the states after the resets of all surfaces."""
 
     behind: Any
 

@@ -243,7 +243,7 @@ def _canonical_lanes(
 
 
 def _common_length(named: dict[str, tuple[Any, Any]], leaves: list, args_axes: tuple) -> int:
-    """Common length of all lane axes; ``named`` are arguments with a flag for a lane axis."""
+    """Common length of all lane axes; ``named``: arguments by name, each with whether it has a lane axis."""
     sizes = {name: value.shape[0] for name, (value, carried) in named.items() if carried}
     for leaf, axis in zip(leaves, args_axes, strict=True):
         if axis == 0:

@@ -31,14 +31,14 @@ NO_MESH = AbstractMesh((), ())
 
 
 class LaneFunction(abc.ABC):
-    """A hashable function of flat operands of one lane; ``before`` is the number of axes that its results have before their own."""
+    """Hashable function of the flat operands of one lane; ``before``: number of axes, as of the directions of a Jacobian, in front of those of the value."""
 
     before: ClassVar[int] = 0
 
     @property
     @abc.abstractmethod
     def value(self) -> Value:
-        """The function itself, or the function that a derivative is taken of."""
+        """The function itself, or of a derivative the function that is differentiated."""
 
     @abc.abstractmethod
     def without_row_count(self) -> LaneFunction:
@@ -122,7 +122,7 @@ class Value(LaneFunction):
 
 @dataclass(frozen=True)
 class Derivative(LaneFunction):
-    """Base of derivatives of the outputs ``used`` by the operands ``moved`` of a lane function."""
+    """Base of derivatives of a lane function: of its outputs in the mask ``used`` by its operands in the mask ``moved``."""
 
     function: Value
     moved: tuple[bool, ...]
@@ -165,11 +165,11 @@ class Tangent(Derivative):
 
 
 class ValueAndTangent(Derivative):
-    """All outputs, and the JVP, as of `Tangent`, in one pass through the steps."""
+    """All outputs, followed by the tangents that `Tangent` gives, in one pass through the steps."""
 
     @property
     def tangent(self) -> Tangent:
-        """The JVP alone."""
+        """The tangents without the values."""
         return Tangent(self.function, self.moved, self.used)
 
     def __call__(self, *operands: Any, branches: bool = False) -> list:
@@ -179,7 +179,7 @@ class ValueAndTangent(Derivative):
         return [*values, *(x for x, u in zip(changes, self.used, strict=True) if u)]
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
-        """Shapes of the outputs, and of the tangents of those used."""
+        """Shapes of all outputs, and of the tangents of the used ones."""
         count = len(self.moved)
         return [
             *self.function.native_shapes(members[:count], axes[:count]),

@@ -19,20 +19,20 @@ from .rows import RowRequest, step_at_or_after
 
 
 class LaneLoop:
-    """Loop of a `MotionLoop` whose carry is (state, row, account)."""
+    """Loop over the steps of one lane; its carry is (state of the scheme, `Row` and `Account` after the last step), and saved rows are streamed out."""
 
     def __init__(self, motion_loop: MotionLoop) -> None:
         self.motion_loop, self.program, self.motion = motion_loop, motion_loop.program, motion_loop.moving
 
     def whole(self, carry: Any) -> Solution:
-        """Runs all steps; rows are streamed out."""
+        """Makes all steps from the carry before the first; returns the solution with the saved rows."""
         if self.program.rows:
             each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, carry[1].q.dtype, bool))
             return self.solution_from(*stream(self.next_row, carry, RowRequest._make(each)))
         return self.at_end(self.step_to(self.motion.steps, carry))
 
     def at_end(self, carry: Any) -> Solution:
-        """Solution that holds the last row alone."""
+        """Solution whose only row is the last, from the carry after the last step."""
         rows = self.row_at(carry, self.motion.steps, None)
         return self.solution_from(carry, jax.tree.map(lambda x: x[None], rows))
 
@@ -48,7 +48,7 @@ class LaneLoop:
         return self.motion_loop.solution(state, row, (t, *one), values, account)
 
     def next_row(self, carry: Any, turn: RowRequest) -> tuple[Any, Any]:
-        """Runs to the next saved row, and returns it."""
+        """Makes steps up to the row that ``turn`` requests; returns the carry there and the content of the row."""
         motion = self.motion
         of_time = self.program.every is None
         number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number
@@ -57,11 +57,11 @@ class LaneLoop:
         return carry, self.row_at(carry, target, turn)
 
     def step_to(self, target: Array, carry: Any) -> Any:
-        """Runs up to step ``target``."""
+        """Makes steps up to step ``target`` (), or to the end of the motion."""
         return while_loop(_is_before, _step_of, (self.program, self.motion, target), carry)
 
     def row_at(self, carry: Any, target: Array, turn: RowRequest | None) -> Any:
-        """Content of a requested row: time, state and energy, or the saved value."""
+        """Content of a requested row (None: the last): time, state, impulses and energy, or time and value of the save function."""
         program, motion, row = self.program, self.motion, carry[1]
         if program.every is not None or program.rows == 0:
             row = row._replace(before=None)
@@ -80,7 +80,7 @@ class LaneLoop:
 
 
 def _is_before(constants: tuple, carry: Any) -> Array:
-    """Whether a carry is before the step of its loop's ``constants`` (program, motion, step), and the motion has not ended."""
+    """Whether the loop goes on: step number below that of ``constants`` (program, motion, step number), and motion not ended."""
     program, _, step = constants
     return (carry[0].n < step) & program.goes_on(carry[1])
 

@@ -1,4 +1,4 @@
-"""Sizes at which motions are run another way: what each counts, and what was measured."""
+"""Sizes beyond which a motion is executed another way: what each counts, and the measurements behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of one motion: the start, a step with or without contact, and what a row holds; loops are in `lane_loop` and `batched_loop`."""
+"""Start, steps and saved rows of one motion, for the loops of `lane_loop` and `batched_loop`."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
 
 
 def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Array, JointInfo | None, Array]:
-    """Makes the start admissible: the motion with v0 projected onto T(t0, q0) in the kinetic metric, the impulse (m,), joints, status bits.
+    """Makes the start admissible by an inelastic impact at t0: Paoli 2010, initial data (P4).
 
-    Paoli 2010, initial data (P4).
+    Returns:
+        The motion with v0 projected onto the tangent cone T(t0, q0) in the kinetic metric; the impulse (m,) of contacts; impulse and residual of
+        the joints, None without joints; status bits ().
     """
     q0, v0, t0, h, e, args = motion.q0, motion.v0, motion.t0, motion.h, motion.e, motion.args
     metric = Metric.at(problem, q0, args, t0)
@@ -70,22 +72,22 @@ def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Ar
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PartialStep:
-    """Wraps a scheme that can make a part of a step: its step ends after the time ``length``."""
+    """Wraps a scheme so that its step takes the time ``length`` () in place of h."""
 
     scheme: Any
     length: Array
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """State after ``length``; it is numbered like the end of the full step."""
+        """State after ``length``, with the number of the full step, and its `Info`."""
         return self.scheme.step(problem, law, motion, state, self.length)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """State after ``length`` without impulses."""
+        """As `step`, without impulses of contacts."""
         return self.scheme.free_step(problem, motion, state, self.length)
 
 
 class MotionLoop:
-    """A motion under way: its constants, its step, and the two loops over steps."""
+    """What `LaneLoop` and `BatchedLoop` call: start, step, rows and solution of one motion, with the constants of its steps."""
 
     def __init__(self, program: Program, motion: Motion) -> None:
         self.program, self.problem, traits = program, motion.stated_in(program.problem), program.scheme.traits
@@ -127,7 +129,7 @@ class MotionLoop:
         self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
 
     def begin(self, motion: Motion) -> tuple[Any, Row, Account]:
-        """Initial loop variables: state, row and account."""
+        """The carry before the first step: state of the scheme, `Row` and `Account`."""
         neighbours = self.problem.neighbours(motion.t0, motion.q0, motion.args)
         motion, impulse, joints, status = start(self.problem.near(neighbours), self.law, motion)
         if self.tells and not self.listed:
@@ -170,9 +172,9 @@ class MotionLoop:
         return jnp.where(k == self.moving.steps, h - self.over, h)
 
     def make_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
-        """State, row and account after step k: the one body of a step in all executions.
+        """Makes step k in any execution: the carry (state, row, account) after it.
 
-        ``forgetful``: without derivative rules that jax loses in reverse mode, see `forgets`.
+        ``forgetful``: whether `forgets` holds; a second derivative with reverse mode inside is then an error.
         """
         full = lambda: self.contact_step(carry, k, forgetful)
         # through XLA a branch of a lane would be work for all of them, and a selection
@@ -181,7 +183,8 @@ class MotionLoop:
         return found if self.by_step is None else self.at_its_end(carry, found)
 
     def at_its_end(self, before: tuple, after: tuple) -> tuple:
-        """What a step leads to, with the stop of the motion if it ends with the step, or in front of it."""
+        """The carry after a step, with the time of the stop in its row if the motion ends; a condition with ``before`` ends it at the start of
+        the step, whose carry is then kept."""
         (old, old_row, old_account), (new, row, account) = before, after
         motion, status = self.moving, account.status
         watch, ends = self.by_step.after(self.problem, motion, old_row.watch, old, new, row, status)
@@ -196,7 +199,7 @@ class MotionLoop:
         return jax.tree.map(lambda x, y: jnp.where(ends, x, y), stays, (new, row, account))
 
     def contact_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
-        """Step k in which contacts may act, with the full account."""
+        """Makes step k with the contact law; returns the carry after it. Arguments as in `make_step`."""
         state, row, account = carry
         law = self.law if self.listed or self.locates else self.law_after(row)
         new, info = self.until(k).step(self.problem, law, self.moving, state)
@@ -211,9 +214,9 @@ class MotionLoop:
         return new, self.row_of(new, info, row, state), account
 
     def law_after(self, row: Row) -> ContactLaw:
-        """The law that starts from the impulses of the step that led to a row, as most of many contacts go on as in the step before.
+        """The contact law with a warm start from the impulses of the last step, whose row is given, if there are many contacts or friction.
 
-        Of contacts that rub Coulomb's law may have several solutions, of which the motion keeps to the one that it has.
+        Coulomb's law may have several solutions; started there, the solver stays with the one that the motion follows.
         """
         last, m = lax.stop_gradient((row.last, row.friction_last)), row.last.size
         if last[1] is not None and m > 1:
@@ -221,10 +224,10 @@ class MotionLoop:
         return self.law.beginning(last[0]) if last[1] is None and m > SMALL else self.law
 
     def free_step_or(self, contact_step: Callable[[], tuple], carry: tuple) -> tuple:
-        """A step of one lane that counts as free of contacts, or ``contact_step()`` where it is not."""
+        """Makes a step of one lane without contact, or ``contact_step()`` if the free step is not valid; returns the carry after it."""
         state, row, account = carry
         new, info = self.scheme.free_step(self.problem, self.moving, state)
-        # rare are impulses, failures, penetrations
+        # impulses, failures and penetrations are rare
         gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
         right = ~needs_contact_step(new, info) & jnp.all(gaps >= 0)
         if self.looks_for_tunnelling(state):
@@ -241,7 +244,7 @@ class MotionLoop:
             if info.joints is not None:
                 free_row = free_row._replace(joint_impulse=row.joint_impulse + info.joints.impulse)
             if info.friction is not None:
-                # what rubbed before does so no longer, where `law_after` asks for it
+                # contacts that rubbed in the step before do so no longer, which `law_after` reads
                 now = {"last": info.impulse, "friction_last": info.friction.impulse}
                 free_row = free_row._replace(friction_impulse=row.friction_impulse + info.friction.impulse, **now)
 
@@ -258,7 +261,7 @@ class MotionLoop:
         return with_step_number(found, new.n), *rest
 
     def part_step(self, part: PartialStep, state: Any) -> tuple[Any, Info]:
-        """Makes a part of a step, up to the time of a row."""
+        """Makes a part of a step, from a state up to the time of a row: the new state and its `Info`."""
 
         @jax.jit  # see `free_step_or`
         def contact() -> tuple[Any, Info]:
@@ -308,14 +311,15 @@ class MotionLoop:
         return looks_for_tunnelling(self.problem, self.moving.time(state.n), state.q, self.moving.args)
 
     def way(self, state: Any, new: Any) -> Way:
-        """The way of a step from a state to the next: straight, or a parabola if velocities are those at the ends of steps."""
+        """Path of the position in a step from ``state`` to ``new``: straight, or a parabola for schemes that locate impacts, whose velocities belong to
+        the ends of steps."""
         motion, shift = self.moving, new.q - state.q
         length = self.length(state.n + 1) if self.locates else motion.h
         bend = length * state.v - shift if self.locates else None
         return lax.stop_gradient(Way(motion.time(state.n), length, state.q, shift, motion.args, bend))
 
     def tunnelling_status(self, way: Way, impulse: Array) -> Array:
-        """Status bit of a step that leads through an obstacle; none where a scheme located impacts, at which its way turns."""
+        """GAP_UNRESOLVED if a step leads through an obstacle, else 0; 0 too if the scheme located an impact in the step, at which the path bends."""
         acting = impulse > 0
 
         def status(problem: Problem, way: Way, acting: Array) -> Array:
@@ -330,7 +334,7 @@ class MotionLoop:
         return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (self.problem, way, acting))
 
     def across_jumps(self, before: tuple[Any, Row, Account], after: tuple[Any, Row, Account]) -> tuple:
-        """What a step leads to, with the derivative of a jump of the force in it, or DERIVATIVE_JUMP where that is not known."""
+        """The carry after a step, with derivatives corrected for a jump of the force in the step, or DERIVATIVE_JUMP where the correction is unknown."""
         if not self.tells_jumps or self.scheme.traits.tells_jumps:
             return after
         (old, old_row, old_account), (new, row, account) = before, after
@@ -361,7 +365,7 @@ class MotionLoop:
     # rows
 
     def in_time(self, t: Array, row: Row, back: Array) -> Row:
-        """Row interpolated to time t, which is ``back`` before the end of its step."""
+        """The row at time t, which is ``back`` before the end of its step: interpolated, or by a part of a step if the scheme can make one."""
         h = self.moving.h
         if self.by_step is not None:
             back = jnp.where(row.stop < t, 0, back)
@@ -396,7 +400,7 @@ class MotionLoop:
         return jnp.asarray(found(row.time(t), row.q, v, args), row.q.dtype)
 
     def outside(self, t: Array, row: Row) -> Array:
-        """Velocity of a row, or the one before the impact if the row lies between the two steps of an impact."""
+        """Velocity (d,) of a row at time t; of schemes whose impacts take two steps the one before the impact, if the row lies between these steps."""
         traits, h, e, args = self.program.scheme.traits, self.moving.h, self.moving.e, self.moving.args
         if traits.steps < 2:
             return row.v
@@ -412,7 +416,7 @@ class MotionLoop:
         return lax.cond(jnp.any(last > 0), before, lambda: row.v)
 
     def close_account(self, state: Any, row: Row, account: Account) -> Account:
-        """Account at the end: with the last state, stability, and remarks on derivatives or without."""
+        """The account at the end: with the last state, the check of stability, and the bits on derivatives if these were asked for."""
         if self.program.per_lane_branches:  # in which a step counts the state that it leaves
             still = Info.none(state.q, state.v, len(row.impulse))
             account = account.with_step(self.problem, self.ended, self.moving.steps, state, still)
@@ -430,7 +434,8 @@ class MotionLoop:
         return self.in_time(self.moving.t1, row._replace(before=None), back)
 
     def solution(self, state: Any, row: Row, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
-        """Solution from the last state and row, rows (t, q, v, z, impulse, energy, those of joints and friction), saved values and account."""
+        """Solution from the last state and row, saved rows (t, q, v, z, impulse, energy, joint impulse, friction impulse), values of the save
+        function, and account."""
         t, q, v, z, impulse, energy, joint_impulse, friction_impulse = rows
         events = LocatedImpacts(*state.record) if self.program.impacts else None
         stopped = None if self.program.until is None else jnp.isfinite(row.stop)

@@ -1,4 +1,4 @@
-"""Derivatives on one side of a motion that has none: those of motions a little aside, extrapolated to it."""
+"""One-sided derivatives of a motion that is only piecewise smooth: those of motions displaced a little in a direction, extrapolated to no displacement."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .lane_arguments import check_lanes
 from .lanes import Lanes
 
 MOVED = ("q0", "v0", *STATED, "args")
-APART = 8  # how far the nearer motion is aside, by how exactly the scheme has the times of impacts
+APART = 8  # displacement of the nearer motion, over the accuracy with which the scheme locates impacts
 
 
 def beside(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Mapping[str, Any]) -> Lanes:
-    """For each motion one aside in a direction and one twice as far: all lanes, and all once more. How far is relative to the motion's own numbers.
+    """Displaces motions in a direction: all lanes displaced once, followed by all lanes displaced twice as far, in units of the motions' own numbers.
 
     Raises:
-        ValueError, TypeError: the direction is none, or leads out of what is admissible; or the scheme keeps its steps.
+        ValueError, TypeError: the direction is zero or invalid, or leads to a start that is not admissible; or the scheme has fixed steps.
     """
     if scheme.traits.order is not None:
         raise ValueError(
@@ -64,7 +64,7 @@ def beside(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Mapping[st
 
 
 def limit(found: Any, count: int) -> Any:
-    """(Jacobian, (outputs, status)) of ``count`` motions from those of the motions `beside` them."""
+    """Extrapolates (Jacobian, (outputs, status)) of the displaced motions that `beside` gives to the ``count`` motions themselves."""
     jacobian, (value, status) = found
 
     def at_zero(x: np.ndarray) -> np.ndarray:
@@ -107,7 +107,7 @@ def _of_lanes(by: Any, x: np.ndarray, axis: int | None, count: int) -> np.ndarra
 
 
 def _sizes(motion: Motion) -> Motion:
-    """Scale of each leaf, () or (B,): of positions and velocities the larger of what either says, of others their own, 1 for zeros."""
+    """Scale of each leaf, () or (B,): of q0 the larger of |q0| and |v0| (t1 - t0), of v0 this over t1 - t0, of other leaves their size, 1 for zeros."""
     duration = motion.t1 - motion.t0
     q, v = (np.abs(x).max(axis=-1) for x in (motion.q0, motion.v0))
     nonzero = lambda x: np.where(x == 0, 1, x)

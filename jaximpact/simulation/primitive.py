@@ -1,7 +1,7 @@
 """The motion as one jax primitive: batching adds lanes, and its derivatives are primitives of the same kind.
 
-On a CPU it is native code, where the problem allows it, also inside a program that XLA compiles; elsewhere XLA takes the lane
-function as it stands. Reverse mode with few inputs takes the Jacobian in forward mode, which needs no memory for the steps.
+On a CPU it is native code, where the problem allows it, also inside a program that XLA compiles; elsewhere XLA compiles the lane
+function. Reverse mode with few inputs multiplies by the Jacobian in forward mode, which needs no memory for the steps.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: t
 
 
 def _batch_with_tangent(operands: Sequence, dims: Sequence, *, function: ValueAndTangent, **params: Any) -> tuple:
-    """Batches values and tangents; the values of one motion that has several tangents are those beside the first."""
+    """Batches values and tangents; if only the tangents of the inputs are batched, all lanes have the same values, returned once without batch axis."""
     found, places = _motion_batching(motion_with_tangent_p, operands, dims, function=function, **params)
     if any(d is not None for d in dims[: len(function.moved)]):
         return found, places
@@ -140,14 +140,14 @@ def _batch_with_tangent(operands: Sequence, dims: Sequence, *, function: ValueAn
 
 
 def _apart(operands: Sequence, function: ValueAndTangent, axes: tuple, count: int | None) -> list:
-    """Values and tangents by an operation each, of which that of the tangents is linear in their changes."""
+    """Values and tangents by one `motion` primitive each; that of the tangents is linear in the tangents of the inputs."""
     number = len(function.moved)
     values = motion_p.bind(*operands[:number], function=function.function, axes=axes[:number], count=count)
     return [*values, *motion_p.bind(*operands, function=function.tangent, axes=axes, count=count)]
 
 
 def _jvp_with_tangent(primals: Sequence, tangents: Sequence, **params: Any) -> tuple:
-    """Derivative of values and of their JVP, apart."""
+    """JVP rule of `motion_with_tangent`: differentiates its values and its tangents as two primitives (`_apart`)."""
     moved = [type(t) is not ad.Zero for t in tangents]
 
     def of(some: list) -> list:
@@ -159,7 +159,7 @@ def _jvp_with_tangent(primals: Sequence, tangents: Sequence, **params: Any) -> t
 
 
 def _known_values(trace: Any, *tracers: Any, function: ValueAndTangent, axes: tuple, count: int | None) -> list:
-    """What is known of an equation of which some operands are not: the values, if those of the motion are."""
+    """Partial evaluation of `motion_with_tangent`: if only tangents of the inputs are unknown, computes the values now and leaves the tangents for later."""
     known, number = [x.pval.get_known() for x in tracers], len(function.moved)
     if all(x is not None for x in known) or any(x is None for x in known[:number]):
         params = {"function": function, "axes": axes, "count": count}
@@ -170,8 +170,8 @@ def _known_values(trace: Any, *tracers: Any, function: ValueAndTangent, axes: tu
 
 
 def _known_equation(_: Any, unknown: Sequence[bool], at_hand: Sequence[bool], eqn: Any) -> tuple:
-    """The same for an equation within `jax.checkpoint`: its known part, the whole for later, what of its results is unknown and at hand then, and what of
-    its operands is to be kept."""
+    """Partial evaluation within `jax.checkpoint`: the equation of the known values, if any; the whole equation, for later; masks of its results that
+    are unknown, and that the later equation provides; and the operands to keep for it."""
     function, axes, number = eqn.params["function"], eqn.params["axes"], len(eqn.params["function"].moved)
     kept = [x for x, here in zip(eqn.invars, at_hand, strict=True) if isinstance(x, Var) and not here]
     results = len(eqn.outvars)
@@ -186,7 +186,7 @@ def _known_equation(_: Any, unknown: Sequence[bool], at_hand: Sequence[bool], eq
 
 
 def _transpose_with_tangent(cotangents: Sequence, *operands: Any, function: ValueAndTangent, **params: Any) -> list:
-    """Cotangents of changes, which values do not depend on."""
+    """Transpose rule of `motion_with_tangent`: its tangents are linear in the tangents of the inputs, its values do not depend on them."""
     return _motion_transpose(cotangents[len(function.used) :], *operands, function=function.tangent, **params)
 
 
@@ -269,7 +269,7 @@ def _fits(
 
 
 def _walks_back(program: Program, motion: Motion) -> bool:
-    """Whether native code walks back through the steps of one motion, whose states it keeps (`reverse_loop`)."""
+    """Whether native code has a backward pass for one motion (`reverse_loop`) whose states fit into memory."""
     traits = program.scheme.traits
     # of a scheme that chooses its own steps every trial is one to walk back through
     if program.length is None or not traits.reverse or traits.order is None:

@@ -32,7 +32,7 @@ class Program:
     Attributes:
         problem, scheme, solver: the problem, the scheme and the contact solver.
         times: times of the rows before the last (k,) [s], where they are given.
-        rows: number of rows. every: number of steps from row to row, in place of times.
+        rows: number of rows before the last. every: number of steps from row to row, in place of times.
         function: save function, whose values replace the state (`Save`).
         impacts: of how many impacts, from the first on, times and states are kept (`Events`).
         until: where the motion ends, if it comes there before t1.
@@ -100,11 +100,11 @@ class Program:
 
     @property
     def by_step(self) -> Any:
-        """What ends the motion at the end of a step (`mechanics.rest`), if anything does; else None."""
+        """The condition, checked after each step, that ends the motion (`mechanics.rest`); None if there is none."""
         return None if self.until is None else self.until.by_step
 
     def goes_on(self, row: Any) -> Array | bool:
-        """Whether a motion has not come to its end at a step, ()."""
+        """Whether the motion has not ended at the step of a `Row`, ()."""
         return True if self.by_step is None else ~jnp.isfinite(row.stop)
 
     def replace(self, **changes: Any) -> Program:

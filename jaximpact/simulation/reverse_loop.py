@@ -1,8 +1,8 @@
 """Reverse mode of a motion in native code: stored states, and steps differentiated one by one from last to first.
 
 Each part of the motion (start, steps, one row) is a function whose transposed derivative is compiled once; that of the steps between two rows is a loop
-of machine code. The cost of a step then does not depend on the number of inputs. Of the states those numbers are stored that a transposed step or row
-reads. The cotangent of a saved row is added when the loop reaches its step.
+of machine code. The cost of a step then does not depend on the number of inputs. Of each state only the numbers are stored that a transposed step or
+row reads. The cotangent of a saved row is added when the loop reaches its step.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def is_real(x: Any) -> bool:
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of the motion as functions of the leaves of program and motion, and of the carry between steps.
+    """Start, step and row of the motion as functions of the leaves of (program, motion) and of the carry, with their transposed derivatives.
 
     Attributes:
         structure: pytree structure of (program, motion), for any number of steps and rows.
-        moved: input leaves, with respect to which derivatives are taken.
-        used: leaves of the solution with cotangents.
-        of_rows: which of these have an axis of rows.
-        told: whether some belong to the account, which is then differentiated from step to step.
+        moved: mask of the input leaves with respect to which derivatives are taken.
+        used: mask of the leaves of the solution that have cotangents.
+        of_rows: mask of those used leaves that have an axis of rows.
+        told: whether some used leaves belong to the account, which is then differentiated from step to step.
     """
 
     structure: Any
@@ -119,7 +119,8 @@ class Parts:
     def of_steps(
         self, step: ClosedJaxpr, kept: tuple[bool, ...], leaves: Sequence, last: Any, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
-        """`of_step` for a stream of the leaves ``kept`` of carries, from its end to its beginning; other leaves, which it does not read, are the ``last``."""
+        """Applies `of_step` from the last step to the first, to a stream of the stored leaves (mask ``kept``) of the carries; other leaves, which it does
+        not read, come from the carry ``last``."""
         every, structure = jax.tree.flatten(last)
 
         def back(now: tuple, row: list) -> tuple:
@@ -133,7 +134,7 @@ class Parts:
     def of_row(
         self, leaves: Sequence, turn: RowRequest, given: Sequence, carry: Any, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
-        """Adds the cotangents of one row to those of the carry after its step (``change``) and of the input leaves (``total``)."""
+        """Pulls the cotangents ``given`` of one row back: adds to those of the carry after its step (``change``) and of the input leaves (``total``)."""
         some, more = self._transpose_part(lambda leaves, carry: self.row(leaves, turn, carry), leaves, carry, given)
         return _sum(change, more), _sum(total, some)
 
@@ -149,7 +150,7 @@ class Parts:
         at = (some, [] if carry is None else self.reals(carry))
         if not whole:
             return jax.vjp(of, *at)[1](list(change))
-        # values and derivative in one program, as nobody asks for the values alone: jax takes its time to tell them apart
+        # values and derivative in one program: nobody needs the values by themselves, and jax takes long to separate the two
         pushed = lambda some, reals: jax.jvp(of, at, (some, reals))[1]
         return jax.linear_transpose(pushed, *at)(list(change))
 
@@ -176,13 +177,14 @@ _of_row = jax.jit(lambda *operands, parts: parts.of_row(*operands), static_argna
 
 
 class Backwards:
-    """Compiled backward pass: cotangents of the input leaves from leaves and output cotangents, for ``lanes`` (None: one).
+    """Compiled backward pass: from input leaves and output cotangents to cotangents of the input leaves, for so many ``lanes`` (None: one).
 
-    ``opened``: program and motion from their leaves.
+    ``opened``: function from the leaves to program and motion. ``members``: shapes of the operands in one lane, leaves before cotangents; ``axes``:
+    their lane axes.
 
     Raises:
-        Unsupported, ImportError: as `compile_lanes`; lanes differ in the steps that given times belong to, the states would not fit into
-            `MAX_STATE_BYTES`, or more than `MAX_REVERSE_INPUTS` numbers are differentiated by.
+        Unsupported, ImportError: as `compile_lanes`; saved times belong to different steps in different lanes, the states would not fit into
+            `MAX_STATE_BYTES`, or derivatives are by more than `MAX_REVERSE_INPUTS` numbers.
     """
 
     def __init__(self, parts: Parts, opened: Callable, members: Sequence, axes: Sequence, lanes: int | None):
@@ -208,7 +210,7 @@ class Backwards:
             self._prepare(parts, leaves, given, some)
 
     def _prepare(self, parts: Parts, leaves: list, given: Sequence, some: list) -> None:
-        """Compiles the parts."""
+        """Compiles the functions of `Parts`; finds which leaves of the carry they read and thus have to be stored."""
         many, reals = self.lanes is not None, parts.reals(self.carry)
 
         def part(one: Callable, *operands: Any, first: Sequence[bool] = (), **static: Any) -> CompiledFunction:
@@ -234,11 +236,11 @@ class Backwards:
         self.of_steps = part(_of_steps, self.carry, reals, some, step=step, kept=self.kept)
 
     def leaves_read(self, jaxpr: ClosedJaxpr, first: int) -> tuple[bool, ...]:
-        """Mask of the leaves of the carry, operands from the ``first`` on, that a part reads."""
+        """Mask of the leaves of the carry that a jaxpr reads; they are its inputs from number ``first`` on."""
         return tuple(used_inputs(jaxpr)[first : first + len(jax.tree.leaves(self.carry))])
 
     def __call__(self, operands: list[np.ndarray], found: list[np.ndarray]) -> None:
-        """Writes the results of all lanes."""
+        """Computes the cotangents of the input leaves for all lanes, many of them on all cores, and writes them into ``found``."""
         every = self.lanes or 1
         slices = [slice(0, every)]
         if every >= MIN_REVERSE_LANES_FOR_THREADS:
@@ -270,7 +272,7 @@ class Backwards:
         return np.where(every.last, self.steps, np.clip(numbers, 0, self.steps)).tolist(), every
 
     def of_lanes(self, operands: list[np.ndarray], lanes: int) -> list[np.ndarray]:
-        """Results for some of the lanes."""
+        """Cotangents of the input leaves for so many ``lanes``, whose operands are given."""
         leaves, given = list(operands[: self.count]), operands[self.count :]
         numbers, turn = self.rows(leaves)
         leaves[self.times] = leaves[self.times][:0]
@@ -301,7 +303,7 @@ class Backwards:
 
 
 class Walk:
-    """Memory of a walk through the steps and back for ``whole`` lanes, with padding, and the calls that are bound to it."""
+    """Memory of one pass through the steps and back for ``whole`` lanes, padding included, and the compiled calls that are bound to this memory."""
 
     def __init__(self, of: Backwards, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], whole: int):
         self.steps, self.kept_leaves = of.steps, of.kept
@@ -313,7 +315,7 @@ class Walk:
         shapes = [(self.steps + 1, *x.shape) for x in self.last]
         self.kept = [np.empty(n, x.dtype) for x, n in compress(zip(every, shapes, strict=True), of.kept)]
         self.size = sum(x.nbytes for x in self.kept)
-        # what is found is written beside what was found before
+        # cotangents of carry and inputs in two buffers: a call reads one and writes the other
         self.found = [[np.zeros((math.prod(x.shape), whole), x.dtype) for x in of.found] for _ in range(2)]
         self.results = [np.empty((math.prod(a.shape), whole), a.dtype) for a, _ in of.of_start.results]
         known, rows = [(x, None) for x in self.fixed], iter(self.kept)
@@ -328,20 +330,20 @@ class Walk:
         ]
 
     def _in_turn(self, part: CompiledFunction, operands: Sequence, given: Sequence = ()) -> list[BoundCall]:
-        """A call from the first side of what is found to the second, and one back."""
+        """Two calls: one reads the first buffer of cotangents and writes the second, the other the reverse."""
         ways = (self.found, self.found[::-1])
         operands_of = lambda here: [*operands, *((x, None) for x in here)]
         return [BoundCall(part, operands_of(here), there, self.whole, 2, given) for here, there in ways]
 
     def takes(self, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], whole: int) -> bool:
-        """Whether operands have the sizes of those that the memory is for."""
+        """Whether the memory fits operands of these shapes and so many lanes."""
         pairs = zip([*self.fixed, *self.of_row], [*fixed, *of_row], strict=True)
         return self.whole == whole and all(x.shape == y.shape for x, y in pairs)
 
     def run(
         self, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], numbers: Sequence[int]
     ) -> list[np.ndarray]:
-        """Cotangents of the inputs, (size, whole), for rows of steps ``numbers``; they stay until the next run."""
+        """Cotangents of the inputs, (size, whole), for rows of steps ``numbers``; the next run overwrites them."""
         for place, x in zip(
             [*self.fixed, *self.of_row, *self.found[0]], [*fixed, *of_row, *[0] * len(self.found[0])], strict=True
         ):

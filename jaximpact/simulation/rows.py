@@ -16,17 +16,17 @@ from .program import Program
 
 
 class Row(NamedTuple):
-    """Content of a row before interpolation to its time.
+    """The motion after a step, from which saved rows are interpolated; part of the loop's carry.
 
     Attributes:
         q, v, z: position, velocity and admissible position (d,).
         impulse: accumulated impulse (m,); of contacts between bodies that of the step alone.
         chord, last: (q_new - q_old)/h (d,) and impulse (m,) of the step that led to the row.
-        before: state and impulse before that step, for schemes that can step to a row's time.
+        before: state and impulses before that step, for schemes that can step to a row's time.
         pairs: bodies of each contact (m, 2), for contacts between bodies.
         touched: whether any contact has had an impulse so far (), for contacts between bodies if derivatives are corrected.
-        stop: the time () at which the motion has stopped, infinity before, where it may.
-        watch: what is known of whether it is at rest, where it ends there (`mechanics.rest`).
+        stop: time () at which the motion ended, infinity while it goes on; None without ``until``.
+        watch: since when the motion is at rest (`mechanics.rest.Watch`), with ``until`` at rest or jammed.
         joint_impulse, joint_last: of joints (j,), as ``impulse`` and ``last`` of contacts; None where there are none.
         friction_impulse, friction_last: of friction (m, k), likewise.
     """
@@ -48,7 +48,7 @@ class Row(NamedTuple):
     friction_last: Any = None
 
     def time(self, t: Array) -> Array:
-        """The time of the row () at time t: where the motion has stopped before, that of its stop."""
+        """Time () of a row requested at time t: t, or the time of the stop if the motion ended before."""
         return t if self.stop is None else jnp.where(self.stop < t, self.stop, t)
 
     def interpolated(self, back: Array, h: Array) -> Row:
@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
 
 class RowRequest(NamedTuple):
-    """Request for one row in native code: number of its step, or its time, and whether it is the last (at t1)."""
+    """Request for a row in native code, or with a leading axis for all rows: number of its step, or its time, and whether it is the last (at t1)."""
 
     number: Any
     time: Any
@@ -89,7 +89,8 @@ def step_at_or_after(times: Any, t0: Any, h: Any, xp: Any = jnp) -> Any:
 
 
 class RowBuffer(NamedTuple):
-    """Rows saved so far, plus a spare one that discarded steps are written to, and the index of the next saved time."""
+    """Saved rows, part of the carry of `BatchedLoop`: leaves (rows + 1, ...), of which the last entry takes steps that are not saved; and the index
+    () of the next saved time."""
 
     buffer: Any
     pointer: Array
@@ -134,7 +135,7 @@ class RowWriter:
         return RowBuffer(buffer, jnp.where(live, following, pointer))
 
     def behind(self, n: Array) -> Array:
-        """Which rows are those of steps behind step n, (rows,)."""
+        """Mask (rows,) of the rows that belong to steps after step n."""
         every = self.program.every
         return (self.index if every is None else jnp.arange(self.program.rows, dtype=jnp.int32) * every) > n
 

@@ -197,7 +197,7 @@ class Again:
     options: dict[str, Any]
 
     def __call__(self, inputs: dict[str, Any]) -> tuple[Sensitivities | None, np.ndarray]:
-        """Jacobians at inputs with a leading axis S, for those from which a motion can start; and status bits (S,), 0 for these."""
+        """Jacobians at those of S inputs (leading axis) from which a motion can start, None if there are none; and status bits (S,), 0 where it can."""
         count = len(jax.tree.leaves(inputs)[0])
         values = self.one._asdict() | {name: x for name, x in inputs.items() if name != "args"}
         kept = inputs.get("args", jax.tree.map(lambda _: None, self.one.args))
@@ -267,7 +267,7 @@ def row_by_row(program: Program, output: Callable) -> bool:
 def jacobians(
     program: Program, lanes: Lanes, task: Jacobian, execution: str = "auto", chunk: Any = None, progress: Any = False
 ) -> Any:
-    """Runs a `JacobianTask` for every lane."""
+    """Runs the ``task`` for every lane: Jacobians, and (outputs, status)."""
 
     def through_steps(motion: Motion, length: Any) -> Any:
         # forward mode runs the loop of any number of steps, reverse mode one compiled for this number
@@ -327,7 +327,7 @@ def _is_real(x: Any) -> bool:
 
 @dataclass(frozen=True)
 class Varied:
-    """Task base: a lane's motion as a function of the numbers in ``wrt``."""
+    """Base of tasks that differentiate: the outputs of one lane as a function of the numbers in ``wrt``."""
 
     wrt: tuple[str, ...]
     output: Callable[[Solution], Any]

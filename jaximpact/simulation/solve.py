@@ -150,7 +150,7 @@ def solve(
 
 
 def with_room(program: Program) -> Callable[[Motion], Solution]:
-    """Runs a motion with neighbour lists; when a list overflows, the motion continues from there with larger ones."""
+    """Function that runs a motion with neighbour lists; when a list overflows, the motion continues from the last valid step with larger lists."""
 
     def call(motion: Motion) -> Solution:
         known = program

@@ -1,6 +1,6 @@
-"""Checks of numbers before a motion starts: finiteness, an admissible start, a positive definite mass, and what its problem states besides.
+"""Checks of numbers before a motion starts: finiteness, an admissible start, a positive definite mass; joints, switches, friction and restitution.
 
-Reports are computed by lanes; the host judges them. Under a jax transformation numbers are unknown, and there is none.
+A report is computed for each lane, batched; then the host raises errors. Under a jax transformation, where numbers are unknown, nothing is checked.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..mechanics.schemes.joints import start_errors
 
 
 class JointReport(NamedTuple):
-    """Values and velocities of the joints (j,) at a start; which of them do not hold, which velocities have to be projected, which
-    cannot be, and which rows follow from others."""
+    """Values and velocities of the joints (j,) at a start, and masks (j,): joints that do not hold (``wrong``), whose velocity has to be projected
+    (``broken``) or cannot be (``stuck``), and that follow from others (``redundant``)."""
 
     value: Array
     velocity: Array
@@ -92,7 +92,7 @@ class JointReport(NamedTuple):
 
 
 class SwitchReport(NamedTuple):
-    """Of the stated switches (k,): which are finite at a start, and which are zero there and at a point beside it."""
+    """Masks of the stated switches (k,): those finite at a start, and those zero both at the start and at a point near it (``flat``)."""
 
     finite: Array
     flat: Array
@@ -108,7 +108,7 @@ class SwitchReport(NamedTuple):
         return ~self.finite | self.flat
 
     def judge(self, report: StartReport, which: Callable[[int], str]) -> None:
-        """Raises ValueError, of lanes."""
+        """Raises ValueError for the first switch of any lane that is not finite, or zero near the start."""
         for wrong, what in (
             (~np.asarray(self.finite), "is not finite"),
             (
@@ -122,7 +122,8 @@ class SwitchReport(NamedTuple):
 
 
 class FrictionReport(NamedTuple):
-    """Of the contacts (m,) at a start: which have no coefficient of friction >= 0, which one but no tangents to rub along, and which a static one below it."""
+    """Masks of the contacts (m,) at a start: those without a coefficient of friction >= 0 (``wrong``), with a positive one but no tangents to slip along
+    (``tangentless``), and with a static coefficient below it (``weak``)."""
 
     wrong: Array
     tangentless: Array
@@ -130,13 +131,13 @@ class FrictionReport(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, gradient: Array, t: Array, q: Array, v: Array, args: Any) -> FrictionReport:
-        """With the gradients of the gaps (m, d): tangents are independent of them, and of each other."""
+        """Report for gradients of the gaps (m, d); tangents have to be independent of them, and of each other."""
         tangents = jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(v)
         return cls.along(problem, gradient, tangents, args)
 
     @classmethod
     def of_list(cls, problem: Problem, contacts: Any, t: Array, q: Array, args: Any) -> FrictionReport:
-        """Of bodies in a list: their `PairContacts`, with gradients by either body's coordinates; empty slots have none."""
+        """Report for bodies in lists, from their `PairContacts`, with gradients by either body's coordinates; empty slots of the list are not judged."""
         rows = lambda x: jnp.concatenate([x.gi, x.gj], axis=1)
         slip: Any = Slip.at(problem, Metric(None), t, q, args)
         found = cls.along(problem, rows(contacts), jnp.stack([rows(x) for x in slip.tangents], axis=1), args)
@@ -145,7 +146,7 @@ class FrictionReport(NamedTuple):
 
     @classmethod
     def along(cls, problem: Problem, gradient: Array, tangents: Array, args: Any) -> FrictionReport:
-        """Of gradients (m, d) and tangents (m, k, d)."""
+        """Report for gradients (m, d) of gaps and tangents (m, k, d)."""
         q = gradient
         friction = problem.friction_coefficients(len(gradient), q.dtype, args)
         found, left = [direction(gradient)], jnp.ones_like(friction, dtype=bool)
@@ -165,7 +166,7 @@ class FrictionReport(NamedTuple):
         return self.wrong | self.tangentless | self.weak
 
     def judge(self, report: StartReport, which: Callable[[int], str]) -> None:
-        """Raises ValueError, of lanes."""
+        """Raises ValueError for the first contact of any lane in one of the masks."""
         for wrong, of, what in (
             (self.wrong, "friction", "must be finite and >= 0"),
             (
@@ -185,14 +186,14 @@ class FrictionReport(NamedTuple):
 
 
 class RestitutionReport(NamedTuple):
-    """Of a restitution that is a function: its values (m,), and which of them are not in [0, 1] though the start's speeds reach them."""
+    """Values (m,) of a restitution function at a start, and the mask (m,) of those outside [0, 1] that an impact at the start would use."""
 
     value: Array
     wrong: Array
 
     @classmethod
     def of(cls, problem: Problem, rates: Array, args: Any) -> RestitutionReport:
-        """At the gap velocities (m,) of a start; a function that does not depend on the speed has its value at any."""
+        """Report for the gap velocities (m,) of a start; a function that does not depend on them is checked at closing and opening gaps alike."""
         value = problem.restitution_at(jnp.ones((), rates.dtype), rates, args)
         constant = not depends_on(lambda rates: problem.restitution_at(1.0, rates, args), (rates,), on=(0,))
         return cls(value, ((rates < 0) | constant) & ~((value >= 0) & (value <= 1)))
@@ -202,7 +203,7 @@ class RestitutionReport(NamedTuple):
         return self.wrong
 
     def judge(self, report: StartReport, which: Callable[[int], str]) -> None:
-        """Raises ValueError, of lanes."""
+        """Raises ValueError for the first value of any lane outside [0, 1]."""
         if np.any(self.wrong):
             i, a = np.unravel_index(np.argmax(self.wrong), np.shape(self.wrong))
             speed = abs(min(float(np.asarray(report.gap_velocity)[i, a]), 0.0))
@@ -213,7 +214,7 @@ class RestitutionReport(NamedTuple):
 
 
 class StartReport(NamedTuple):
-    """Facts about a start: gaps, gap velocities, closed contacts, and properties of mass, Lagrangian and force."""
+    """Facts about a start, computed before the motion: gaps, gap velocities, closed contacts, and properties of mass, Lagrangian and force."""
 
     gap: Array
     gap_velocity: Array
@@ -231,7 +232,8 @@ class StartReport(NamedTuple):
 
     @property
     def parts(self) -> list:
-        """Reports on what the problem states besides: each has the mask ``refused`` (..., n) of what cannot be, and judges it."""
+        """Reports on switches, friction, restitution and joints, where the problem has them: each has the mask ``refused`` (..., n) of invalid entries, and
+        a method ``judge`` that raises for them."""
         return [x for x in (self.switches, self.friction, self.restitution, self.joints) if x is not None]
 
 
@@ -271,14 +273,14 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
 
 
 def _beside(x: Array) -> Array:
-    """A point beside x (d,), in no special direction."""
+    """A point near x (d,), in a direction that is not special."""
     return x + (0.1 + 0.01 * jnp.arange(len(x), dtype=x.dtype)) * (1 + jnp.abs(x))
 
 
 def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) -> Array:
-    """Whether a Lagrangian is quadratic in v: d2L/dv2 does not change with time and velocity, at q (d,) and a point beside it, ().
+    """Whether a Lagrangian is quadratic in v, (): d2L/dv2 does not change with time and velocity, at q (d,) and at a point near it.
 
-    Values that are not finite are ignored, since a Lagrangian need not be defined beside its start.
+    Values that are not finite are ignored, since a Lagrangian need not be defined away from the start.
     """
     beside = _beside(q)
     mass = jax.vmap(lambda t, q, v: inertia(t, q, v, args))
@@ -309,7 +311,7 @@ def is_fine(report: StartReport) -> bool:
 
 
 def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
-    """Raises errors and issues remarks for a batch of start reports (leading axis: lanes)."""
+    """Raises for the first error in a batch of start reports (leading axis: lanes); returns the text of a warning, or None."""
 
     def worst(mask: Any, value: Any) -> tuple[int, int]:
         lane, constraint = np.unravel_index(np.argmin(np.where(mask, value, np.inf)), mask.shape)

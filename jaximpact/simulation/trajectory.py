@@ -32,7 +32,7 @@ def run_until_list_full(program: Program, motion: Motion, carry: Any = None) -> 
     """Runs a motion with neighbour lists until one overflows, from the start or from the end of an earlier stage.
 
     Returns:
-        Its solution, where it came to its end; the carry before the step that had no room, and whether there was one ().
+        The solution, complete if no list overflowed; the carry before the step whose pairs had no room; whether there was such a step, ().
     """
     loop = MotionLoop(program, motion)
     batched = BatchedLoop(loop)
@@ -46,7 +46,7 @@ def resume_until_step(
     """Runs from a carry (None: the start) up to a given step, with a program that saves no rows.
 
     Returns:
-        The row there by the names of a `Solution`, and the account; the carry, and whether lists had no room for the step behind it ().
+        The row at that step by the field names of `Solution`; the account; the carry; whether the lists had no room for the next step, ().
     """
     carry, last = carry_and_last
     loop = MotionLoop(program, motion)
