@@ -94,7 +94,7 @@ class Problem(metaclass=Named):
             them, see `assemble`. Rows that follow from others do no harm.
         joint_names: names of the joint equations (j).
         switches: ``switches(t, q, v, args) -> (k,)``, surfaces s = 0 across which the force jumps or is not smooth, or the state is
-            reset. `EventDriven` locates them, and `EventCorrected` those of t and q. Comparisons, signs and the like in force and mass
+            reset. `EventDriven` and `EventCorrected` locate them, where contacts rub those of t and q. Comparisons, signs and the like in force and mass
             are found without: state what cannot be seen, as the inside of a `lax.while_loop` or a callback.
         reset: ``reset(t, q, v, k, args) -> v`` or ``(q, v)``, the state behind a crossing of surface k, an int, in either direction.
         slip: ``slip(t, q, v, args) -> (m,)`` in the plane, ``(m, 2)`` in space: the tangential velocity of the bodies against each other at every

@@ -31,14 +31,17 @@ AT_END = 1.5  # steps from t1, within which a crossing may lie on the other side
 
 def located_pieces(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Pieces | None:
     """Pieces of a problem's force and mass at states of these shapes, between jumps; None where there are none, which is known while tracing. Mere kinks are not
-    among them."""
+    among them, nor surfaces of the velocity where contacts rub: sliding on them would ask friction for its share."""
     rubs = problem.slip is not None
     found = None
-    if not rubs and not problem.listed:
-        found = Pieces.of(problem, t, q, v, args, kinks=False) or _pieces_of_places(problem, t, q, v, args)
+    if not problem.listed:
+        every = None if rubs else Pieces.of(problem, t, q, v, args, kinks=False)
+        found = every or _pieces_of_places(problem, t, q, v, args)
     if problem.reset is not None and (found is None or found.stated.stop == found.stated.start):
         raise ValueError(
-            f"reset: EventCorrected locates no surfaces {'where contacts rub' if rubs else 'of such switches'}; use EventDriven()"
+            "reset: EventCorrected locates no surfaces of the velocity where contacts rub; state surfaces of t and q"
+            if rubs
+            else "reset: EventCorrected locates no surfaces of such switches; use EventDriven()"
         )
     return found
 
@@ -181,6 +184,17 @@ class Border(NamedTuple):
         """The same, with the time at which a path meets it; a time ``rest`` is left of the step."""
         most = jnp.minimum(frozen(rest), 2 * self.guess)
         return self._replace(time=located(self.at, path, self.guess, most, self.some, iterations))
+
+    def reach(self, r: Array) -> Array:
+        """The time () up to which a path over a time r is made: short of the border, as no force is asked for beyond."""
+        return jnp.where(self.some, (1 - SHORT) * self.guess, r)
+
+    def extent(self, reach: Array, rest: Array, h: Array, last: Array) -> tuple[Array, Array]:
+        """The time () to which a path of the length ``reach`` is followed, of the ``rest`` of a step, and by which factor what varies linearly on it is continued: a little beyond
+        the border, where a wall may be too."""
+        behind, on = jnp.minimum(self.time + AT_ONCE * h, rest), self.some & ~last
+        longer = lax.stop_gradient(jnp.where(on, behind / nonzero(reach), 1))
+        return jnp.where(on, lax.stop_gradient(behind), rest), longer
 
     def ended_at(self, problem: Problem, motion: Motion, path: Path, s: Array, first: Array, impact: Array) -> Border:
         """The same, of a path that ends at time s: with whether it is crossed there, if it is the ``first`` event, and what is met with an ``impact`` (m,)."""

@@ -44,7 +44,7 @@ from .base import (
     zero_remainder,
 )
 from .borders import status_behind
-from .crossings import AT_ONCE, SHORT, Ahead, Border, Slide, located_pieces, sliding_problem, start_on_pieces
+from .crossings import AT_ONCE, Ahead, Border, Slide, located_pieces, sliding_problem, start_on_pieces
 from .event_friction import held_velocity, rubbing_step
 from .events import Event, View, behind, collide, impulses_of, lasting_at_end, noise, nonzero, persisting
 from .joints import put_on_joints
@@ -132,7 +132,7 @@ class EventCorrected(Scheme):
     Contacts that are met at once, up to round-off, meet one impact law together; where their gradients are orthogonal
     one after the other is the same, and keeps the derivative.
     Where the force or the mass jumps on a surface, found or stated, that is an event too, and resets are made there; where forces push to a surface of v from both sides
-    the motion slides on it. Jumps where contacts rub are not located, of which DERIVATIVE_JUMP tells.
+    the motion slides on it. Where contacts rub surfaces of t and q are located, and DERIVATIVE_JUMP tells of those of v.
 
     Attributes:
         impacts: events (impacts, releases and crossings of surfaces at which the force jumps) located in one step. What still penetrates at its end is put back onto
@@ -164,10 +164,18 @@ class EventCorrected(Scheme):
             where, v0, status = start_on_pieces(pieces, motion, q0, v0, state.closed)
             return state._replace(v=v0, where=where), info._replace(status=info.status | status)
         rubs = FrictionInfo.none(len(at.closed), problem.slip_velocity(t0, q0, v0, args).shape[1], q0.dtype)
+        info, pieces = Info.none(q0, v0, len(at.closed), rubs), located_pieces(problem, t0, q0, v0, args)
+        if pieces is not None:
+            where, v0, status = start_on_pieces(pieces, motion, q0, v0, state.closed)
+            problem, state, info = (
+                pieces.on(where.sides),
+                state._replace(where=where),
+                info._replace(status=info.status | status),
+            )
         v0 = held_velocity(problem, t0, motion.h, q0, v0, state.closed, args)
         force = jnp.concatenate([contacts.gap[:, None], rubs.impulse], axis=1)
         state = state._replace(v=v0, rests=jnp.zeros_like(at.closed), breaks=rubs.impulse, force=jnp.zeros_like(force))
-        return state, Info.none(q0, v0, len(at.closed), rubs)
+        return state, info
 
     def step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None
@@ -243,9 +251,8 @@ class EventCorrected(Scheme):
         rubbed = found.did._replace(impulse=found.impulse[:, 1:])
         told = found.residual, found.events, found.status, found.joints, rubbed
         info = Info(found.q, chord, impulse, jnp.any(impulse > 0), *told)
-        return EventState(
-            state.n + 1, found.q, found.v, found.closed, latest, found.low, found.rests, found.breaks, found.force
-        ), info
+        behind = found.closed, latest, found.low, found.rests, found.breaks, found.force, found.where
+        return EventState(state.n + 1, found.q, found.v, *behind), info
 
     def _flight(self, step: Step, progress: _Progress, last: Array) -> tuple[_Flight, Array]:
         """The path from a state over what is left of a step, or to the border of a piece of the force; status ()."""
@@ -263,7 +270,7 @@ class EventCorrected(Scheme):
         if pieces is not None and progress.where is not None:
             parabola = Path(t, r, q, v, a, jnp.zeros_like(a), args)
             border = Border.of(pieces, progress.where, parabola, motion.h, self.newton)
-            reach = jnp.where(border.some, (1 - SHORT) * border.guess, r)
+            reach = border.reach(r)
         end = t + reach, q + reach * (v + (0.5 * reach) * a), v + reach * a
         of_there, part_end = sliding(*end, pushing, args)
         there = View.at(of_there, *end, args)
@@ -271,10 +278,7 @@ class EventCorrected(Scheme):
         path = Path(t, reach, q, v, a, there.free + there.contacts.jump(push_end) - a, args)
         if border is not None:
             border = border.on(path, r, self.newton)
-            # what varies linearly goes on to the border, where a wall may be too
-            behind = jnp.minimum(border.time + AT_ONCE * motion.h, r)
-            longer = lax.stop_gradient(jnp.where(border.some & ~last, behind / nonzero(reach), 1))
-            r = jnp.where(border.some & ~last, lax.stop_gradient(behind), r)
+            r, longer = border.extent(reach, r, motion.h, last)
             path, push_end = path._replace(r=r, change=longer * path.change), push + longer * (push_end - push)
             if pieces is not None and progress.where is not None and part is not None and part_end is not None:
                 slide = Slide.of(pieces, progress.where, part, part + longer * (part_end - part), r)

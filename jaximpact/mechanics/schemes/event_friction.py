@@ -9,13 +9,14 @@ Where sliding beyond Painleve's bound has no acceleration, velocities jump witho
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..contact.cones import OPEN, STICK, ConeProblem
+from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, length
 from ..contact.laws import ContactLaw
 from ..friction import FrictionInfo, Slip
 from ..linearisation import span
@@ -23,7 +24,9 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
-from .base import JointInfo, add_compensated, gradient_status
+from .base import JointInfo, Step, add_compensated, gradient_status
+from .borders import EDGE, status_behind
+from .crossings import AT_ONCE, Border, located_pieces
 from .events import (
     Event,
     behind,
@@ -38,9 +41,10 @@ from .events import (
 )
 from .frictional_impacts import fall_back, strike
 from .joints import put_on_joints
-from .mode_ends import at_once, ends, only_just
-from .paths import STEEP, near_grazing
-from .rubbing_paths import Place, Progress, braking, follow, heading
+from .mode_ends import at_once, ends, only_just, spare
+from .paths import STEEP, Path, near_grazing
+from .pieces import Where
+from .rubbing_paths import Place, Progress, Segment, braking, follow, heading
 
 
 def arrive(
@@ -122,21 +126,21 @@ def arrive(
 
 
 def advance(
-    scheme: Any,
-    problem: Problem,
-    law: ContactLaw,
-    motion: Motion,
-    start: Array,
-    length: Array,
+    step: Step,
     progress: Progress,
     left: Array,
 ) -> Progress:
     """Follows the path to the next event, of which ``left`` may still be located, or to the end of the step, and treats it."""
+    scheme, _, law, motion, start, whole, _ = step
     h, args, last = motion.h, motion.args, left == 0
-    t, r = start + progress.elapsed, length - progress.elapsed
-    segment, closed, failure, jammed = follow(problem, t, r, h, progress, args)
+    t, r = start + progress.elapsed, whole - progress.elapsed
+    begun = progress
+    problem, ahead = _on_piece(step, progress.where)
+    segment, closed, failure, jammed = follow(problem, t, r, h, progress, args, ahead)
     jams = jnp.any(jammed) & ~last
+    segment = segment.up_to(h, r, last, scheme.newton)
     path, here, there, did = segment[:4]
+    r = path.r
     allowed, taylor = here.view.roundoff(path.q, path.v, path.a, h), here.view.taylor(path.a)
     penetrating = ~closed & (lax.stop_gradient(path).gaps(problem, lax.stop_gradient(r))[0] < -allowed)
     impact, which, impact_time = scheme.find_impact(
@@ -148,6 +152,12 @@ def advance(
     passes = (first <= r) & ~last & ~jams & ~(impact & (impact_time <= first))
     impact = impact & ~last & ~jams & ~passes
     s = jnp.where(impact, impact_time, jnp.where(passes, first, jnp.where(jams, 0, r)))
+    border, crosses = segment.border, jnp.zeros((), bool)
+    if border is not None:
+        crosses = border.some & ~last & ~jams & ((border.time < s - AT_ONCE * h) | ~(impact | passes))
+        together = (impact | passes) & border.some & (jnp.abs(border.time - s) <= AT_ONCE * h)
+        impact, passes, s = impact & ~crosses, passes & ~crosses, jnp.where(crosses, border.time, s)
+        border = border.ended_at(problem, motion, path, s, crosses, which & impact)
     shift, v = path.along(s)
     arrived, low = add_compensated(path.q, shift, progress.low)
     joints = progress.joints
@@ -165,9 +175,9 @@ def advance(
     status |= as_status(jnp.any(jammed) & last, Status.PROJECTION_NOT_CONVERGED)
     # one that pushed before has jammed on the way: when is not located
     status |= as_status(jnp.any(jammed & (progress.force[:, 0] != 0)), Status.DERIVATIVE_FRICTION)
-    event = impact | passes | jams
+    event = impact | passes | jams | crosses
     progress = progress._replace(
-        elapsed=jnp.where(event, progress.elapsed + s, length), q=arrived, low=low, v=v, closed=closed & ~released,
+        elapsed=jnp.where(event, progress.elapsed + s, whole), q=arrived, low=low, v=v, closed=closed & ~released,
         breaks=jnp.where(escaped[:, None], mode_ends.way, 0),
         force=jnp.where(jams, 0, lax.stop_gradient(segment.force + (s / nonzero(r)) * (segment.force_end - segment.force))),
         impulse=progress.impulse + segment.impulse(s),
@@ -188,7 +198,51 @@ def advance(
     status = gradient_status(law, problem, here.metric, here.view.contacts, t, path.q, moved, met, args)
     status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)) & ~jams, Status.DERIVATIVE_GRAZING)
     status |= as_status(jnp.any(only_just(segment, mode_ends, h, broke)) & ~jams, Status.DERIVATIVE_FRICTION)
-    return progress._replace(status=progress.status | status)
+    progress = progress._replace(status=progress.status | status)
+    if border is None:
+        return progress
+    doubtful = (together & jnp.any(border.which & border.pieces.open)) | _on_edge(segment, begun)
+    progress = progress._replace(status=progress.status | as_status(doubtful, Status.DERIVATIVE_FRICTION))
+    return _behind(motion, border, t + s, s, last, allowed, progress)
+
+
+def _on_piece(step: Step, where: Where | None) -> tuple[Problem, Callable[[Path], Border] | None]:
+    """The problem on the piece of its force ``where`` the motion is, and the border ahead of it on a parabola; none where the force does not jump."""
+    if step.pieces is None or where is None:
+        return step.problem, None
+    ahead = lambda parabola: Border.of(step.pieces, where, parabola, step.motion.h, step.scheme.newton)
+    return step.pieces.on(where.sides), ahead
+
+
+def _on_edge(segment: Segment, progress: Progress) -> Array:
+    """Whether a contact at rest only just sticks from the start of a path on, or only just slips, so that a little more or less of a force decides, ()."""
+    here, did, force = lax.stop_gradient((segment.here, segment.did, segment.force))
+    sticks = (did.mode == STICK) & (
+        spare(here, force, jnp.sign(force[:, 1:])) <= EDGE * here.cones.at_rest * force[:, 0]
+    )
+    begins = (did.mode == SLIP) & progress.rests & ~jnp.any(progress.breaks != 0, axis=1)
+    slow = length(here.cones.velocity(force)[:, 1:])[:, 0] <= EDGE * length(here.cones.offset[:, 1:])[:, 0]
+    return jnp.any((sticks & (here.cones.friction > 0)) | (begins & slow))
+
+
+def _behind(
+    motion: Motion, border: Border, t: Array, s: Array, last: Array, allowed: Array, progress: Progress
+) -> Progress:
+    """What follows at the end of a path, at time t, a time s behind its start: on the other side of a ``border`` that it has crossed. What sticks there, or slips, Coulomb's
+    law decides for the accelerations of the next path; behind a reset, by the velocity."""
+    q, v, pieces = progress.q, progress.v, border.pieces
+    beyond = border.ahead.meets & last
+    some = jnp.any(border.crossed | beyond)
+    still = allowed, 16 * allowed / span(motion.h, q.dtype)
+    after = border.behind(motion, t, (q, v, progress.closed), border.crossed | beyond, jnp.zeros((), bool), still)
+    status = progress.status | after.status | border.status(motion, t, s, q, v, beyond)
+    status |= status_behind(pieces, after, some, t, motion.h, motion.args)
+    progress = progress._replace(q=after.q, v=after.v, closed=after.closed, where=after.where, status=status)
+    if pieces.problem.reset is None:
+        return progress
+    reset = jnp.any((border.crossed | beyond)[pieces.stated])
+    low = None if progress.low is None else jnp.where(jnp.any(after.q != q), 0, progress.low)
+    return progress._replace(low=low, rests=progress.rests & ~reset, breaks=jnp.where(reset, 0, progress.breaks))
 
 
 def _joint_forces(place: Place, force: Array) -> Array:
@@ -216,13 +270,16 @@ def rubbing_step(scheme: Any, problem: Problem, law: ContactLaw, motion: Motion,
         zero, q, state.low, state.v, state.closed, state.rests, state.breaks, state.force, jnp.zeros_like(state.force), zero, none,
         jnp.zeros(m, bool), none, begin, JointInfo.none(problem, q, motion.args),
     )  # fmt: skip
-    start = motion.time(state.n)
+    pieces = located_pieces(problem, motion.time(state.n), q, state.v, motion.args)
+    if pieces is not None:
+        progress = progress._replace(where=state.where)
+    step = Step(scheme, problem, law, motion, motion.time(state.n), r, pieces)
 
     def move(carry: tuple[Progress, Array], _: None) -> tuple[tuple[Progress, Array], None]:
         progress, left = carry
         # a call, since jax differentiates and batches branches twice, but calls inside of them once
-        moved = jax.jit(lambda p: advance(scheme, problem, law, motion, start, r, p, left))
+        moved = jax.jit(lambda p: advance(step, p, left))
         return (lax.cond(progress.elapsed < r, lambda p: moved(p), lambda p: p, progress), left - 1), None
 
-    count = scheme.impacts if m else 0
+    count = scheme.impacts if m or pieces is not None else 0
     return lax.scan(move, (progress, none + count), None, length=count + 1)[0][0]

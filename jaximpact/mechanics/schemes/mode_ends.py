@@ -44,7 +44,7 @@ class Ends(NamedTuple):
 
 def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: Array) -> Ends:
     """Where the contacts' modes end on a path; some ``broke`` away (m,) at its start."""
-    (_, here, there, did, force, force_end, _), r = segment, segment.path.r
+    (_, here, there, did, force, force_end, _), r = segment[:7], segment.path.r
     never, rounding = 2 * h, there.rounding()
     scale = lax.stop_gradient(there.cones.scales())
     loose = (did.mode != OPEN) & (scale * force_end[:, 0] < -rounding)
@@ -153,7 +153,7 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int, br
 def only_just(segment: Segment, mode_ends: Ends, h: Array, broke: Array) -> Array:
     """Contacts (m,) that only just stop, or do not, as the derivative is another then, but those that ``broke`` away (m,); with static friction above that of slip those, too,
     that only just break away."""
-    path, here, there, did, force, force_end, _ = lax.stop_gradient(segment)
+    path, here, there, did, force, force_end, _ = lax.stop_gradient(segment[:7])
     r = path.r
     slips = here.slip, here.cones.velocity(force)[:, 1:], there.slip
     s, b, end = (jnp.sum(did.direction * x, axis=1) for x in slips)

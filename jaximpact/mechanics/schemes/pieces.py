@@ -108,7 +108,9 @@ class Pieces:
         left = of.switches
         if self.stated.stop > self.stated.start:
             force, left = self.continued(sides, force), None
-        return Problem(force, of.constraints, mass, of.restitution, joints=of.joints, switches=left)
+        rubs = {"friction": of.friction, "static_friction": of.static_friction}
+        rubs["slip"] = None if of.between is not None else of.slip  # bodies state it
+        return Problem(force, of.constraints, mass, of.restitution, joints=of.joints, switches=left, **rubs)
 
     def functions(self, sides: Sides) -> tuple[Callable, Any]:
         """Force and mass on given sides of what was found in them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from .base import JointInfo
 from .events import View, noise, nonzero
 from .frictional import Balance
 from .paths import Path
+from .pieces import Where
 from .slip_in_space import turning_forces
 
 NEARLY = 0.1  # of its slip at the start of a path in space, up to which a contact keeps its direction to the end
@@ -120,7 +122,8 @@ class Progress(NamedTuple):
     """Progress within a step: time since its start, state, and totals to report.
 
     ``rests`` (m,): contacts whose slip is zero but for rounding; ``breaks`` (m, k): the direction in which one of them has just broken away, else 0;
-    ``force`` (m, 1 + k) at the end of the last path, without derivatives; ``impulse`` (m, 1 + k); ``met`` (m,): contacts with an impact.
+    ``force`` (m, 1 + k) at the end of the last path, without derivatives; ``impulse`` (m, 1 + k); ``met`` (m,): contacts with an impact; ``where`` among the
+    pieces of its force the motion is, None where that does not jump.
     """
 
     elapsed: Array
@@ -138,10 +141,12 @@ class Progress(NamedTuple):
     status: Array
     did: FrictionInfo
     joints: JointInfo | None = None
+    where: Where | None = None
 
 
 class Segment(NamedTuple):
-    """A path and its two ends, what the contacts do on it (``did``), their forces there (m, 1 + k), and impulses (m, 1 + k) that take to rest what sticks from its start."""
+    """A path and its two ends, what the contacts do on it (``did``), their forces there (m, 1 + k), and impulses (m, 1 + k) that take to rest what sticks from its start; and the ``border`` of the
+    force that is met on it (`crossings`), None where it has none."""
 
     path: Path
     here: Place
@@ -150,6 +155,16 @@ class Segment(NamedTuple):
     force: Array
     force_end: Array
     kick: Array
+    border: Any = None
+
+    def up_to(self, h: Array, rest: Array, last: Array, iterations: int) -> Segment:
+        """The same as far as it is wanted, of the ``rest`` () of a step, where it meets a border."""
+        if self.border is None:
+            return self
+        border = self.border.on(self.path, rest, iterations)
+        r, longer = border.extent(self.path.r, rest, h, last)
+        path = self.path._replace(r=r, change=longer * self.path.change)
+        return self._replace(path=path, force_end=self.force + longer * (self.force_end - self.force), border=border)
 
     def impulse(self, s: Array) -> Array:
         """Impulses (m, 1 + k) of forces that are linear in time, up to time s."""
@@ -176,10 +191,16 @@ def turn_on(
 
 
 def follow(
-    problem: Problem, t: Array, r: Array, h: Array, progress: Progress, args: Any
+    problem: Problem,
+    t: Array,
+    r: Array,
+    h: Array,
+    progress: Progress,
+    args: Any,
+    ahead: Callable[[Path], Any] | None = None,
 ) -> tuple[Segment, Array, Array, Array]:
-    """The path to the end of a step, over a time r; which contacts (m,) stay closed on it; status bits; contacts (m,) that have jammed: beyond Painleve's bound
-    no acceleration obeys the law, and there is no path."""
+    """The path to the end of a step, over a time r, or to the border of the force that is ``ahead`` on a parabola; which contacts (m,) stay closed on it; status bits;
+    contacts (m,) that have jammed: beyond Painleve's bound no acceleration obeys the law, and there is no path."""
     q, v, closed = progress.q, progress.v, progress.closed
     here = Place.at(problem, t, q, v, args)
     moves = here.moving(h) & ~progress.rests
@@ -194,10 +215,12 @@ def follow(
         v = v + here.cones.response @ kick.ravel()
     force = here.forces(did, near, towards)
     a = here.view.free + here.cones.response @ force.ravel()
+    border = None if ahead is None else ahead(Path(t, r, q, v, a, jnp.zeros_like(a), args))
+    r = r if border is None else border.reach(r)
     there = Place.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
     force_end = there.forces_after(here, r, did, force, towards, a)
     a_end = there.view.free + there.cones.response @ force_end.ravel()
-    segment = Segment(Path(t, r, q, v, a, a_end - a, args), here, there, did, force, force_end, kick)
+    segment = Segment(Path(t, r, q, v, a, a_end - a, args), here, there, did, force, force_end, kick, border)
     acts = did.mode != OPEN
     accelerations = lax.stop_gradient(here.cones.velocity(force))
     tolerated = 1e3 * noise(here.view.contacts, here.view.free, here.view.gap_acceleration)
@@ -211,7 +234,7 @@ def follow(
     status |= as_status(jnp.any((acts | wrong) & beyond), Status.FRICTION_JAMMED)
     status |= as_status(dependent(matrix, did.mode, mu), Status.IMPULSES_NOT_UNIQUE)
     if towards.shape[1] > 1:
-        ahead = -jnp.sum(did.direction * direction(lax.stop_gradient(force_end[:, 1:])), axis=1)
-        steep = (did.mode == SLIP) & (mu > 0) & (ahead < TURNED)
+        onwards = -jnp.sum(did.direction * direction(lax.stop_gradient(force_end[:, 1:])), axis=1)
+        steep = (did.mode == SLIP) & (mu > 0) & (onwards < TURNED)
         status |= as_status(turned | jnp.any(steep), Status.EVENTS_UNRESOLVED)
     return segment, closed & (acts | jammed | (accelerations[:, 0] <= tolerated)), status, jammed
