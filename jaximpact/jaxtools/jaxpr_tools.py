@@ -53,11 +53,7 @@ def count_equations(jaxpr: Any) -> int:
 
 def contains_primitive(jaxpr: Any, name: str) -> bool:
     """Whether a jaxpr contains a primitive of the given name, at any depth."""
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    return any(
-        eqn.primitive.name == name or any(contains_primitive(part, name) for part in nested_jaxprs(eqn))
-        for eqn in jaxpr.eqns
-    )
+    return name in _primitive_names(jaxpr)
 
 
 def nested_jaxprs(eqn: Any) -> list:
@@ -76,8 +72,13 @@ def _nested_params(eqn: Any) -> list:
     return found
 
 
+_closed_over: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # results of `closed_over_values`
+
+
 def closed_over_values(jaxpr: Any) -> dict:
     """Constants that a jaxpr and its nested jaxprs close over, by variable."""
+    if jaxpr in _closed_over:
+        return _closed_over[jaxpr]
     inside = getattr(jaxpr, "jaxpr", jaxpr)
     # in newer versions of jax a closed jaxpr is a jaxpr with constants: its attribute jaxpr is itself
     found = dict(zip(inside.constvars, getattr(jaxpr, "consts", ()), strict=False))
@@ -86,6 +87,8 @@ def closed_over_values(jaxpr: Any) -> dict:
             # a stream passes the constants of its body as operands
             known = getattr(part, "constvars", ()) if eqn.primitive.name == "stream" else ()
             found |= {v: x for v, x in closed_over_values(part).items() if v not in known}
+    if not is_traced(list(found.values())):  # which would keep the jaxpr that they belong to
+        _closed_over[jaxpr] = found
     return found
 
 
@@ -174,6 +177,19 @@ def remember_by_jaxpr(function: Callable) -> Callable:
     return remembered
 
 
+@remember_by_jaxpr
+def _primitive_names(jaxpr: Any) -> frozenset[str]:
+    """Names of the primitives in a jaxpr, at any depth."""
+    here = {eqn.primitive.name for eqn in jaxpr.eqns}
+    return frozenset(here.union(*(_primitive_names(part) for part in _nested_in(jaxpr))))
+
+
+@remember_by_jaxpr
+def _nested_in(jaxpr: Any) -> list:
+    """The open jaxprs in the parameters of all equations of a jaxpr."""
+    return [part for eqn in jaxpr.eqns for part in nested_jaxprs(eqn)]
+
+
 def needed_equations(jaxpr: Any) -> list:
     """Equations of a jaxpr that are not dead code: some output, or its derivative, depends on them."""
     return _live_equations(jaxpr, lambda eqn: eqn.invars)[0]
@@ -182,6 +198,11 @@ def needed_equations(jaxpr: Any) -> list:
 def value_equations(jaxpr: Any) -> list:
     """Equations of a jaxpr on which the values of its outputs depend: without those of a surrogate that has their derivative alone."""
     return _value_equations(jaxpr)[0]
+
+
+def value_variables(jaxpr: Any) -> set:
+    """All variables on which the values of a jaxpr's outputs depend."""
+    return _value_equations(jaxpr)[1]
 
 
 @remember_by_jaxpr

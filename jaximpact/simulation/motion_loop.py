@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from ..bodies.listing import Listing
 from ..jaxtools.batched_branch import run_where_pending
 from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_derivative
 from ..jaxtools.jacobians import SMALL
+from ..jaxtools.outlined import seldom
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
 from ..mechanics.jumps import across_jumps, steep_status
@@ -128,18 +129,24 @@ class MotionLoop:
         self.over = jnp.where(over > ALIGNED * motion.h, over, 0) if self.locates else jnp.zeros_like(over)
         self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
 
-    def begin(self, motion: Motion) -> tuple[Any, Row, Account]:
-        """The carry before the first step: state of the scheme, `Row` and `Account`."""
-        neighbours = self.problem.neighbours(motion.t0, motion.q0, motion.args)
-        motion, impulse, joints, status = start(self.problem.near(neighbours), self.law, motion)
+    def admissible(self, motion: Motion, neighbours: Any) -> tuple[Motion, Array, JointInfo | None, Array]:
+        """Admissible initial conditions as by `start`, with derivatives where they lie on a constraint or border, and their status bits."""
+        law = replace(self.law, small_sets=False)
+        motion, impulse, joints, status = start(self.problem.near(neighbours), law, motion)
         if self.tells and not self.listed:
-            pressed, bits = pressed_at_start(self.problem, self.law, motion)
+            pressed, bits = pressed_at_start(self.problem, law, motion)
             # a velocity that is taken away is an impact at t0
             struck = (status & int(Status.START_VELOCITY_PROJECTED)) != 0
             status = status | bits | as_status(struck, Status.DERIVATIVE_AT_END)
             motion = put_on_surfaces(self.problem, motion, pressed)
         if self.tells_jumps and not self.locates:
             status = status | on_border_at_start(self.problem, motion)
+        return motion, impulse, joints, status
+
+    def begin(self, motion: Motion) -> tuple[Any, Row, Account]:
+        """The carry before the first step: state of the scheme, `Row` and `Account`."""
+        neighbours = self.problem.neighbours(motion.t0, motion.q0, motion.args)
+        motion, impulse, joints, status = seldom(self.admissible)(motion, neighbours)
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others

@@ -11,7 +11,7 @@ from jaximpact.compiler import limits
 from jaximpact.compiler.llvm import call, functions, over_lanes
 from jaximpact.compiler.llvm import jit as native_compile
 from jaximpact.jaxtools.linalg import triangular_factor
-from jaximpact.jaxtools.outlined import outlined
+from jaximpact.jaxtools.outlined import outlined, seldom
 
 TRIANGLES = [
     {"left_side": left, "lower": low, "transpose_a": turned} for left in (0, 1) for low in (0, 1) for turned in (0, 1)
@@ -164,9 +164,26 @@ def test_branches_as_functions_give_the_same(kind, n, monkeypatch):
         native_compile.Host, "compile", lambda self, text, *more: texts.append(text) or compile_text(self, text, *more)
     )
     compare(kind, n, np.float64)
-    assert any("call void @branch." in text for text in texts)
+    assert any("call void @apart." in text for text in texts)
     # a function of arrays stands there once
     assert kind is loops or sum(text.count("define internal void @shared.") for text in texts) == 1
+
+
+def test_what_runs_once_gives_the_same(monkeypatch):
+    """Short code, with arrays in memory: of constants, factors that are read transposed, and arrays that are not stored."""
+    texts, compile_text = [], native_compile.Host.compile
+    monkeypatch.setattr(
+        native_compile.Host, "compile", lambda self, text, *more: texts.append(text) or compile_text(self, text, *more)
+    )
+
+    def kind(n, a, b, c, spd, low, i):
+        factor, half, known = triangular_factor(spd), a.T * 2, jnp.asarray(np.arange(n * 7.0).reshape(n, 7))
+        solved = seldom(lambda x, y, z, k: (cho_solve((x, True), y), half @ z + k.astype(z.dtype), y.T[k], x[0, 0]))
+        yield from solved(factor, c, known.astype(c.dtype), i[0])
+        yield from factors(n, a, b, c, spd, low, i)
+
+    compare(kind, 26, np.float64)
+    assert any("optnone" in text for text in texts)
 
 
 def test_nothing_is_traded_for_what_lies_beside_it():

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...jaxtools.jaxpr_tools import contains_primitive, scan_counts, varying_outvars
+from ...jaxtools.jaxpr_tools import CALLS, contains_primitive, scan_counts, varying_outvars
+from ...jaxtools.outlined import is_seldom
 from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS
 from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
 from ..scalar.cost import cost
@@ -111,6 +112,11 @@ class LLVMEmitter:
         return found
 
     def call(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
+        if is_seldom(eqn):
+            jaxpr = eqn.params[CALLS[eqn.primitive.name]]
+            if self.pack == 1:
+                return machine.run(jaxpr, inputs)
+            return self.functions.apart(machine, jaxpr, inputs, seldom=True)
         return self.functions.call(machine, eqn, inputs)
 
     def constant(self, x: np.ndarray) -> LargeArray:
@@ -237,10 +243,9 @@ class LLVMEmitter:
                 if by_register:
                     branch = lambda operands, jaxpr=branches[i]: machine.run(jaxpr, operands)
                     new = self.run_by_register(branch, operands, varies, lanes, now)
-                elif not selected.is_vector and self.functions.is_long(branches[i]):
-                    new = self.functions.branch(machine, branches[i], operands, results, varies)
                 else:
-                    found = machine.run(branches[i], operands)
+                    long = not selected.is_vector and self.functions.is_long(branches[i])
+                    found = (self.functions.apart if long else ScalarInterpreter.run)(machine, branches[i], operands)
                     new = self.flatten(found, varies)
                     if selected.is_vector:
                         new = [w.select(lanes, x, y) for x, y in zip(new, now, strict=True)]

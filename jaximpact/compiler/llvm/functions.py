@@ -17,13 +17,12 @@ from ...jaxtools.jaxpr_tools import (
     CALLS,
     as_closed,
     closed_over_values,
-    is_literal,
     nested_jaxprs,
     remember_by_jaxpr,
-    value_equations,
+    value_variables,
 )
 from ...jaxtools.outlined import is_outlined
-from ..limits import MIN_BRANCH_OPS, MIN_FUNCTION_OPS
+from ..limits import MAX_SCALARS_WHERE_SELDOM, MIN_BRANCH_OPS, MIN_FUNCTION_OPS
 from ..scalar import Value, is_constant, object_array
 from ..scalar.cost import cost
 from . import arrays
@@ -90,12 +89,12 @@ class Functions:
             return machine.run(jaxpr, inputs)
         uniform = (lambda x: _side_by_side(e, x)) if e.pack > 1 else lambda x: x
         values = list(map(uniform, values))
-        key = jaxpr.jaxpr, e.w.width, *(() if e.pack > 1 else map(_kinds, values))
+        key = jaxpr.jaxpr, e.max_scalars, e.w.width, *(() if e.pack > 1 else map(_kinds, values))
         if key not in self.known:
             body = lambda known: list(map(uniform, self._run(machine, jaxpr, captured, known)))
             self.inside = e.pack == 1
             try:
-                self.known[key] = _emitted(e, f"@shared.{len(self.known)}", values, False, body)
+                self.known[key] = _emitted(e, f"@shared.{len(self.known)}", values, body)
             except _NotALine:
                 self.known[key] = None
             finally:
@@ -124,25 +123,27 @@ class Functions:
         e = self.emitter
         return e.pack > 1 and cost(jaxpr, e.max_scalars) - repeated_cost(jaxpr, e.max_scalars) > MIN_BRANCH_OPS
 
-    def branch(
-        self, machine: Any, jaxpr: Any, operands: list[Value], targets: list[Value], varies: Sequence[bool]
-    ) -> list[LaneValue]:
-        """Scalars of a branch that is a function of its own; its large results are copied into ``targets``."""
+    def apart(self, machine: Any, jaxpr: Any, operands: list[Value], seldom: bool = False) -> list[Value]:
+        """Results of a jaxpr as a function of its own, which is called at one place, of a program of a single lane.
+
+        ``seldom``: it runs so seldom that it is to be short rather than fast.
+        """
         e, closed, captured = self.emitter, as_closed(jaxpr), _captured(machine, jaxpr)
-        read = {v for eqn in value_equations(closed.jaxpr) for v in eqn.invars if not is_literal(v)}
-        read |= {v for v in closed.jaxpr.outvars if not is_literal(v)}
+        read = value_variables(closed.jaxpr)
         operands = [x if v in read else None for v, x in zip(closed.jaxpr.invars, operands, strict=True)]
-        values = [_in_memory(e, x) for x in (*operands, *captured.values(), *targets)]
-        count = len(values) - len(targets)
 
         def body(known: list[Value]) -> list[Value]:
-            found = self._run(machine, closed, captured, known[:count])
-            e.store_large(known[count:], found, None)
-            flat = e.flatten(found, varies)
-            return [object_array((len(flat),), flat)]
+            outside = e.max_scalars
+            e.max_scalars = min(outside, MAX_SCALARS_WHERE_SELDOM) if seldom else outside
+            try:
+                found = self._run(machine, closed, captured, [_as_it_is_read(e, x) for x in known])
+            finally:
+                e.max_scalars = outside
+            return [_side_by_side(e, x) for x in found]
 
-        function = _emitted(e, f"@branch.{e.w.fresh_name('f')}", values, True, body)
-        return list(_called(e, function, values)[0])
+        values = [_in_memory(e, x) for x in (*operands, *captured.values())]
+        name = f"@apart.{e.w.fresh_name('f')}"
+        return _called(e, _emitted(e, name, values, body, True, "optnone" if seldom else ""), values)
 
 
 def _captured(machine: Any, jaxpr: Any) -> dict[Any, Value]:
@@ -208,6 +209,11 @@ def _in_memory(e: Any, x: Value) -> Value:
     return arrays.materialise(e, x)
 
 
+def _as_it_is_read(e: Any, x: Value) -> Value:
+    """A value in memory if it has too many entries for scalars."""
+    return arrays.as_large_array(e, x) if x is not None and x.size > e.max_scalars else x
+
+
 def _side_by_side(e: Any, x: Value) -> Value:
     """A value of a single lane as it lies whatever it is made of: one with the same types in all calls of a function."""
     if x.size > e.max_scalars:
@@ -220,7 +226,12 @@ def _side_by_side(e: Any, x: Value) -> Value:
 
 
 def _emitted(
-    e: Any, name: str, values: Sequence[Value], distinct: bool, body: Callable[[list[Value]], list[Value]]
+    e: Any,
+    name: str,
+    values: Sequence[Value],
+    body: Callable[[list[Value]], list[Value]],
+    distinct: bool = False,
+    attributes: str = "",
 ) -> Function:
     """Emits the definition of a function of values; ``distinct``: of this call alone, in which equal ones are one."""
     outer, counter = e.w, e.counter
@@ -246,7 +257,7 @@ def _emitted(
     finally:
         e.w, e.counter = outer, counter
     entry, *lines = w.lines
-    head = f"define internal void {name}(ptr noalias %work) noinline nounwind alignstack(64) {{"
+    head = f"define internal void {name}(ptr noalias %work) noinline {attributes} nounwind alignstack(64) {{"
     outer.with_function(w, name, join_lines([head, entry, *w.entry_lines, *lines, "  ret void", "}"]))
     return Function(name, taken, results, [places[x] for x in given])
 
@@ -282,19 +293,17 @@ def value_key(x: Value) -> Any:
 @remember_by_jaxpr
 def repeated_cost(jaxpr: Any, max_scalars: int) -> int:
     """Operations of a jaxpr that are those of calls of what it calls before."""
-    found: dict[Any, int] = {}
-    _count_calls(jaxpr, found)
-    return sum((n - 1) * cost(part, max_scalars) for part, n in found.items())
+    return sum((n - 1) * cost(part, max_scalars) for part, n in _outermost_calls(jaxpr).items())
 
 
-def _count_calls(jaxpr: Any, found: dict[Any, int]) -> None:
+@remember_by_jaxpr
+def _outermost_calls(jaxpr: Any) -> Counter:
+    """Numbers of the calls of outlined jaxprs, without those within them."""
+    found: Counter = Counter()
     for eqn in jaxpr.eqns:
-        if is_outlined(eqn):
-            part = nested_jaxprs(eqn)[0]
-            found[part] = found.get(part, 0) + 1
-        else:
-            for part in nested_jaxprs(eqn):
-                _count_calls(part, found)
+        for part in nested_jaxprs(eqn):
+            found.update([part] if is_outlined(eqn) else _outermost_calls(part))
+    return found
 
 
 @remember_by_jaxpr

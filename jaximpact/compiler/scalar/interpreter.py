@@ -20,7 +20,7 @@ from ...jaxtools.jaxpr_tools import (
     remember_by_jaxpr,
     value_equations,
 )
-from ...jaxtools.outlined import is_outlined
+from ...jaxtools.outlined import is_outlined, is_seldom
 from ..limits import MAX_SELECTED_ENTRIES, MAX_SELECTED_ENTRIES_OF_A_LANE, MAX_SORTED_SCALARS
 from . import control_flow, indexing, linear_algebra, reductions
 from .constant_folding import SIMPLIFIED, fold
@@ -139,7 +139,7 @@ class ScalarInterpreter:
         name = eqn.primitive.name
         if name in IDENTITIES:
             return inputs[: len(eqn.outvars)]
-        if name in CALLS and is_outlined(eqn):
+        if name in CALLS and (is_outlined(eqn) or is_seldom(eqn)):
             return self.emitter.call(self, eqn, inputs)
         if name in CALLS:
             return self.run(eqn.params[CALLS[name]], inputs)

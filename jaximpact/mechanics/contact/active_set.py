@@ -22,6 +22,7 @@ from ..linearisation import Contacts
 from ..status import Status, as_status
 from .solver import ContactSolver, Impulses
 
+FEW = 8  # contacts of the working set that is tried first
 ENUMERATE = 3
 GUESSES = 6  # active sets tried by factorisation before pivots
 SPARE = 8  # contacts of a working set that they leave open
@@ -58,7 +59,7 @@ class ActiveSet(ContactSolver):
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
         """Sizes of the working sets: at most d gradients are independent, and crystals of spheres close a few contacts more."""
         size = min(m, max(24, d + d // 2))
-        return (16, size) if size > 32 else (size,)
+        return (FEW, size) if size > 32 else (size,)
 
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
         """Solves as `ContactSolver.impulses` says; the initial active set is that of the impulses in ``guess``, if there are any."""

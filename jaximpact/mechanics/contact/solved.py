@@ -42,6 +42,8 @@ class Solved(ContactLaw):
     solver: ContactSolver
     guess: Array | None = None  # impulses (m,) to begin with, with friction (m, 1 + k)
     couples: bool = field(default=True, metadata={"static": True})  # whether coupled impulses are remarked
+    # whether a small working set is tried first, which is quicker, and makes a program longer
+    small_sets: bool = field(default=True, metadata={"static": True})
 
     solves: ClassVar[bool] = True
 
@@ -54,7 +56,7 @@ class Solved(ContactLaw):
         if m == 0:
             return Reaction.none(d, offset < 0, offset.dtype)
         kind = _Velocities if contacts.dense else _ManyVelocities
-        problem = kind(self.solver, contacts, offset, self.guess, self.couples)
+        problem = kind(self.solver, contacts, offset, self.guess, self.couples, self.small_sets)
         return reaction(problem.residual, problem.solve, d, m, offset.dtype, contacts.dense, contacts)
 
     def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
@@ -269,6 +271,7 @@ class _Velocities(NamedTuple):
     offset: Array
     guess: Array | None = None
     couples: bool = True
+    small_sets: bool = True
 
     def improve(self, now: Iterate, size: int) -> Iterate:
         """Solves on a working set of ``size`` contacts."""
@@ -297,7 +300,7 @@ class _Velocities(NamedTuple):
             return found._replace(iterations=jnp.where(start.done, 0, found.iterations)).pack_root()
         sizes = self.solver.working_sets(m, d)
         limit = 0 if sizes[-1] == m else self.solver.max_linearisations
-        return start.until_done(self.improve, limit, sizes).pack_root()
+        return start.until_done(self.improve, limit, sizes if self.small_sets else sizes[-1:]).pack_root()
 
     def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
         """Residual of the equations with acting contacts held closed; zero at the solution."""
@@ -311,7 +314,7 @@ class _ManyVelocities(_Velocities):
     """`_Velocities` for neighbour lists: all contacts are solved for at once, and the round-off is estimated."""
 
     def solve(self) -> tuple:
-        solver, contacts, offset, guess, couples = self
+        solver, contacts, offset, guess, couples, _ = self
         speed = closing_speed(offset)
         floor = 32 * jnp.finfo(offset.dtype).eps * (jnp.abs(offset) + 2 * speed)
         tolerance = jnp.maximum(solver.allowed(speed), floor)
