@@ -1,4 +1,4 @@
-"""Contacts at an event: which meet one impact law, which last, their impulses and forces."""
+"""Contacts at an event: which of them take part in one impact law, which stay closed after it, and their impulses and forces."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from ..switches import Kinks
 from .base import FACING, mass_status, restitution_status
 from .force_free import opens_by_change
 
-MANY = 8  # impacts left out of a step, at one pair of contacts, from which on it is not resolved
-COUPLED = 1e-6  # of their accelerations, by which impacts at once change those of each other
-LOSES = 0.7  # restitution up to which a few impacts take the energy
+MANY = 8  # impacts at one pair of contacts that a step leaves out, from which on it counts as not resolved
+COUPLED = 1e-6  # fraction of the accelerations by which an impact must change those of other contacts for their order to matter
+LOSES = 0.7  # restitution up to which a few impacts take most of the energy
 
 
-# of sizes of gap accelerations: the slowest gap velocity of an impact that is resolved
+# function from magnitudes of gap accelerations (m,) to the slowest gap velocities (m,) of impacts that are resolved
 Speed = Callable[[Array], Array]
 
 
 class View(NamedTuple):
-    """One state: contacts, free acceleration (d,), gap velocities and gap accelerations (m,) at constant velocity; ``joints`` and their forces
-    (j,) without contacts, None where there are none."""
+    """Quantities at one state: linearised ``contacts``; the acceleration without contact forces, ``free`` (d,); gap velocities, and gap
+    accelerations at constant velocity (m,); ``joints`` and their forces (j,) without contact forces, None without joints."""
 
     contacts: Contacts
     free: Array
@@ -61,25 +61,25 @@ class View(NamedTuple):
         return cls(contacts, free, *gap_derivatives(problem, t, q, v, args), metric.joints, force)
 
     def joint_forces(self, push: Array) -> Any:
-        """Forces (j,) of the joints, where contacts push with ``push`` (m,); None without joints."""
+        """Returns the forces (j,) of the joints under contact forces ``push`` (m,); None without joints."""
         if self.joints is None or self.joint_force is None:
             return None
         return self.joint_force + self.joints.reaction(self.contacts.jacobian.T @ push)
 
     def taylor(self, a: Array) -> tuple[Array, Array, Array]:
-        """Coefficients (m,) of the gaps' Taylor polynomials c + b s + a s^2 under an acceleration (d,)."""
+        """Returns the coefficients c, b, a (m,) of the gaps' Taylor polynomials c + b s + a s^2 under an acceleration (d,)."""
         return self.contacts.gap, self.gap_velocity, 0.5 * (self.contacts.velocity(a) + self.gap_acceleration)
 
     def roundoff(self, q: Array, v: Array, a: Array, h: Array) -> Array:
-        """Round-off (m,) of gaps on a path that begins at (q, v) with an acceleration a (d,)."""
+        """Returns the round-off (m,) of gaps on a path that begins at (q, v) with an acceleration a (d,)."""
         bent = jnp.abs(self.contacts.velocity(a)) + jnp.abs(self.gap_acceleration)
-        # a path is bent within a step alone: over a span of many, float32 would overlook whole impacts
+        # the acceleration acts over a step only: over the `span` of many steps, float32 would overlook whole impacts
         bent = bent * (h / span(h, q.dtype))
         return 64 * jnp.finfo(q.dtype).eps * lengths(self.contacts, q, v, bent, h)
 
 
 class Event(NamedTuple):
-    """A state at which contacts meet or leave: time (), position and velocity (d,), metric, contacts, and gap velocities ``speed`` (m,)."""
+    """A state at which contacts close or open: time (), position and velocity (d,), metric, contacts, and gap velocities ``speed`` (m,)."""
 
     t: Array
     q: Array
@@ -95,7 +95,7 @@ class Event(NamedTuple):
         return cls(t, q, v, metric, contacts, contacts.gap_velocity(v))
 
     def joint_impulse(self, impulse: Array) -> Any:
-        """Impulses (j,) of the joints that answer those of the contacts (m,); None without joints."""
+        """Returns the impulses (j,) with which the joints react to impulses (m,) of the contacts; None without joints."""
         joints = self.metric.joints
         return None if joints is None else joints.reaction(self.contacts.jacobian.T @ impulse)
 
@@ -110,10 +110,11 @@ def met_together(
     near: Array,
     left: Array,
 ) -> tuple[Array, Array, Array]:
-    """Contacts (m,) that meet one impact law together with the candidates, and closed ones beside them that do not approach.
+    """Selects the contacts (m,) that take part in the next impact: the ``candidates``, and others that close at the same instant.
 
-    Contacts met at the same instant meet one law, unless treating them one after the other gives the same result: no two of them are ``oblique`` (m, m).
-    Also returns whether there are several.
+    Those are approaching contacts whose gaps are ``near`` (m,) zero. They are treated together unless one after the other gives the same
+    result: no two of them are ``oblique`` (m, m), and as many events are ``left`` to be located. Returns the contacts of the impact; those near
+    zero that do not approach; and whether several are treated together, ().
     """
     reached = near & ~closed & jnp.any(candidates)
     group = candidates | (reached & (speed < -noise(contacts, v, speed)))
@@ -123,23 +124,24 @@ def met_together(
 
 
 def meets_within(spread: Array, contacts: Contacts, v: Array, speed: Array) -> Array:
-    """Contacts (m,) whose gaps close within a ``spread`` () of time, by their gap velocities ``speed`` (m,) and further than by rounding."""
+    """Finds the contacts (m,) whose gaps close within a time ``spread`` () at their gap velocities ``speed`` (m,), which exceed round-off."""
     return (speed < -noise(contacts, v, speed)) & (contacts.gap <= -spread * speed)
 
 
 def order_matters(
     problem: Problem, event: Event, closed: Array, candidates: Array, e: Array, spread: Array, args: Any
 ) -> Array:
-    """Whether an impact changes how the gaps of others accelerate that meet within a ``spread`` () of time, or they how its own does, ().
+    """Tests whether the order of impacts at nearly the same time matters to first order, ().
 
-    Then which of them is first matters to first order; of orthogonal contacts the saltation matrices commute if not. They do not through forces of the
-    velocity (magnetic, Coriolis), nor through gaps that bend.
+    It does if the impact of the first of the ``candidates`` (m,) changes the gap acceleration of another contact that closes within the time
+    ``spread`` (), or that contact's impact changes its own: by forces that depend on the velocity (magnetic, Coriolis) or by curved gaps.
+    Otherwise the saltation matrices of orthogonal contacts commute.
     """
     t, q, v, _, contacts, speed = lax.stop_gradient(event)
     e, spread, args = lax.stop_gradient((e, spread, args))
 
     def accelerations(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
-        """Of the coordinates (d,), and of the gaps (m,)."""
+        """Accelerations of the coordinates (d,) and of the gaps (m,)."""
         a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
         return a, contacts.velocity(a) + gap_derivatives(problem, t, q, v, args)[1]
 
@@ -153,13 +155,13 @@ def order_matters(
     def couples() -> Array:
         percussion = -(1 + e) * speed / nonzero(contacts.diagonal())
         changes = jax.vmap(lambda which: contacts.jump(jnp.where(which, percussion, 0)))(jnp.stack([first, others]))
-        # before, behind the first, behind the others, and behind all
+        # before, after the first, after the others, and after all
         ways = v[None] + jnp.asarray([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], v.dtype) @ changes
         a, normal = lax.map(lambda v: accelerations(t, q, v, args), ways)
         across = jnp.where(others, jnp.maximum(jnp.abs(normal[1] - normal[0]), jnp.abs(normal[3] - normal[2])), 0)
         across += jnp.where(first, jnp.maximum(jnp.abs(normal[2] - normal[0]), jnp.abs(normal[3] - normal[1])), 0)
         size = jnp.where(first | others, jnp.sum(jnp.abs(normal), axis=0) + contacts.velocity_terms(a[0]), 0)
-        # of all else what they change is to be the sum of what each does
+        # for the coordinates too, their changes together must be the sum of those of each
         mixed = jnp.abs(a[0] - a[1] - a[2] + a[3])
         return (jnp.max(across) > COUPLED * jnp.max(size)) | jnp.any(mixed > COUPLED * jnp.sum(jnp.abs(a)))
 
@@ -167,10 +169,10 @@ def order_matters(
 
 
 def shared(oblique: Array, elastic: Array, touching: Array, sides: Array, percussion: Array, e: Array) -> Array:
-    """Whether an ``elastic`` impact (m,) sends a percussion through a contact that was already touching, ().
+    """Tests whether an ``elastic`` impact (m,) sends a ``percussion`` (m,) through a contact that was already ``touching`` (m,), ().
 
-    Had that contact been slightly open, it would have had an impact of its own, and the motion would be another. The ``sides`` (m,)
-    of a joint cannot open. ``oblique`` (m, m): which pairs have gradients that are not orthogonal.
+    Had that contact been slightly open, it would have had an impact of its own, and the motion would differ. The ``sides`` (m,) of a
+    bilateral constraint cannot open. ``oblique`` (m, m): pairs whose gradients are not orthogonal.
     """
     takes = touching & ~sides & (percussion > 0) & (jnp.broadcast_to(e, elastic.shape) > 0)
     return jnp.any(oblique & (elastic & takes)[:, None] & takes[None, :])
@@ -184,9 +186,10 @@ def lasting(
     event: Event,
     involved: Array,
 ) -> tuple[Array, Array, Array, Array]:
-    """Contacts (m,) that last after an inelastic impact, or an elastic one too slow to be resolved.
+    """Finds which of the ``involved`` contacts (m,) stay closed after an inelastic impact, or an elastic one too slow to be resolved.
 
-    Returns that and the gap velocity (m,) below which none is resolved; free acceleration (d,) and gap acceleration (m,) then.
+    Returns that mask; the gap velocity (m,) below which an impact is not resolved; and, at the velocity after an inelastic impact, the
+    acceleration without contact forces (d,) and the gap acceleration at constant velocity (m,).
     """
     motion = lax.stop_gradient(motion)
     (t, q, v, metric, contacts, speed), e, args = event, motion.e, motion.args
@@ -208,10 +211,10 @@ def returning(
     opened: Array,
     involved: Array,
 ) -> Array:
-    """Contacts (m,) that an impact opens so slowly, at gap velocities ``after``, that they close again before the flight is resolved.
+    """Finds contacts (m,) that an impact opens so slowly, at gap velocities ``after`` (m,), that they close again before the flight is resolved.
 
-    A body rocks between two contacts like this, with less at each impact, and comes to rest on both; where the forces then leave it there. Else it goes
-    away from one of them, with a part of the velocity that it would lose at rest, and the flight is followed.
+    A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both, if the forces hold it
+    there. If they do not, it leaves one of them, with a part of the velocity that it would lose by coming to rest, and the flight is followed.
     """
     if len(opened) < 2:
         return jnp.zeros_like(opened)
@@ -231,11 +234,12 @@ def returning(
 
 
 def behind(law: ContactLaw, h: Array, contacts: Contacts, speed: Array, e: Array, closed: Array) -> tuple[Array, Array]:
-    """Contacts (m,) put back onto their surfaces together after the last located event of a step, and whether several impacts are left out.
+    """Selects contacts (m,) to be put back onto their surfaces together after the last located event of a step; and tests whether several impacts
+    are left out by that, ().
 
-    A body between two opposing contacts would have gone to and fro. If their gradients are exactly opposite, it is late by part of a step, and
-    with dissipative impacts soon rests there; otherwise every omitted impact turns the motion, by an unknown amount. For a body that touches
-    both, in a corner, IMPULSES_COUPLED is set.
+    A body between two opposing contacts would have gone back and forth. If their gradients are exactly opposite, its position is late by part
+    of a step, and with dissipative impacts it soon rests there; otherwise every omitted impact turns the motion by an unknown amount. For a body
+    that touches both, in a corner, IMPULSES_COUPLED is set elsewhere.
     """
     together = closed | law.acting(contacts, contacts.gap / h, ~closed)[0]
     eps = jnp.finfo(speed.dtype).eps
@@ -248,7 +252,7 @@ def behind(law: ContactLaw, h: Array, contacts: Contacts, speed: Array, e: Array
 
 
 def impulses_of(contacts: Contacts, target: Array, held: Array) -> Array:
-    """Impulses (m,) of the held contacts that change their gap velocities by ``target``, of least norm if dependent."""
+    """Returns the impulses (m,) of the ``held`` contacts (m,) that change their gap velocities by ``target`` (m,), of least norm if dependent."""
     if held.shape[0] == 0:
         return target
     matrix = contacts.delassus()
@@ -264,7 +268,7 @@ def impulses_of(contacts: Contacts, target: Array, held: Array) -> Array:
 
 
 def reaction(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array, Array]:
-    """Impulses 0 <= L _|_ G M^-1 G' L + offset >= 0 of the contacts ``among`` (m,), which of them push, and status bits.
+    """Solves 0 <= L _|_ G M^-1 G' L + offset >= 0 for the contacts ``among`` (m,); returns L, which of them push, and status bits.
 
     The law only selects the contacts that push; the impulses are differentiated with that selection frozen.
     """
@@ -277,10 +281,10 @@ def reaction(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -
 def persisting(
     law: ContactLaw, contacts: Contacts, free: Array, gap_acceleration: Array, closed: Array, slack: ArrayLike = 0.0
 ) -> tuple[Array, Array, Array, Array]:
-    """Contact forces of the closed contacts, from the contact problem of accelerations.
+    """Solves the contact problem of accelerations for the forces of the ``closed`` contacts (m,).
 
-    Returns the forces (m,), which contacts push, which of the closed ones stay closed, and status. One that opens with no more
-    than the acceleration ``slack`` stays.
+    Returns the forces (m,), the contacts (m,) that push, the closed ones (m,) that stay closed, and status. A contact that opens with at most
+    the acceleration ``slack`` counts as staying.
     """
     normal = contacts.velocity(free) + gap_acceleration
     push, pushing, status = reaction(law, contacts, normal, closed)
@@ -289,9 +293,12 @@ def persisting(
 
 
 class Blow(NamedTuple):
-    """The impact law at an event, and what comes of contacts (m,): which ``lands`` to last, which is ``back`` at once, and which has
-    ``opened``; the gap velocity up to which it is too ``slow`` to be resolved, ``percussion``, the impulse that holds what came to ``rest``, and
-    the law's ``error``; status ()."""
+    """Result of the impact law at an event.
+
+    Masks (m,) of contacts: ``lands``, those of the impact that stay closed; ``back``, those that open but would close again at once, and are kept
+    closed; ``opened``. Per contact (m,): the gap velocity up to which an impact is too ``slow`` to be resolved, the ``percussion``, the
+    impulse ``rest`` that stops those of ``back``, and the residual ``error`` of the law. And ``status`` ().
+    """
 
     lands: Array
     back: Array
@@ -314,7 +321,7 @@ class Blow(NamedTuple):
         impact: Array,
         beside: Array,
     ) -> Blow:
-        """At an event, of the contacts of an ``impact`` and those ``beside`` them, with those that are ``closed``."""
+        """Applies the law to the contacts of an ``impact`` (m,), those ``beside`` them that touch without approaching (m,), and the ``closed`` ones."""
         v, contacts, speed = event.v, event.contacts, event.speed
         involved = (closed | impact | beside) & jnp.any(impact)
         before = lax.stop_gradient(event)
@@ -325,7 +332,7 @@ class Blow(NamedTuple):
         offset = speed * (1 + jnp.where(elastic, motion.e, 0))
         percussion, _, status = reaction(law, contacts, offset, involved)
         after = speed + contacts.delassus() @ percussion
-        # of a body that the impact stops the velocity before it tells the round-off
+        # where the impact stops a body, the velocity before it sets the round-off
         opened = involved & (after > noise(contacts, jnp.abs(v) + contacts.jump_terms(percussion), speed))
         flight = lax.stop_gradient((contacts, free, gap_acceleration))
         back = returning(law, *flight, slowest, lax.stop_gradient(after), opened, involved)
@@ -338,8 +345,8 @@ class Blow(NamedTuple):
 
 
 class Collision(NamedTuple):
-    """What came of contacts (m,) that met: state q, v (d,) behind it, which are ``closed`` then, the ``impulse`` of the event, which had an
-    ``impact``, the law's ``error`` and status ()."""
+    """Result of `collide`: q and v (d,) after the event; of contacts (m,) which are ``closed`` then, the ``impulse`` of the event, and which had an
+    ``impact``; the residual ``error`` of the impact law (m,); status ()."""
 
     q: Array
     v: Array
@@ -364,10 +371,11 @@ def collide(
     left: Array,
     spread: Array | None,
 ) -> Collision:
-    """Lasting contacts back onto their surface, with what else is ``pulled`` there, and the impact law for the candidates.
+    """Puts the ``pulled`` contacts (m,) back onto their surfaces, and applies the impact law to the ``candidates`` (m,).
 
-    Those ``near`` that meet at once take part; ``left`` events may still be located, this one included, before the motion goes on. Times of
-    impacts may be off by a ``spread`` (); None where no derivative is asked for.
+    Contacts ``near`` zero gap that close at the same instant take part; ``left`` is the number of events, including this one, that may still be
+    located in the step, and ``met`` (m,) marks contacts that had an impact in it. ``slowest`` gives the slowest impacts that are resolved. Times
+    of impacts have an error of ``spread`` (), None where no derivative is asked for.
     """
     (_, q, v, metric, contacts, speed), last = event, left == 0
     oblique = contacts.oblique()
@@ -389,7 +397,7 @@ def collide(
         in_order |= jnp.any(oblique & impact[:, None] & soon[None, :])
     blow = Blow.of(problem, law, motion, slowest, event._replace(q=q, v=v, speed=speed), closed, impact, beside)
     v = v + contacts.jump(blow.percussion) + contacts.jump(blow.rest)
-    # the others are met at times of their own, the same in value
+    # the other contacts close at times of their own: the same in value, with other derivatives
     q = q - contacts.jump(blow.percussion * delay)
     # what derivatives, and the order of the step, suffer from
     zeno = impact & blow.lands & (e > 0)
@@ -420,7 +428,7 @@ def collision_status(
     through: Array,
     at_once: Array,
 ) -> Array:
-    """Status of contacts (m,) that had an ``impact``, from what is known of them together, each ()."""
+    """Returns the status of an ``impact`` (m,) with restitution e from the conditions (), as `collide` finds them."""
     status = (
         mass_status(metric)
         | as_status(unresolved, Status.EVENTS_UNRESOLVED)
@@ -433,9 +441,9 @@ def collision_status(
 
 
 def lasting_at_end(kinks: Kinks | None, idle: Array, event: Event, closed: Array, args: Any) -> tuple[Array, Array]:
-    """Which of the closed contacts (m,) last at the end of a path, and which its surface has struck at a kink.
+    """Finds which of the ``closed`` contacts (m,) are still closed at the end of a path, and which were struck by their surface at a kink (m,).
 
-    Of those without a force that are open by now, ``idle``, neither the gap nor its velocity is to be taken back.
+    ``idle`` contacts (m,), without a force and open by now, are released if they separate.
     """
     t, q, v, _, contacts, speed = lax.stop_gradient(event)
     closed = closed & ~(idle & (speed > noise(contacts, v, speed)))
@@ -443,10 +451,10 @@ def lasting_at_end(kinks: Kinks | None, idle: Array, event: Event, closed: Array
         return closed, jnp.zeros_like(closed)
     before = kinks.rate(t, q, v, lax.stop_gradient(args))
     kinked = closed & (jnp.abs(speed - before) > noise(contacts, v, jnp.abs(speed) + jnp.abs(before)))
-    # a surface that turned away does not pull, one that turned towards the body strikes it
+    # a surface that turned away releases the body, one that turned towards it strikes it
     return closed & ~kinked, kinked & (speed < 0)
 
 
 def nonzero(x: Array) -> Array:
-    """x, or 1 where it is zero."""
+    """Returns x, with 1 in place of zeros."""
     return jnp.where(x == 0, 1, x)

@@ -1,7 +1,7 @@
-"""Searches for events: what follows from a trial, and which trial is next.
+"""Searches for events: whether a trial is accepted, and which trial is made next.
 
-Of an impact the time is sought by Newton's method on gap and gap rate, of a release by regula falsi on the push of the contact that lets go,
-and by halves if that jumps, as where a curved wall begins.
+The time of an impact is found by Newton's method on gap and gap velocity, that of a release by regula falsi on the push of the contact that
+opens, and by bisection if the push jumps, as where a curved wall begins.
 All numbers are constants for differentiation.
 """
 
@@ -14,18 +14,22 @@ from jax import Array
 
 from .trials import NEAREST, Base, Trial, first_roots, least_gaps
 
-STEPPING, IMPACT, RELEASE, STOP, SWITCH = range(5)  # what a trial is for
-TURNS = 60  # of a search, which halves at worst
-TOGETHER = 1e-9  # of a substep: impacts within that time are at once
-CLOSE = 1e-5  # of a substep: what is left to an impact when one last correction is enough
-SETTLED = 1e-13  # of a substep: what a search for a release may still move
-SMOOTH = 12  # turns in which regula falsi finds the root of a push that does not jump; from then on halves
+STEPPING, IMPACT, RELEASE, STOP, SWITCH = range(5)  # purpose of a trial: to advance, or to find an impact, a release, the end, a border
+TURNS = 60  # iterations of a search, which bisects at worst
+TOGETHER = 1e-9  # fraction of a substep: impacts within that time are simultaneous
+CLOSE = 1e-5  # fraction of a substep: remaining correction from which a last Newton step is enough
+SETTLED = 1e-13  # fraction of a substep: remaining correction of a release
+SMOOTH = 12  # iterations in which regula falsi finds the root of a push that does not jump; bisection from then on
 
 
 class Search(NamedTuple):
-    """The next trial: its length s, what it is ``sought`` for, of which contacts (m,), between which times, with which values
-    there, whether all ``pushed`` at the last trial, in how many turns so far; and the ``substep`` that the tolerance allows. Of pieces of
-    a force the ``borders`` (k,) that are sought."""
+    """Plan of the next trial, carried by the loop over trials.
+
+    Its length ``s`` () and purpose ``sought`` (STEPPING, IMPACT, ...); the ``substep`` () that the tolerance allows. In a search for an event: the
+    contacts ``which`` (m,) may have it, the bracket ``low``, ``high`` () of its time with the least push at both (``at_low``, ``at_high``), whether all
+    contacts ``pushed`` at the end of the last trial, and the number of iterations so far (``turns``). With a force in pieces, the ``borders`` (k,)
+    that may be crossed.
+    """
 
     s: Array
     substep: Array
@@ -41,8 +45,8 @@ class Search(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Of a trial: whether it is ``accepted``, the contact whose impact ends it (m,), those that let go at its end (m,), whether one
-    of the gaps grazes zero, and the next trial if it is not accepted."""
+    """Decision on a trial: whether it is ``accepted`` (); the contact (m,) whose ``impact`` ends it; the contacts (m,) that open at its end
+    (``loosed``); and the ``search`` that goes on."""
 
     accepted: Array
     impact: Array
@@ -51,7 +55,10 @@ class Verdict(NamedTuple):
 
 
 def judged(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, halvings: int) -> Verdict:
-    """What follows from a trial of length s; all numbers are constants for differentiation."""
+    """Decides on a trial of length s from a base; all numbers are constants for differentiation.
+
+    ``shortest`` () is the shortest trial that time resolves; ``halvings`` as in `Tableau`.
+    """
     stepping = search.sought == STEPPING
     fine = (trial.error <= 1) | ~stepping | (s <= shortest)
     search = search._replace(substep=_proposed(search, trial.error, s, fine & stepping, stepping, halvings))
@@ -63,7 +70,7 @@ def judged(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, 
     settled, contact, improved = _newton(base, search, trial, s, negative, shortest)
     released, falsi = _regula_falsi(base, search, trial, s)
 
-    # a release is sought before an impact, whose trial it ends; both before what a stage has seen
+    # a release is sought before an impact, whose trial it shortens; both before a negative value within a stage
     for_impact = ((stepping & fine) | released) & jnp.any(negative)
     for_release = (jnp.where(stepping, fine & ~for_impact, settled)) & jnp.any(pulling)
     found = (settled & ~for_release) | (released & ~for_impact)
@@ -98,7 +105,7 @@ def judged(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, 
 
 
 class _Newton(NamedTuple):
-    """The next length of a search for an impact, and its bracket."""
+    """Next trial length of a search for an impact, and the bracket of its time."""
 
     s: Array
     low: Array
@@ -108,7 +115,7 @@ class _Newton(NamedTuple):
 def _newton(
     base: Base, search: Search, trial: Trial, s: Array, negative: Array, shortest: Array
 ) -> tuple[Array, Array, _Newton]:
-    """Of a search for the first impact: whether it has settled, which contact (m,) has it, and how it goes on."""
+    """Makes one iteration of a search for the first impact: returns whether it has converged, the contact (m,) of the impact, and the next length."""
     (_, began), (gap, rate) = trial.before, trial.after
     which = search.which | negative
     meets = which & (rate < 0)
@@ -116,7 +123,7 @@ def _newton(
     least = jnp.min(correction)
     beyond = jnp.any(which & ((gap < 0) | ((began < 0) & (rate >= 0))))
     small, improved = bracketed(search, s, least, beyond, shortest)
-    small |= jnp.all(~which | (jnp.abs(gap) <= base.allowed))  # none is to be told from zero
+    small |= jnp.all(~which | (jnp.abs(gap) <= base.allowed))  # all gaps are zero up to round-off
     contact = which & (jnp.arange(len(which)) == jnp.argmin(jnp.where(which, correction, jnp.inf)))
     return (search.sought == IMPACT) & small, contact, improved
 
@@ -124,8 +131,10 @@ def _newton(
 def bracketed(
     search: Search, s: Array, correction: Array, beyond: Array, shortest: Array, close: Array | float = CLOSE
 ) -> tuple[Array, _Newton]:
-    """Of a search by Newton's method for the next ``correction`` of s, which is ``beyond`` the root or not: whether it ends, as ``close`` to the
-    root as that part of a substep, and how it goes on."""
+    """Makes one safeguarded Newton iteration: s + ``correction``, or bisection where that leaves the bracket.
+
+    ``beyond`` (): whether s is after the root. Returns whether the search has converged, to ``close`` times a substep, and the next length.
+    """
     low, high = jnp.where(beyond, search.low, s), jnp.where(beyond, s, search.high)
     found, spare = s + correction, NEAREST * search.high
     # a correction may leave the bracket by rounding: that is no reason to halve it
@@ -136,8 +145,8 @@ def bracketed(
 
 
 class _Falsi(NamedTuple):
-    """The next length of a search for a release, its bracket and the pushes there; the ``first`` part of a trial that it tries, from the
-    least push at its ``start``, and the ``least`` at the end."""
+    """Next trial length of a search for a release, the bracket of its time and the least pushes there; for a search that begins, the fraction
+    ``first`` of the trial to try. ``start`` and ``least``: least push at the two ends of the trial."""
 
     s: Array
     low: Array
@@ -150,7 +159,8 @@ class _Falsi(NamedTuple):
 
 
 def _regula_falsi(base: Base, search: Search, trial: Trial, s: Array) -> tuple[Array, _Falsi]:
-    """Of a search for the first release, by the Illinois rule on the least push: whether it has settled, and how it goes on."""
+    """Makes one iteration of a search for the first release, by the Illinois rule on the least push: returns whether it has converged, and the
+    next length."""
     of_least = lambda push: jnp.min(jnp.where(base.closed, push, jnp.inf), initial=jnp.inf)
     least = of_least(trial.push)
     least = jnp.where(jnp.isfinite(least), least, 0)
@@ -170,7 +180,7 @@ def _regula_falsi(base: Base, search: Search, trial: Trial, s: Array) -> tuple[A
 
 
 def _proposed(search: Search, error: Array, s: Array, fine: Array, stepping: Array, halvings: int) -> Array:
-    """The substep that the error of a trial of length s allows; what one was shortened to for an event says nothing of it."""
+    """Returns the substep () that the error of a trial of length s allows; a trial that was shortened for an event does not reduce it."""
     root = jnp.maximum(error, 1e-12)
     for _ in range(halvings):
         root = jnp.sqrt(root)

@@ -1,7 +1,7 @@
-"""A trial: one Runge-Kutta step of any length, its error, and what gaps and contact forces did on the way.
+"""A trial: one Runge-Kutta step of any length, its error estimate, and the gaps and contact forces in its stages.
 
-The stages are the turns of one loop, so that force and contacts are written once, whatever the method; of what it multiplies the last
-accelerations are kept, the newest first.
+The stages are the iterations of one loop, so that force and contacts are traced once, whatever the method; the loop carries the accelerations
+of the stages so far, the newest first.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from .probes import error_of_changes
 from .tableau import TABLEAUS, Rows, Tableau, estimate
 
 frozen = lax.stop_gradient
-GRAZING = 100  # tolerances of a gap: what a motion may be off by where it comes near
+GRAZING = 100  # tolerances of a gap by which the motion may be off where it comes near zero
 ROUNDING = (
-    64  # of what moves: a change of args that leads to less is rounding, as that of a mass which no motion depends on
+    64  # roundings of positions and displacements: derivatives by args below them are rounding, as by a mass that does not affect the motion
 )
-NEAREST = 1e-6  # of a trial's length: a least gap as near as that to its ends is that of an end
+NEAREST = 1e-6  # fraction of a trial's length: a minimum of a gap closer than that to an end of the trial counts as at the end
 
 
 class Base(NamedTuple):
-    """Where trials begin: time ``elapsed`` since the step began, q, v and acceleration a (d,); of contacts (m,) which are ``closed``, the
-    ``force`` of these, and their ``push`` in units of acceleration, negative where they would have to pull; what is ``allowed`` of negative gaps,
-    and round-off ``still`` (m,) of their rates, and the ``slack`` () of pushes, in which they are as good as zero. ``low`` as in `State`;
-    ``joint_force`` (j,) of joints, None where there are none; ``where`` among the pieces of a force (`pieces.Where`)."""
+    """State from which trials begin, carried by the loop over trials.
+
+    Time ``elapsed`` since the step began; q, v and acceleration a (d,); of contacts (m,): which are ``closed``, their ``force``, and their ``push``,
+    the force in units of acceleration plus round-off and ``slack``, negative where they would have to pull; the round-off ``allowed`` of
+    negative gaps and ``still`` of gap velocities; ``slack`` (), the acceleration that counts as zero. ``low`` as in `State`; ``joint_force``
+    (j,), None without joints; ``where``, the sides of a force with jumps (`pieces.Where`).
+    """
 
     elapsed: Array
     q: Array
@@ -51,25 +54,29 @@ class Base(NamedTuple):
     where: Any = None
 
     def behind(self, trial: Trial, s: Array) -> Base:
-        """Where a trial of length s led to."""
+        """Returns the base at the end of a trial of length s."""
         changed = ("q", "v", "a", "force", "push", "low", "joint_force")
         return self._replace(elapsed=self.elapsed + s, **{name: getattr(trial, name) for name in changed})
 
 
 class Tolerance(NamedTuple):
-    """What errors are compared with: of a position or a velocity x, absolute + relative |x|."""
+    """Error tolerances: of a number x, absolute + relative |x|."""
 
     relative: Array
     absolute: Array
 
     def of(self, x: Array, y: Array) -> Array:
-        """Of what goes from x to y."""
+        """Returns the tolerance of a number that goes from x to y in a trial."""
         return self.absolute + self.relative * jnp.maximum(jnp.abs(x), jnp.abs(y))
 
 
 class Seen(NamedTuple):
-    """What stages have seen: gaps and their rates (m,) at the last one, the part of the trial after which a gap or a push was ``negative``
-    first, 1 for none; sums of rates and pushes (n, m) by the weights of the error, and of forces (m,), of joints too, by those of the step."""
+    """Record of gaps and contact forces over the stages of a trial, carried by the loop over stages.
+
+    ``gap`` and ``rate`` (m,) at the latest stage; the fraction () of the trial at which a gap or a push was first ``negative``, 1 for none; sums
+    ``of_rate`` and ``of_push`` (n, m) with the weights of the n error estimates, and sums ``of_force`` (m,) and ``of_joints`` (j,) with the weights
+    of the method, which are mean forces.
+    """
 
     gap: Array
     rate: Array
@@ -81,9 +88,12 @@ class Seen(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """What stages have seen of surfaces, as of gaps that are positive before they are met: of one that ends a motion (`stops`), or of the borders
-    of a force's pieces (k,): values and rates at the two ends so far; what is ``allowed`` of negative values; as in `Seen`, when one was
-    ``negative`` first, and the sums ``of_rate`` (n, ...)."""
+    """Record of surfaces over the stages of a trial, as `Seen` is of gaps: of one that ends the motion (`stops`, ()), or of the borders of the
+    pieces of a force (k,). Their functions are positive before the surface is crossed.
+
+    Values and rates ``before``, at the start of the trial, and ``after``, at the latest stage; the round-off ``allowed`` of negative values; the
+    fraction of the trial at which each was first ``negative``, 1 for never; and the sums ``of_rate`` (n, ...) with the weights of the error estimates.
+    """
 
     before: tuple[Array, Array]
     after: tuple[Array, Array]
@@ -93,11 +103,11 @@ class Sight(NamedTuple):
 
     @classmethod
     def start(cls, found: tuple[Array, Array], allowed: Array, weights: Array) -> Sight:
-        """At the start of a trial, by the weights (n,) of its first stage."""
+        """Makes the record at the start of a trial from values and rates ``found`` there; ``weights`` (n,) are those of the first stage."""
         return cls(found, found, allowed, jnp.ones_like(found[0]), jnp.multiply.outer(weights, found[1]))
 
     def further(self, row: Rows, found: tuple[Array, Array]) -> Sight:
-        """At the next stage."""
+        """Adds the next stage, with its ``row`` of the tableau and the values and rates ``found``."""
         below = (found[0] < -self.allowed) & (row.node < 1)
         negative = jnp.where(below, jnp.minimum(self.negative, row.node), self.negative)
         return Sight(
@@ -105,22 +115,25 @@ class Sight(NamedTuple):
         )
 
     def errors(self, s: Array, tolerance: Tolerance) -> Array:
-        """Of a trial of length s in units of the tolerance, (n, k)."""
+        """Returns the n error estimates (n, k) of the values after a trial of length s, in units of the tolerance."""
         found = s * self.of_rate / tolerance.of(self.before[0], self.after[0])[None]
         return found.reshape(len(found), -1)
 
 
-Hold = Callable[..., tuple[Array, Array, Array, Any]]  # as `held`, of a problem
+Hold = Callable[..., tuple[Array, Array, Array, Any]]  # `held` for one problem: a function of (t, q, v, closed, slack, args)
 Watch = Callable[
     [Array, Array, Array, Array], tuple[Array, Array]
-]  # value and rate of surfaces, by t, q, v and acceleration
+]  # function of t, q, v and acceleration that gives values and rates of surfaces
 
 
 class Trial(NamedTuple):
-    """What a trial led to: q, v, acceleration (d,), ``force`` and ``push`` of closed contacts (m,), their ``impulse``; gaps and rates (m,)
-    at its two ends, its error () in units of the tolerance, and when (0 to 1) something was ``negative`` on the way, as in `Seen`;
-    ``low`` as in `State`; the ``sight`` of a surface that ends the motion, and of ``borders`` of pieces of the force; with joints their force
-    and impulse (j,), and what is left of them () and status bits at its end."""
+    """Result of a trial.
+
+    At its end q, v and acceleration a (d,), ``force`` and ``push`` of closed contacts (m,) as in `Base`; their ``impulse`` (m,) over the trial; gaps
+    and rates (m,) ``before`` and ``after`` it; its ``error`` () in units of the tolerance; ``negative`` () as in `Seen`; ``low`` as in `State`; the
+    `Sight` of a surface that ends the motion and of the ``borders`` of pieces of the force, None where there are none; with joints their force
+    and impulse (j,), the residual max |c| () and status bits at the end, else None.
+    """
 
     q: Array
     v: Array
@@ -143,14 +156,14 @@ class Trial(NamedTuple):
 
 @cache
 def _rows(order: int) -> tuple[Rows, Rows, Tableau]:
-    """Rows of a method, of all stages and of those behind the first; and its tableau."""
+    """Returns the rows of a method for all stages, those for all but the first, and its tableau."""
     tableau = TABLEAUS[order]
     rows = tableau.rows()
     return rows, Rows(*(of_stages[1:] for of_stages in rows)), tableau
 
 
 def gap_rates(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
-    """Gaps and their rates (m,) along the motion."""
+    """Returns gaps and gap velocities (m,)."""
     gaps = lambda s: problem.gaps(t + s, q + s * v, args)
     zero = jnp.zeros_like(t)
     return jax.jvp(gaps, (zero,), (jnp.ones_like(zero),))
@@ -159,8 +172,10 @@ def gap_rates(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tupl
 def held(
     problem: Problem, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
 ) -> tuple[Array, Array, Array, Array | None]:
-    """Acceleration (d,) with the closed contacts held, their forces (m,), and these in units of acceleration, ``slack`` () added; and the
-    joints' forces (j,)."""
+    """Returns the acceleration (d,) with the ``closed`` contacts (m,) kept closed, whether they push or pull.
+
+    And the forces (m,) of these, their push (m,) as in `Base` with ``slack`` (), and the joints' forces (j,), None without joints.
+    """
     metric = Metric.at(problem, q, args, t)
     free, joint_force = joint_acceleration(problem, metric, t, q, v, args)
     none = jnp.zeros(closed.shape, q.dtype)
@@ -181,14 +196,14 @@ def _turning(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple
 
 
 def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array, Array | None]:
-    """As `held`, at a state whose contacts are known."""
+    """As `held`, from the `View` of a state."""
     contacts = view.contacts
     normal = contacts.velocity(view.free) + view.gap_acceleration
     force = impulses_of(contacts, -normal, closed)
     a, spare = view.free + contacts.jump(force), noise(contacts, view.free, view.gap_acceleration) + slack
     push = contacts.diagonal() * force + spare
     if len(closed) > 1:
-        # the sides of a joint share its force by halves; one of them has all of it, and neither lets go
+        # two sides of a bilateral constraint have opposite halves of its force: the pushing side gets all of it, and neither opens
         sides = (contacts.angles() < CANCELLING - 1) & closed[:, None] & closed[None, :]
         norms, joined = contacts.norms(), jnp.any(sides, axis=1)
         other = jnp.sum(jnp.where(sides, (norms * force)[None, :], 0), axis=1) / norms
@@ -210,8 +225,11 @@ def attempt(
     borders: Watch | None = None,
     since: Array | None = None,
 ) -> Trial:
-    """The Runge-Kutta step of length s from a base at time t, with accelerations by ``hold``, as `held`; what is to be seen of a surface that ends
-    the motion, and of ``borders`` of pieces of the force; with the time ``since`` () the motion began the error is that of changes of the motion, too (`probes`)."""
+    """Makes one trial: a Runge-Kutta step of length s from a base at time t, with accelerations by ``hold``, as `held`.
+
+    ``stop`` and ``borders`` evaluate the surface that ends the motion and the borders of pieces of the force, None without them. If the time ``since``
+    () the motion began is given, the error estimate includes that of derivatives (`probes`).
+    """
     every, rows, tableau = _rows(order)
     q, v, closed = base.q, base.v, base.closed
     steady, m = frozen((t, s, base, args)), len(base.closed)
@@ -253,7 +271,7 @@ def attempt(
         return (kept, shift, y, force, push, joint_force, seen, sights), None if since is None else (x, y)
 
     rows = jax.tree.map(lambda x: jnp.asarray(x, q.dtype), rows)
-    # in place of the displacement what moves as it does: its derivative is traced once
+    # v in place of a zero displacement, so that the derivative of the stage is traced once
     start = (accelerations, v, v, base.force, base.push, base.joint_force, seen, sights)
     (kept, shift, y, force, push, joint_force, seen, sights), passed = lax.scan(stage, start, rows)
     x, low = add_compensated(q, shift, base.low)
@@ -291,13 +309,15 @@ def _error(
     gap: Array,
     tolerance: Tolerance,
 ) -> Array:
-    """Of a trial from a base to (q, v) and ``push`` (m,), whose gaps began with ``gap`` (m,), in units of the tolerance: the largest of a
-    number of the state, of what a gap or a push adds up to, and of a gap that should have stayed closed."""
+    """Returns the error () of a trial in units of the tolerance: from a base to (q, v) and ``push`` (m,), with gaps ``gap`` (m,) at its start.
+
+    The largest error of a coordinate, of a velocity, of a gap or an impulse as integrals of their rates, and of a closed gap that has drifted.
+    """
     turned = lambda weights: jnp.asarray(weights[:, ::-1].copy(), q.dtype)
     of_q, of_v = tolerance.of(base.q, q), tolerance.of(base.v, v)
     to_v, to_q = s * (turned(tableau.errors) @ kept), s * s * (turned(tableau.position_errors) @ kept)
     of_gap = tolerance.of(gap, seen.gap)
-    # what a push adds up to is compared with nothing but its rounding
+    # impulses have no relative tolerance beyond rounding
     rounding = tolerance._replace(relative=jnp.asarray(32 * jnp.finfo(q.dtype).eps, q.dtype))
     of_push = rounding.of(s * base.push, s * push)
     errors = [to_q / of_q[None], to_v / of_v[None]]
@@ -314,29 +334,31 @@ Ends = tuple[Array, Array]  # gaps and rates at an end of a trial
 
 
 def cubic(before: Ends, after: Ends, s: Array) -> tuple[Array, Array, Array, Array]:
-    """Coefficients (m,) of the cubics over [0, 1] with the gaps and rates of a trial of length s at its ends."""
+    """Returns the coefficients (m,) of the cubics over [0, 1] that interpolate gaps and rates at the ends of a trial of length s."""
     (g0, r0), (g1, r1) = before, after
     g0, b0, b1 = jnp.maximum(g0, 0), s * r0, s * r1
     return g0, b0, 3 * (g1 - g0) - 2 * b0 - b1, 2 * (g0 - g1) + b0 + b1
 
 
 def least_gaps(before: Ends, after: Ends, s: Array, allowed: Array) -> tuple[Array, Array]:
-    """Where in [0, 1] gaps (m,) seem to have been least between the ends of a trial of length s, 1 where they were not, and whether they
-    may have been negative there, by more than is ``allowed`` (m,)."""
+    """Estimates where in [0, 1] gaps (m,) had a minimum within a trial of length s that may have been negative.
+
+    Returns that place, 1 where there is none, and the mask of such gaps; those that move by less than ``allowed`` (m,) do not count.
+    """
     c0, c1, c2, c3 = cubic(before, after, s)
     c4 = s * after[1]
     turns = (c1 < 0) & (c4 > 0)
     below = c2 + jnp.sqrt(jnp.maximum(c2 * c2 - 3 * c1 * c3, 0))
     x = jnp.where(turns, -c1 / jnp.where(turns, below, 1), 1)
     value = c0 + x * (c1 + x * (c2 + x * c3))
-    # the cubic may be wrong by a part of what the gap moves
+    # the cubic may be wrong by a fraction of the gap's displacement
     moves = jnp.maximum(-c1, c4)
     maybe = turns & (value < 0.02 * moves) & (moves > allowed) & (x > NEAREST) & (x < 1 - NEAREST)
     return jnp.where(maybe, x, 1), maybe
 
 
 def grazes(base: Base, trial: Trial, s: Array, tolerance: Tolerance) -> Array:
-    """Whether a gap comes to a minimum near the end of a trial of length s that its error does not tell from zero, ()."""
+    """Tests whether a gap has a minimum near the end of a trial of length s that is zero within the error of the motion, ()."""
     (gap0, rate0), (gap, rate) = trial.before, trial.after
     if len(gap) == 0:
         return jnp.zeros((), bool)
@@ -349,9 +371,9 @@ def grazes(base: Base, trial: Trial, s: Array, tolerance: Tolerance) -> Array:
 
 
 def first_roots(base: Base, trial: Trial, s: Array) -> Array:
-    """Where in [0, 1] gaps (m,) that are negative at the end of a trial of length s seem to have become so.
+    """Estimates where in [0, 1] gaps (m,) that are negative at the end of a trial of length s became negative.
 
-    What touches at the base, and has not been closed there, opens at first.
+    A contact that touches at the base without being closed there first opens.
     """
     gap, rate = trial.before
     touches = (gap <= base.allowed) & (jnp.abs(rate) <= base.still)
@@ -363,7 +385,7 @@ def first_roots(base: Base, trial: Trial, s: Array) -> Array:
 
 
 def first_root(coefficients: tuple[Array, Array, Array, Array], last: Array) -> Array:
-    """Where in [0, 1] cubics with negative values ``last`` at 1 have become negative."""
+    """Returns where in [0, 1] cubics become negative whose values ``last`` at 1 are negative."""
     c0, c1, c2, c3 = coefficients
     bent = last - c0 - c1
     root = jnp.sqrt(jnp.maximum(c1 * c1 - 4 * bent * c0, 0))
