@@ -28,9 +28,7 @@ from .some_contacts import SomeGaps
 
 CANCELLING = 1e-6  # by how much the cosine between the two sides of a bilateral constraint may differ from -1
 STEPS = 1024  # steps h over which speeds are converted to length scales (`span`)
-ORTHOGONAL = (
-    0.02  # largest cosine between gradients that counts as orthogonal (where gradients turn it has an error O(h))
-)
+ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal (its error is O(h) where gradients turn)
 
 
 class Restoring(NamedTuple):

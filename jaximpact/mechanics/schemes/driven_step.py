@@ -1,6 +1,6 @@
-"""One step of `EventDriven`: a loop of trials, and what follows from an accepted one.
+"""One step of `EventDriven`: a loop over trials, and the treatment of events at the end of accepted ones.
 
-What the loop carries is a `Course`; with what it is made, a `Step`, which is the same in all turns.
+The loop carries a `Course`; its constant inputs are a `Step`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from .stops import Stop, met, seek, watched
 from .tableau import TABLEAUS
 from .trials import Base, Hold, Trial, attempt, frozen, grazes, held
 
-WITHOUT_END = 1 << 20  # events that may still be located
+WITHOUT_END = 1 << 20  # number of events that may still be located: no limit
 SHORT = 16  # roundings of time, below which no substep is taken
-APPROACH = 1e-3  # of a trial's displacement: over which a gradient describes a gap
+APPROACH = 1e-3  # fraction of a trial's displacement over which the linearisation of a gap is checked
 
 
 class Told(NamedTuple):
-    """What is reported of the trials of a step: impulses (m,), contacts that have ``met`` (m,), the law's error, time of the ``latest``
-    impact, the number of ``trials``, the status, the ``record`` of the first impacts and the ``stop``; and what is told of ``joints``."""
+    """Totals over the trials of a step, to be reported: impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law;
+    time of the ``latest`` impact; the number of ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in `DrivenState`; and
+    the report on the ``joints``."""
 
     impulse: Array
     met: Array
@@ -48,7 +49,7 @@ class Told(NamedTuple):
 
 
 class Course(NamedTuple):
-    """What the loop of trials carries."""
+    """Carry of the loop over trials: the ``base`` they begin from, the ``search`` that says which is next, and the totals ``told`` so far."""
 
     base: Base
     search: Search
@@ -56,17 +57,17 @@ class Course(NamedTuple):
 
 
 def begin_course(step: Step, state: Any) -> Course:
-    """From a state of `EventDriven`."""
+    """Makes the initial carry of the loop over trials from a `DrivenState`."""
     n, q, v, closed, latest, substep, low, record, stop, where = state
     m, zero, none = closed.shape[0], jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32)
     substep = frozen(jnp.minimum(substep, step.length))
     step = in_pieces(step, q, v)
-    # zeros that move with v, as they do in later turns: the derivative of a turn is traced once
+    # zeros that depend on v, as in later iterations: the derivative of an iteration is traced once
     moves = jnp.where(jnp.zeros((), bool), v[0], zero)
     base, failure, _ = _settle(step, step.start, moves, q, v, closed, jnp.zeros_like(closed), substep, where)
     search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
     if step.pieces is not None:
-        # the first trial, of no length, looks on which sides the motion begins
+        # a first trial of length zero finds the sides on which the motion begins
         search = search._replace(s=jnp.where(n == 0, 0, substep), borders=jnp.zeros(step.pieces.count, bool))
     joints = JointInfo.none(step.problem, q, step.motion.args)
     told = Told(jnp.broadcast_to(moves, m), jnp.zeros(m, bool), zero, latest, none, failure, record, stop, joints)
@@ -74,12 +75,12 @@ def begin_course(step: Step, state: Any) -> Course:
 
 
 def in_pieces(step: Step, q: Array, v: Array) -> Step:
-    """With the pieces of its force at states of these shapes."""
+    """Returns the step with the pieces of its force, for states of the shapes of q and v."""
     return step._replace(pieces=Pieces.of(step.problem, step.start, q, v, step.motion.args))
 
 
 def goes_on(step: Step, course: Course) -> Array:
-    """Whether there is another turn, ()."""
+    """Tests whether the loop over trials goes on, ()."""
     base, search, told = course
     sound = jnp.all(jnp.isfinite(base.q)) & jnp.all(jnp.isfinite(base.v))
     sound = sound if told.stop is None else sound & ~told.stop.stopped
@@ -87,7 +88,7 @@ def goes_on(step: Step, course: Course) -> Array:
 
 
 def turn(step: Step, course: Course) -> Course:
-    """One trial, and what follows from it."""
+    """Makes one iteration of the loop: a trial, the decision on it, and, if it is accepted, the events at its end."""
     base, search, told = course
     step = in_pieces(step, base.q, base.v)
     scheme, problem, _, motion, start, whole, pieces = step
@@ -136,7 +137,7 @@ def turn(step: Step, course: Course) -> Course:
         after, more = _onward(step, hold, t, began, flown, verdict, switched, more)
         if scheme.until is not None and told.stop is not None:
             at = (start + after.elapsed, after.q, after.v)
-            # others that meet at the same instant have an impulse too
+            # contacts that close at the same time have an impulse too
             met_now = more.impulse > told.impulse + found.impulse
             struck = frozen(verdict.impact | (~base.closed & met_now & jnp.any(verdict.impact)))
             stop = told.stop.after(scheme.until, *at, args, known.sight, stops, struck, has_reset)
@@ -157,8 +158,8 @@ def turn(step: Step, course: Course) -> Course:
 
 
 def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Array:
-    """Status of derivatives across what jumped in a trial of length s: all but the borders of pieces that it ends on, and those it grazes; and of
-    contacts that it grazes."""
+    """Returns the status bits of derivatives across an accepted trial of length s: jumps within it that were not located, borders of pieces of the force
+    that it grazes, and contacts that it grazes. ``covers`` (): whether it goes to the end of the step."""
     none = jnp.zeros((), jnp.int32)
     scheme, problem, _, motion, start, whole, pieces = step
     if not scheme.jumps:
@@ -192,12 +193,15 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
 def _onward(
     step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, switched: Array | None, told: Told
 ) -> tuple[Base, Told]:
-    """What an accepted trial leads to, with its events."""
+    """Treats the events at the end of an accepted trial: returns the base from which the motion goes on, and the totals.
+
+    The trial began at time ``began`` from ``base`` and led to ``flown``.
+    """
     pieces, motion = step.pieces, step.motion
     m, event = base.closed.shape[0], jnp.any(verdict.impact | verdict.loosed)
     if m == 0 and pieces is None:
         return flown, told
-    # the trial of no length with which a motion in pieces begins
+    # the trial of length zero with which a motion under a force in pieces begins
     begins = (frozen(flown.elapsed) <= 0) & (began <= motion.t0) & (pieces is not None)
     turned = event if switched is None else event | jnp.any(switched) | begins
     if m:
@@ -225,7 +229,8 @@ def _arrive(
     begins: Array,
     told: Told,
 ) -> tuple[Base, Told]:
-    """At an event, or where a trial that ``began`` at a base ends with closed contacts: they go back onto their surfaces."""
+    """Treats contacts at the end of a trial that ``began`` at a base: puts closed ones back onto their surfaces, applies the impact law at an
+    impact, and releases those that open. Returns the base from which the motion goes on, and the totals."""
     scheme, problem, law, motion, *_, pieces = step
     args, impact = motion.args, verdict.impact
     t = began + (flown.elapsed - base.elapsed)
@@ -288,8 +293,11 @@ def _settle(
     switched: Array | None = None,
     changed: Array | bool = False,
 ) -> tuple[Base, Array, Array]:
-    """The base at a state, as `base_at`; on the sides of the force ``where`` it was, unless borders were ``switched`` (k,) or something
-    else has ``changed``; and status of derivatives if the motion begins here."""
+    """Makes the base at a state as `base_at`, for a force in pieces on the sides where the motion goes on.
+
+    These are ``where``, the sides so far, unless borders were ``switched`` (k,) or an event ``changed`` velocities or contacts. Returns the base,
+    its status, and the status of derivatives that applies if the motion begins at this state.
+    """
     scheme, problem, law, motion, *_, pieces = step
     atol, args, none = scheme.tolerance(q.dtype).absolute, motion.args, jnp.zeros((), jnp.int32)
     if pieces is None:

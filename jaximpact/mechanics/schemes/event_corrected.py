@@ -4,10 +4,10 @@ A step follows, from event to event, the cubic path whose acceleration varies li
 
     q(s) = q + s v + s^2 (a/2 + s (a_r - a)/(6 r)),     a_r = acceleration at (t + r, q + r v + r^2 a/2, v + r a),
 
-r being what is left of the step and a the acceleration with the lasting contacts' reaction. An impact ends it where
-a gap f(t + s, q(s)) vanishes; that time is differentiated by the implicit function theorem, and with it everything that
-an impact does to a derivative (the saltation matrix) follows from automatic differentiation. A release ends it where the
-linearly varying force of a lasting contact vanishes, and a surface at which the force jumps where that is met (`crossings`).
+r being the rest of the step and a the acceleration with the reaction of lasting contacts. The path ends at an impact, where
+a gap f(t + s, q(s)) vanishes; that time is differentiated by the implicit function theorem, and with it the effect of
+an impact on derivatives (the saltation matrix) follows from automatic differentiation. It also ends at a release, where the
+linearly varying force of a lasting contact vanishes, and where a surface is crossed at which the force jumps (`crossings`).
 
 Reference: M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958), for
 the derivative at an impact. The scheme is this project's own: no convergence theorem covers it.
@@ -53,8 +53,8 @@ from .pieces import Where
 
 
 class EventState(NamedTuple):
-    """Step number n (t = t0 + n h), position q (d,), velocity v (d,) at t, lasting contacts closed (m,) bool, and the
-    time of the latest impact, to a step; three steps before t0 where there was none."""
+    """State of `EventCorrected` between steps: step number n (t = t0 + n h), position q and velocity v (d,) at t, mask ``closed`` (m,) of
+    lasting contacts, and the time of the ``latest`` impact, up to a step; three steps before t0 where there was none."""
 
     n: Array
     q: Array
@@ -66,11 +66,12 @@ class EventState(NamedTuple):
     rests: Array | None = None
     breaks: Array | None = None
     force: Array | None = None
-    where: Where | None = None  # among the pieces of a force that jumps (`crossings`); None where none does
+    where: Where | None = None  # the sides on which a force that jumps is taken (`crossings`); None where none jumps
 
 
 class _Progress(NamedTuple):
-    """Progress within a step: time since its start, state, and totals to report; ``met`` (m,): contacts with an impact."""
+    """Carry of the loop over the paths of a step: time ``elapsed`` since its start, the state there, and totals to report; ``met`` (m,): contacts
+    that had an impact in the step."""
 
     elapsed: Array
     q: Array
@@ -87,8 +88,8 @@ class _Progress(NamedTuple):
 
 
 class _Flight(NamedTuple):
-    """A path, and the views of its two ends; of contacts (m,) the forces there, those that push at its start, and those that are closed on it; and the ``border`` that is
-    met, None where the force has none."""
+    """A path with the views ``here`` and ``there`` of its two ends; contact forces at them, ``push`` and ``push_end`` (m,); masks (m,) of contacts that
+    push at its start (``pushing``) and that are ``closed`` on it; and the ``border`` of the force that it may cross, None where the force has none."""
 
     here: View
     there: View
@@ -100,7 +101,8 @@ class _Flight(NamedTuple):
     border: Border | None
 
     def releases(self, never: Array) -> tuple[Array, Array]:
-        """Contacts (m,) that would pull at the end of the path, and when their forces, linear in time, vanish; ``never`` of others."""
+        """Finds the contacts (m,) that would pull at the end of the path, and the times (m,) at which their forces, linear in time, vanish; ``never`` for
+        others."""
         there, push, push_end = self.there, self.push, self.push_end
         loose = self.pushing & (
             there.contacts.diagonal() * push_end < -noise(there.contacts, there.free, there.gap_acceleration)
@@ -108,12 +110,12 @@ class _Flight(NamedTuple):
         return loose, jnp.where(loose, self.path.r * push / jnp.where(loose, push - push_end, 1), never)
 
     def joint_impulse(self, s: Array) -> Any:
-        """Impulses (j,) of the joints in a time s of the path."""
+        """Returns the impulses (j,) of the joints from the start of the path to time s."""
         force, force_end = self.here.joint_forces(self.push), self.there.joint_forces(self.push_end)
         return s * (force + (0.5 * (s / nonzero(self.path.r))) * (force_end - force))
 
     def opens(self) -> Array:
-        """Contacts (m,) without a force that may open on the way, where their surface curves away or a force changes."""
+        """Finds closed contacts (m,) without a force that may open on the path, as their surface curves away or forces change."""
         there = self.there
         normal = there.contacts.velocity(there.free + there.contacts.jump(self.push_end)) + there.gap_acceleration
         idle = self.closed & ~self.pushing
@@ -125,19 +127,20 @@ class _Flight(NamedTuple):
 class EventCorrected(Scheme):
     """Second order in position, velocity and their derivatives where impacts are isolated and transversal.
 
-    A contact becomes a lasting one when it would leave slower than 2 h (|G a| + |f'' - G a|) under an acceleration that
+    A contact becomes a lasting one when it would separate slower than 2 h (|G a| + |f'' - G a|) under an acceleration that
     closes it: through an accumulation of impacts position is second order, velocity and derivatives are first order.
     Where a gap kinks under a lasting contact (a wall whose velocity jumps, an edge of the ground) the body flies on if the surface
-    turns away, and has an impact if it turns towards it, at the end of the step: of first order there.
-    Contacts that are met at once, up to round-off, meet one impact law together; where their gradients are orthogonal
-    one after the other is the same, and keeps the derivative.
-    Where the force or the mass jumps on a surface, found or stated, that is an event too, and resets are made there; where forces push to a surface of v from both sides
-    the motion slides on it. Where contacts rub surfaces of t and q are located, and DERIVATIVE_JUMP tells of those of v.
+    turns away, and has an impact if it turns towards it, at the end of the step: first order there.
+    Contacts that close at the same time, up to round-off, are treated by one impact law together; where their gradients are
+    orthogonal, one after the other gives the same velocity, and keeps the derivative.
+    Crossing a surface on which the force or the mass jumps, found or stated, is an event too, and resets are made there; where the forces on both
+    sides push towards a surface that depends on v, the motion slides on it. Where contacts rub, surfaces of t and q are
+    located; DERIVATIVE_JUMP tells of those that depend on v.
 
     Attributes:
-        impacts: events (impacts, releases and crossings of surfaces at which the force jumps) located in one step. What still penetrates at its end is put back onto
-            its surface and reflected there: nothing is lost, but that step is first order, and the status says
-            EVENTS_UNRESOLVED.
+        impacts: number of events (impacts, releases and crossings of surfaces at which the force jumps) located in one step. Contacts that still
+            penetrate at its end are put back onto their surface and reflected there: nothing is lost, but that step is first order,
+            and the status says EVENTS_UNRESOLVED.
         newton: Newton iterations for the time of an impact, from the root of the gap's Taylor polynomial.
     """
 
@@ -180,7 +183,7 @@ class EventCorrected(Scheme):
     def step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None
     ) -> tuple[Any, Info]:
-        """State at n + 1, or a time ``length`` after step n began, in (0, h]."""
+        """Makes one step, to n + 1 or, if given, over a time ``length`` in (0, h]."""
         r = motion.h if length is None else length
         if problem.slip is not None:
             return self._rubbing_step(problem, law, motion, state, r)
@@ -196,10 +199,10 @@ class EventCorrected(Scheme):
         def advance(carry: tuple[_Progress, Array], _: None) -> tuple[tuple[_Progress, Array], None]:
             progress, left = carry
             moved = lambda p: self._segment(step, p, left)
-            # jax differentiates and batches a function of its own once
+            # jax differentiates and batches a jitted function once
             return (lax.cond(progress.elapsed < r, jax.jit(moved), lambda p: p, progress), left - 1), None
 
-        # the impacts left are counted, not read from a sequence, which one kernel has no place for
+        # the events left are counted down, not read from an array, which a single native kernel could not hold
         count = self.impacts if m or pieces is not None else 0
         found = lax.scan(advance, (progress, none + count), None, length=count + 1)[0][0]
         _, q_new, low, v, closed, impulse, residual, events, met, status, joints, where = found
@@ -208,7 +211,7 @@ class EventCorrected(Scheme):
         return EventState(n + 1, q_new, v, closed, latest, low, where=where), info
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
-        """Step without contact; invalid, as ``info.acts`` says, if a contact is closed or an event may lie in the step."""
+        """Makes a step without contact; invalid, with ``info.acts`` set, if a contact is closed or an event may lie in the step."""
         h, args = motion.h, motion.args
         r = h if length is None else length
         n, q, v, closed, latest, low, *_ = state
@@ -255,7 +258,10 @@ class EventCorrected(Scheme):
         return EventState(state.n + 1, found.q, found.v, *behind), info
 
     def _flight(self, step: Step, progress: _Progress, last: Array) -> tuple[_Flight, Array]:
-        """The path from a state over what is left of a step, or to the border of a piece of the force; status ()."""
+        """Makes the path from a state over the rest of a step, or to the border of a piece of the force; also returns status bits ().
+
+        ``last`` (): whether no more events are located, so that the path goes to the end of the step.
+        """
         _, problem, law, motion, start, length, pieces = step
         t, r = start + progress.elapsed, length - progress.elapsed
         args, (q, v) = motion.args, (progress.q, progress.v)
@@ -286,7 +292,7 @@ class EventCorrected(Scheme):
         return _Flight(here, there, path, push, push_end, pushing, progress.closed & stays, border), failure
 
     def _segment(self, step: Step, progress: _Progress, left: Array) -> _Progress:
-        """Follows the path to the next event, of which ``left`` may still be located, or to the end of the step, and treats it."""
+        """Follows the path to the next event, or to the end of the step, and treats it; ``left`` events may still be located."""
         _, problem, law, motion, start, length, pieces = step
         h, args = motion.h, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status, joints, where = progress
@@ -296,7 +302,7 @@ class EventCorrected(Scheme):
         if pieces is not None and where is not None:
             problem = pieces.on(where.sides)
             step = step._replace(problem=problem)
-            # an impact may lead across surfaces of the velocity
+            # an impact may jump across surfaces that depend on the velocity
             everywhere = everywhere if len(pieces.steep) else step
         flight, failure = self._flight(step, progress, last)
         here, _, path, push, push_end, _, closed, border = flight
@@ -364,8 +370,8 @@ class EventCorrected(Scheme):
         allowed: Array,
         progress: _Progress,
     ) -> _Progress:
-        """What follows at the end of a path, at time t, a time s behind its start: on the other side of a ``border`` that it has crossed, or that contacts have ``turned`` it
-        across, ()."""
+        """Continues after the end of a path, at time t, a time s after its start: on the other side of a ``border`` that it has crossed, or that contacts
+        with an impact or a release (``turned``, ()) have moved the velocity across."""
         q, v, closed = progress.q, progress.v, progress.closed
         beyond = border.ahead.meets & last
         still = allowed, 16 * allowed / span(motion.h, q.dtype)
@@ -388,9 +394,10 @@ class EventCorrected(Scheme):
         kinks: Kinks | None,
         idle: Array,
     ) -> tuple[_Progress, Array]:
-        """Treats the end of a path: puts lasting contacts back onto their surface, and applies the impact law to the candidates.
+        """Treats the end of a path: puts lasting contacts back onto their surface, and applies the impact law to the candidates (m,).
 
         A lasting contact whose gap had a kink on the path is released or struck. Returns the new progress and the contacts (m,) that had an impact.
+        ``idle`` (m,): closed contacts without a force that may have opened.
         """
         _, problem, law, motion, *_ = step
         h, args = motion.h, motion.args
@@ -405,7 +412,7 @@ class EventCorrected(Scheme):
         candidates = candidates & (near | last)
         pulled = closed | candidates
         if len(closed) > 1:
-            # what goes back past the last event may push others through their surfaces: all go back together, and have an impact
+            # after the last event, putting one contact back may push others through their surfaces: all go back together, and have an impact
             frozen = lax.stop_gradient((contacts, speed, problem.restitution_at(motion.e, speed, args)))
             pulled, past = lax.cond(last, lambda: behind(law, h, *frozen, closed), lambda: (pulled, jnp.array(False)))
             candidates = candidates | (pulled & ~closed)
@@ -430,10 +437,11 @@ class EventCorrected(Scheme):
         allowed: Array,
         time: Array,
     ) -> tuple[Array, Array, Array]:
-        """Finds the first impact on the path: whether there is one, the contacts (m,) that meet, and the time.
+        """Finds the first impact on the path: whether there is one, (), the contact (m,), and the time ().
 
-        ``allowed`` (m,) is the round-off of gaps, over ``time`` () that of their velocities. The time of the impact is found with all
-        derivatives stopped; two more Newton steps give it the first three derivatives of the implicit function.
+        ``taylor``: the gaps' Taylor coefficients at its start; ``penetrating`` (m,): contacts with negative gaps at its end. ``allowed`` (m,) is
+        the round-off of gaps, and divided by ``time`` () about that of gap velocities. The time of the impact is found with all derivatives
+        stopped; two more Newton steps give it the first three derivatives of the implicit function.
         """
         if closed.shape[0] == 0:
             return jnp.array(False), closed, path.r

@@ -1,15 +1,15 @@
-"""An event-driven scheme of high order: substeps by a tolerance, which end where contacts meet or leave.
+"""An event-driven scheme of high order: substeps chosen by a tolerance, which end where contacts close or open.
 
-A step is a loop of trials, each one Runge-Kutta step from where the last accepted one ended. A trial is accepted; or made shorter,
-because its error is too large, or because there is an event in it, whose time is then sought: of an impact by Newton's method on gap and
-gap rate, of a release by regula falsi on the push of the contact that lets go. Each turn of a search is again a trial from the same
-base: events are found to the order of the method, the method is written once, and lanes of a vector do not wait for each
+A step is a loop over trials, each one Runge-Kutta step from the end of the last accepted one (their base). A trial is accepted, or repeated with
+another length because its error is too large or because there is an event in it, whose time is then searched: of an impact by Newton's method on
+gap and gap velocity, of a release by regula falsi on the push of the contact that opens. Each iteration of a search is again a trial from the
+same base: events are found to the order of the method, the method is traced once, and lanes of a vector do not wait for each
 other's searches.
 
-A force or mass that jumps or kinks is taken piece by piece (`pieces`), and the borders of pieces are events too (`borders`).
+A force or mass that jumps or kinks is evaluated on one side of its switches at a time (`pieces`), and the borders are events too (`borders`).
 
-The lengths of trials are constants for differentiation; where an impact is found, one last correction by Newton, zero in value but for
-what the search has left, carries the derivative of its time: first and second derivatives are those of the motion.
+The lengths of trials are constants for differentiation; where an impact is found, a last Newton correction, which is zero in value up to
+the tolerance of the search, carries the derivative of its time: first and second derivatives are those of the motion.
 
 References:
     E. Hairer, S. P. Norsett, G. Wanner, Solving Ordinary Differential Equations I, Springer (1993), II.4 and II.6.
@@ -42,17 +42,18 @@ from .stops import Stop, Until
 from .tableau import TABLEAUS
 from .trials import Tolerance, frozen, held
 
-SCANNED = 100  # trials up to which the loop over them is of fixed length, which reverse mode asks for
+SCANNED = 100  # trials up to which the loop over them has a fixed length, which reverse mode needs
 NO_REVERSE = (
     f"reverse mode through EventDriven asks for a fixed number of trials in a step: give EventDriven(trials=...) of at most {SCANNED}, with "
     "as many steps as make do with that (16 to 64 trials each, else the status says TRIALS_EXHAUSTED); or forward mode, jax.jvp or jax.jacfwd"
 )
-SPREAD = 1e3  # of the tolerance: by what part of a motion's time its impacts may be off
+SPREAD = 1e3  # times the relative tolerance: error of the times of impacts, as a fraction of the motion's duration
 
 
 class DrivenState(NamedTuple):
-    """As `EventState`, with the time of the ``latest`` impact and the ``substep`` that the next trial begins with; and, where they are asked for, the
-    ``record`` of the first impacts, the ``stop`` of the motion, and ``where`` among the pieces of the force it is (`pieces`)."""
+    """State of `EventDriven` between steps: as `EventState`, with the exact time of the ``latest`` impact and the ``substep`` () that the next trial
+    tries; the ``record`` of the first impacts and the ``stop`` of the motion if they are asked for; ``where``, the sides of a force with jumps
+    (`pieces`). None where there is none of these."""
 
     n: Array
     q: Array
@@ -69,17 +70,17 @@ class DrivenState(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class EventDriven(Scheme):
-    """Substeps of order 8 that a tolerance chooses, and events located to the same order; h is only the grid of the rows.
+    """Event-driven scheme with substeps of order 8 chosen by a tolerance, and events located to the same order; h only spaces the rows.
 
-    Isolated impacts, lasting contacts and releases, and their derivatives, are as accurate as the motion between them. An impact
-    after which a contact would be nearer than ``atol`` until the next one lasts.
+    Isolated impacts, lasting contacts and releases, and their derivatives, are as accurate as the motion between them. A contact stays
+    closed after an impact if its gap would remain below ``atol`` until the next one.
 
     Attributes:
-        rtol, atol: error of a substep in each position, velocity, gap and impulse x: atol + rtol |x|, of the numbers as they are stated.
+        rtol, atol: tolerance of a substep's error in each position, velocity, gap and impulse x: atol + rtol |x|, in the problem's units.
         order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose tolerances.
-        trials: at most so many in a step h, beyond which the status says TRIALS_EXHAUSTED. Up to 100 of them, reverse mode is had too.
-        jumps: whether substeps look for jumps that are not located, of which the status of derivatives tells; runs for values alone never do.
-        changes: whether the tolerance is that of derivatives, too (`probes`), relative to rtol; of runs for values alone it never is.
+        trials: largest number of trials in a step h, beyond which the status says TRIALS_EXHAUSTED. With at most 100, reverse mode works too.
+        jumps: whether substeps check for jumps that are not located, which DERIVATIVE_JUMP reports; never in runs without derivatives.
+        changes: whether the relative tolerance holds for derivatives too (`probes`); never in runs without derivatives.
     """
 
     rtol: float = 1e-9
@@ -88,7 +89,7 @@ class EventDriven(Scheme):
     trials: int = field(default=20_000, metadata={"static": True})
     jumps: bool = field(default=True, metadata={"static": True})
     changes: bool = field(default=True, metadata={"static": True})
-    impacts: ClassVar[int] = 0  # that are written down
+    impacts: ClassVar[int] = 0  # number that are recorded
     until: ClassVar[Until | None] = None  # where the motion ends
 
     @property
@@ -138,7 +139,7 @@ class EventDriven(Scheme):
         return state, Info.none(q0, v0, len(at.closed))
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
-        """None of its own: whether a contact acts is known when the trials have been made."""
+        """Returns an invalid step (``info.acts``): whether a contact acts is known only after the trials of `step`."""
         info = Info.none(state.q, state.v, state.closed.shape[0])
         joints = JointInfo.none(problem, state.q, motion.args)
         return state._replace(n=state.n + 1), info._replace(acts=jnp.array(True), joints=joints)
@@ -146,7 +147,7 @@ class EventDriven(Scheme):
     def step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None
     ) -> tuple[Any, Info]:
-        """State at n + 1, or a time ``length`` after step n began, in (0, h]."""
+        """Makes one step, to n + 1 or, if given, over a time ``length`` in (0, h]."""
         whole = motion.h if length is None else length
         n, q = state.n, state.q
         step = Step(self, problem, law, motion, motion.time(n), whole)
@@ -161,7 +162,7 @@ class EventDriven(Scheme):
         short = (base.elapsed < whole) & ((told.trials >= self.trials) | (state.substep <= 0))
         short = short if told.stop is None else short & ~told.stop.stopped
         status |= as_status(short, Status.TRIALS_EXHAUSTED)
-        ending = jnp.where(short, 0, search.substep)  # nothing is tried again behind a failure
+        ending = jnp.where(short, 0, search.substep)  # after a failure no more trials are made
         info = Info(
             base.q,
             (base.q - q) / whole,
@@ -177,7 +178,7 @@ class EventDriven(Scheme):
         ), info
 
     def tolerance(self, dtype: Any) -> Tolerance:
-        """No smaller than what rounding leaves of it."""
+        """Returns the error tolerance in a precision ``dtype``, raised to its round-off."""
         rounding = 32 * float(jnp.finfo(dtype).eps)
         relative, absolute = (frozen(jnp.asarray(x, dtype)) for x in (self.rtol, self.atol))
         return Tolerance(jnp.maximum(relative, rounding), jnp.maximum(absolute, rounding))
@@ -186,7 +187,7 @@ class EventDriven(Scheme):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Observing(EventDriven):
-    """The same, with a record of the first impacts, or a surface at which the motion ends."""
+    """`EventDriven` that records the first impacts, or ends the motion at a surface."""
 
     impacts: int = field(default=0, metadata={"static": True})  # type: ignore[misc]
     until: Until | None = field(default=None, metadata={"static": True})  # type: ignore[misc]

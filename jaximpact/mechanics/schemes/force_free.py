@@ -1,4 +1,4 @@
-"""Contacts that an inelastic impact leaves closed with no force on them: pushed one way they stay, the other way they open."""
+"""Contacts that an inelastic impact leaves closed without a force: a small change may press them, or open them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def opens_by_change(
     args: Any,
     within: Array,
 ) -> Array:
-    """Whether one of the ``stopped`` contacts (m,) has no force on it, and would be pressed or open with another state or other numbers, ().
+    """Tests whether one of the ``stopped`` contacts (m,) has no force, and a change of the state or of the numbers would press or open it, ().
 
-    The motion then has a derivative on each side. Between carts that nothing pushes together no change does so, and there is one. Beside
-    them ``closed`` contacts hold. An impact turned the velocity ``before`` (d,) into v, and its time is known to ``within`` ().
+    The motion then has different derivatives to both sides. (Between carts that nothing pushes together no change does so, and the derivative
+    exists.) Other ``closed`` contacts (m,) are kept closed. An impact turned the velocity ``before`` (d,) into v, and its time has an error of
+    ``within`` ().
     """
     if stopped.size == 0:
         return jnp.zeros((), bool)
@@ -47,19 +48,19 @@ def opens_by_change(
             return gap_derivatives(numbers[0], t, q, v, numbers[1])[0]
 
         def pulls(t: Array, q: Array, v: Array, numbers: Any) -> tuple[Array, Array]:
-            """Acceleration (d,) without contacts, and that of the gaps (m,)."""
+            """Accelerations of the coordinates (d,) and of the gaps (m,) without contact forces."""
             problem, args = numbers
             a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
             return a, contacts.velocity(a) + gap_derivatives(problem, t, q, v, args)[1]
 
         def in_contact(change: Array, of_gaps: Array) -> Array:
-            """The change (d,) of a position or velocity with which the contacts stay closed."""
+            """Corrects the change (d,) of a position or velocity so that the contacts stay closed."""
             return change + contacts.jump(balance(of_gaps, keep))
 
         def loads(pull: Array) -> Array:
             return contacts.diagonal() * balance(pull, keep)
 
-        # one direction stands for all: it would have to be one of those that change nothing
+        # one generic direction is enough: only directions of a set of measure zero change no force where others do
         others = generic_change(numbers)
         aside, turned = (metric.solve(x) for x in generic_change((q, v)))
         aside = in_contact(aside, jax.jvp(gaps, (q, numbers), (aside, others))[1])

@@ -14,7 +14,7 @@ from jax import Array
 
 from .trials import NEAREST, Base, Trial, first_roots, least_gaps
 
-STEPPING, IMPACT, RELEASE, STOP, SWITCH = range(5)  # purpose of a trial: to advance, or to find an impact, a release, the end, a border
+STEPPING, IMPACT, RELEASE, STOP, SWITCH = range(5)  # purpose of a trial: to advance, or to find such an event
 TURNS = 60  # iterations of a search, which bisects at worst
 TOGETHER = 1e-9  # fraction of a substep: impacts within that time are simultaneous
 CLOSE = 1e-5  # fraction of a substep: remaining correction from which a last Newton step is enough

@@ -24,9 +24,7 @@ from .tableau import TABLEAUS, Rows, Tableau, estimate
 
 frozen = lax.stop_gradient
 GRAZING = 100  # tolerances of a gap by which the motion may be off where it comes near zero
-ROUNDING = (
-    64  # roundings of positions and displacements: derivatives by args below them are rounding, as by a mass that does not affect the motion
-)
+ROUNDING = 64  # roundings of positions and displacements: derivatives by args below them are rounding, as by a mass that does not affect the motion
 NEAREST = 1e-6  # fraction of a trial's length: a minimum of a gap closer than that to an end of the trial counts as at the end
 
 
@@ -120,10 +118,10 @@ class Sight(NamedTuple):
         return found.reshape(len(found), -1)
 
 
-Hold = Callable[..., tuple[Array, Array, Array, Any]]  # `held` for one problem: a function of (t, q, v, closed, slack, args)
+Hold = Callable[..., tuple[Array, Array, Array, Any]]  # `held` for one problem, of (t, q, v, closed, slack, args)
 Watch = Callable[
     [Array, Array, Array, Array], tuple[Array, Array]
-]  # function of t, q, v and acceleration that gives values and rates of surfaces
+]  # values and rates of surfaces at (t, q, v, acceleration)
 
 
 class Trial(NamedTuple):
