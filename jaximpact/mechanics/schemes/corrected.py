@@ -1,14 +1,13 @@
 """Derivatives that are right across impacts: a wrapper that keeps a scheme's values and corrects its tangent.
 
-Differentiating a time-stepping scheme through an impact loses the dependence of the impact's time on the data: an
-error that no step size cures. Here a step's values are left alone and its derivative is that of
-
-    the saltation of its impacts, then the scheme's own step with the contacts that stay closed frozen,
+Differentiating a time-stepping scheme through an impact loses the dependence of the impact's time t* on the data: an
+error that no step size cures. Here the values of a step are unchanged and its derivative is that of the saltation of its
+impacts, followed by the scheme's own step with the contacts that stay closed held closed. With x = (q, v) and parameters theta,
 
     dt* = -(G dq + f_theta dtheta)/f',    dx+ = D_R dx- + R_theta dtheta + (D_R F- + d_t R - F+) dt*,
 
-with R the impact law (q, v) -> (q, v - (1+e) M^-1 G' (G M^-1 G')^-1 f'), F = (v, a) before and after, and f' the gap
-velocity. The saltation is taken within the step where the scheme's impacts lie on average (`Traits.phase`). A
+R being the impact law (q, v) -> (q, v - (1+e) M^-1 G' (G M^-1 G')^-1 f'), F = (v, a) before and after it, and f' the gap
+velocity. The saltation is taken at that time within the step where the scheme's impacts lie on average (`Traits.phase`). A
 step without impact has the derivative of the discrete map itself, or of the equations that it solves (`Traits.tangent`).
 
 References:
@@ -41,9 +40,9 @@ from .force_free import opens_by_change
 from .saltation import IMPACTS, Instant, cross_impacts, observe, solve_active_forces
 from .tracked import FREE, IMPACT, LASTING, REBOUND, Contact, Tracked
 
-OFF = 4  # steps by which a motion may be off, of first order, where an impact ends it in a force-free contact
-MEANT = 1e-3  # of the resolution of impacts: a motion that stops as near to one stops at it
-FIRM = 2  # times what the error of a gap does to the square of an impact's speed: the speed is then known to a third, and the derivative with it
+OFF = 4  # steps by which the time of an impact may be wrong that leaves a contact closed without force
+MEANT = 1e-3  # of the resolution of impacts: a motion that stops as near to an impact as that stops at it
+FIRM = 2  # times the effect of a gap's error on the square of an impact's speed: above it the speed, and the derivative, is known to a third
 
 
 @jax.tree_util.register_dataclass
@@ -52,19 +51,19 @@ class Corrected(Wrapping):
     """Wraps a scheme that locates no impacts: its values, with the derivative of the motion.
 
     Attributes:
-        branches: whether a lane leaves out what a step does not need, an impact where there is none, say; through XLA all lanes would do it,
-            and select.
+        branches: whether a step skips computations that it does not need, such as impacts where there is none (native code, one lane at a
+            time); through XLA all lanes would compute both branches and select.
     """
 
     branches: bool = field(default=False, metadata={"static": True})
 
     @property
     def tangent(self) -> Scheme:
-        """Scheme whose step is differentiated."""
+        """The scheme whose step is differentiated."""
         return self.traits.tangent or self.scheme
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
-        """Initial state of the scheme, and what the contacts do there."""
+        """Makes the initial state of the scheme, with the modes of the contacts there."""
         state, info = self.scheme.init(problem, law, motion)
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
         metric = Metric.at(problem, q0, args, t0)
@@ -78,13 +77,13 @@ class Corrected(Wrapping):
         return Tracked(state, last, jnp.zeros_like(closed), never, zero, zero, gap, none, none, info.friction), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """Step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
+        """Makes a step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, state.state)))
         misses = missed, gap, change = near_misses(problem, self.traits, motion, state)
         touches = lambda: self._touching_step(problem, law, motion, state, new, info, misses)[:2]
         if state.last.size <= SMALL:
             return touches()
-        # of many contacts none acts in most steps, not even in those that are looked at
+        # of many contacts none acts in most steps, even in those that are not free steps
         acts = jnp.any(info.impulse != 0) | jnp.any(state.last == LASTING) | jnp.any(missed) | (state.n == 0)
 
         def flies() -> tuple[Any, Info]:
@@ -101,7 +100,7 @@ class Corrected(Wrapping):
             return lax.cond(acts, touches, flies)
 
         def acting() -> tuple[Any, Info]:
-            # and in the others few do
+            # and in the other steps few of them do
             matters = (info.impulse != 0) | (state.last != FREE) | missed
             matters |= self._reached_soon(problem, motion, state)
             rows, fit = rows_that_matter(matters, gap, size)
@@ -111,15 +110,15 @@ class Corrected(Wrapping):
         return lax.cond(acts, acting, flies)
 
     def rows_of_many(self, problem: Problem, motion: Motion, state: Any) -> int | None:
-        """To how many contacts a step looks where no others matter; None if to all."""
+        """Returns the number of contacts that a step treats if no others matter; None where it always treats all."""
         m, d = state.last.size, state.q.size
         size = max(MANY + 8, d + d // 2)
-        # of all contacts together speaks a function of restitution; a scheme that takes lists of contacts takes some of them
+        # a restitution function needs all contacts together; schemes that take neighbour lists can take a subset of contacts
         plain = jnp.ndim(motion.e) == 0 and not callable(problem.restitution) and self.traits.lists
         return size if self.branches and plain and not problem.is_local and m >= 2 * size else None
 
     def _reached_soon(self, problem: Problem, motion: Motion, state: Any) -> Array:
-        """Mask (m,) of contacts that an impact of several steps, which is under way, may find closed: those that `order_matters` looks at."""
+        """Finds the contacts (m,) whose gaps close during an impact that the scheme spreads over several steps: those that `order_matters` needs."""
         steps = self.traits.steps - 1
         if steps == 0:
             return jnp.zeros(state.last.shape, bool)
@@ -141,7 +140,7 @@ class Corrected(Wrapping):
         info: Info,
         misses: tuple[Array, Array, Array],
     ) -> tuple[Any, Info]:
-        """`_touching_step` where none matters but the contacts ``rows`` (k,): the others are free."""
+        """Makes `_touching_step` with the contacts ``rows`` (k,) only; the others are free."""
         take = lambda x: x[rows]
         put = lambda whole, part: whole.at[rows].set(part, unique_indices=True)
         _, gap, change = misses
@@ -161,7 +160,7 @@ class Corrected(Wrapping):
             metric = Metric.at(problem, at[1], at[2], at[0])
             return lax.stop_gradient(led_aside(motion.h, metric, Contacts(gap, matrix, matrix.T), before, after))
 
-        # an impact leads all gaps aside
+        # an impact causes errors in all gaps
         aside = lax.cond(found.latest == new.n, led, lambda: lax.stop_gradient(state.aside))
         # what of the scheme's state belongs to contacts is as the step leaves it
         of_scheme = jax.tree.map(lambda part, all_of: part if part.shape == all_of.shape else all_of, found.state, new)
@@ -185,8 +184,10 @@ class Corrected(Wrapping):
         info: Info,
         misses: tuple[Array, Array, Array],
     ) -> tuple[Any, Info, tuple]:
-        """The step to ``new``, with the derivative across what contacts do in it; and where its impacts are, (t, q), with the velocity in front of and
-        behind them. ``misses``: what `near_misses` finds."""
+        """Gives the step to the state ``new`` its derivative across impacts and lasting contacts; ``misses``: the result of `near_misses`.
+
+        Returns the new state, the info, and (t, q, v before, v after) of the impacts in the step.
+        """
         before, last = state[:2]
         h, args = motion.h, motion.args
         q, v, t = before.q, before.v, motion.time(before.n)
@@ -197,12 +198,12 @@ class Corrected(Wrapping):
         t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
         here = observe(problem, h, t_mid, q_mid, v_mid, args)
 
-        # a solver that meets |min(w, A_aa L)| to a tolerance cannot tell an impulse from none below it
+        # below the tolerance of |min(w, A_aa L)| a solver's impulse is no different from zero
         pushed = here.contacts.diagonal() * lax.stop_gradient(info.impulse)
         resolution = lax.stop_gradient(law.resolution(pushed))
         active = pushed > resolution
         rebound = active & (last == IMPACT) & (traits.steps > 1)
-        # what an inelastic impact on a curved wall leaves of the gap velocity, O(h), is no second impact
+        # the gap velocity O(h) that an inelastic impact on a curved wall leaves is no second impact
         rest = (last == REBOUND) & (jnp.broadcast_to(e, active.shape) <= 0)
         impact = active & ~rebound & ~rest & (here.gap_velocity < -here.threshold)
         # lasting contacts: one that leaves after an impact may still get a small impulse, so forces must press it; one that
@@ -257,10 +258,10 @@ class Corrected(Wrapping):
         turned: tuple[Array, Array],
         misses: tuple[Array, Array, Array],
     ) -> tuple[Any, Info]:
-        """The ``new`` state with the history of its contacts, and the status of the derivative.
+        """Makes the ``new`` state with the history of its contacts, and adds the status of the derivative to the info.
 
-        ``here``, in the middle of the step, contacts ``did`` what they did; its impacts ``turned`` one velocity into another. ``misses``: what
-        `near_misses` finds.
+        ``here``: the contacts at the time of impacts in the step, and ``did``, what they do in it; ``turned``: velocities (d,) before and after the
+        impacts; ``misses``: the result of `near_misses`.
         """
         before, last, met, latest, early, late, *_, aside = state[:9]
         active, impact, rebound, reacting, lasting, stays = did
@@ -273,7 +274,7 @@ class Corrected(Wrapping):
             | weak_impacts(traits, here, impact, met, since, aside)
             | (missed & ~active)
         )
-        # of a joint one side takes over from the other, or stays
+        # one side of a bilateral constraint takes over from the other: no grazing
         beside = lambda: beside_in_joints(here.contacts, q, active | lasted)
         branches = self.branches or last.size > SMALL
         grazing = run_where_needed(branches, jnp.any(touched), lambda: touched & ~beside(), lambda: touched)
@@ -285,7 +286,7 @@ class Corrected(Wrapping):
             problem, met_now, lasting | rebound, impact, e, 2 * (traits.steps - 1) * h, motion.args
         )
         if traits.steps > 1:
-            # and a contact that it loosens goes in that one
+            # and a contact that it opens leaves in that step
             in_order |= crossed & jnp.any(lasted & ~impact & ~stays)
         status |= as_status(in_order, Status.DERIVATIVE_SIMULTANEOUS)
         # an impact of two steps that the first step is part of is not resolved
@@ -297,7 +298,7 @@ class Corrected(Wrapping):
         early, late = (x + jnp.where(crossed, h * steps + swing, 0) for x, steps in ((early, ahead), (late, behind)))
         last = jnp.where(impact, IMPACT, jnp.where(rebound, REBOUND, jnp.where(lasting, LASTING, FREE)))
         latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
-        # what an impulse turns is no miss
+        # a gap velocity that an impulse reverses is no near miss
         gap, change = jnp.where(active, -jnp.inf, gap), jnp.where(active, 0, change)
         aside = jnp.where(crossed, led_aside(h, metric, here.contacts, *turned), aside)
         early, late, aside = lax.stop_gradient((early, late, aside))
@@ -306,7 +307,7 @@ class Corrected(Wrapping):
         return tracked, info._replace(status=status)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """Free step with the scheme's own derivative; a lasting contact counts as acting, even if it opens, and so does a near miss."""
+        """Makes a free step with the scheme's own derivative; a lasting contact counts as acting, even if it opens, and so does a near miss."""
         new, info = self.scheme.free_step(problem, *lax.stop_gradient((motion, state.state)))
         surrogate = self.tangent.beside(new.v).free_step(
             problem, motion._replace(e=jnp.zeros_like(motion.e)), state.state
@@ -319,7 +320,7 @@ class Corrected(Wrapping):
 
 
 def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: Array) -> Any:
-    """Restitution, () or (m,), of impacts in a step from (t, q, v), up to O(h) where it is a function, and without derivatives."""
+    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); if it is a function, up to O(h) and without derivatives."""
     if not callable(problem.restitution):
         return motion.e
     rates = gap_derivatives(problem, t, q, v, motion.args)[0]
@@ -327,7 +328,7 @@ def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: 
 
 
 def beside_in_joints(contacts: Contacts, q: Array, sides: Array) -> Array:
-    """Mask of contacts (m,) whose opposite side in a joint at q (d,) is one of the ``sides`` (m,)."""
+    """Finds the contacts (m,) that form a bilateral constraint at q (d,) with one of the contacts ``sides`` (m,)."""
     if not contacts.dense or len(sides) < 2:
         return jnp.zeros_like(sides)
     return jnp.any(contacts.joined(q)[1] & sides[None, :], axis=1)
@@ -336,10 +337,13 @@ def beside_in_joints(contacts: Contacts, q: Array, sides: Array) -> Array:
 def derivative_status(
     here: Instant, q: Array, e: Array, impact: Array, grazing: Array, zeno: Array, impulse: Array, branches: bool
 ) -> Array:
-    """Status bits of derivatives across a step with impacts or near-impacts of contacts (m,) and impulses (m,); ``branches`` as of `Corrected`."""
+    """Returns the status bits of derivatives across a step: of contacts (m,) with an ``impact``, that graze, or whose impacts accumulate (``zeno``).
+
+    ``branches``: as of `Corrected`.
+    """
     several = jnp.sum(impact | (impulse > 0)) > 1
     look = lambda: _together(here, q, e, impact, impulse)
-    # angles between all pairs of contacts are dear, and of one alone there are none
+    # angles between all pairs of contacts are costly, and with one contact there are none
     together = run_where_needed(branches, several, look, lambda: jnp.zeros((), bool))
     return (
         as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
@@ -349,7 +353,7 @@ def derivative_status(
 
 
 def _together(here: Instant, q: Array, e: Array, impact: Array, impulse: Array) -> Array:
-    """Whether impacts (m,) at one instant are not independent of each other, or of other contacts with impulses (m,), ()."""
+    """Tests whether simultaneous impacts (m,) depend on each other, or on other contacts with impulses (m,), ()."""
     count = jnp.sum(impact)
     together = (count > 1) & (here.contacts.coupled(impact) | (count > IMPACTS))
     if here.contacts.dense and len(impulse) > 1:
@@ -361,10 +365,10 @@ def _together(here: Instant, q: Array, e: Array, impact: Array, impulse: Array) 
 def velocity_at_row_time(
     problem: Problem, scheme: Scheme, motion: Motion, t: Array, q: Array, v: Array, apart: Array
 ) -> Array:
-    """Velocity reported at t, with the derivative of the velocity at t once a first impact has happened.
+    """Returns the velocity v (d,) of a row at t with the derivative of the motion's velocity at t, once a first impact has happened.
 
-    Velocities over a step are those of its middle: after an impact, between contacts (``apart``, ()), the derivative is that
-    of v + h/2 a. Before the first contact it stays that of the discrete map.
+    A scheme's velocity may lag behind its time (`Traits.lag`), as that of the middle of a step. After an impact, between contacts (``apart``, ()),
+    the derivative is then that of v + lag h a. Before the first contact it stays that of the discrete map.
     """
     h, args = motion.h, motion.args
     a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
@@ -372,37 +376,37 @@ def velocity_at_row_time(
 
 
 def flight(h: Array, state: Tracked) -> Array:
-    """The time () since the latest impact, 0 before any."""
+    """Returns the time () since the latest impact, 0 before any."""
     return jnp.where(state.latest >= 0, elapsed(h, state.latest, state.n), 0)
 
 
 def elapsed(h: Array, first: Array, last: Any) -> Array:
-    """Time between two steps, given by their numbers."""
+    """Returns the time () between two steps, given by their numbers."""
     return h * (last - first).astype(h.dtype)
 
 
 def swings(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Array:
-    """Timing errors (m,) of impacts at a ``speed`` (m,) after a ``flight`` () since the previous impact.
+    """Estimates timing errors (m,) of impacts at a ``speed`` (m,) after a ``flight`` () since the previous impact.
 
-    The velocity behind that one is off by a quarter of h times the acceleration for each step that an impact takes, which is an eighth
-    of the threshold (m,) for impacts.
+    The velocity after that one has an error of a quarter of h times the acceleration for each step that an impact takes, which is an eighth
+    of the ``threshold`` (m,) of gap velocities for impacts.
     """
     return jnp.where(speed > threshold, 0.125 * traits.steps * flight * threshold / jnp.where(speed > 0, speed, 1), 0)
 
 
 def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
-    """Error bounds of gaps (m,) after a ``flight`` () since an impact, from the ``threshold`` (m,) of gap velocities.
+    """Bounds the errors of gaps (m,) after a ``flight`` () since an impact, from the ``threshold`` (m,) of gap velocities.
 
-    Measured, at worst: the velocity is off by h times the acceleration behind an impact of two steps, by a quarter of it behind one of
-    one. Before the first impact it is of second order.
+    Measured, at worst: the error of the velocity is h times the acceleration after an impact that takes two steps, a quarter of that if it
+    takes one. Before the first impact it is of second order.
     """
     return 0.125 * traits.steps**2 * flight * threshold
 
 
 def led_aside(h: Array, metric: Metric, contacts: Contacts, before: Array, after: Array) -> Array:
-    """Errors (m,) of gaps behind an impact, a step late, that turns a velocity ``before`` (d,) into the one ``after``.
+    """Bounds the errors (m,) of gaps caused by an impact that is a step late and turns the velocity ``before`` (d,) into ``after`` (d,).
 
-    A displacement along the new velocity is a delay, with which the same is met; what is across it leads elsewhere.
+    Only the displacement across the new velocity counts: along it, the motion is only delayed, and meets the same contacts.
     """
     jump, square = lax.stop_gradient((after - before, after @ metric.times(after)))
     along = jump @ metric.times(after) / jnp.where(square > 0, square, 1)
@@ -410,9 +414,9 @@ def led_aside(h: Array, metric: Metric, contacts: Contacts, before: Array, after
 
 
 def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, flight: Array, aside: Array) -> Array:
-    """Mask of impacts (m,) whose speed is not known, for the error of the gap after a ``flight`` () since the impact before, and ``aside`` (m,).
+    """Finds the impacts (m,) whose speed is not known, given the error of gaps after a ``flight`` () since the previous impact, and ``aside`` (m,).
 
-    Excepts contacts that had that impact (``met``) and fall back: their impact is early or late, but is one.
+    Except contacts that ``met`` (m,) had an impact before and fall back: their next impact is early or late, but certain.
     """
     speed, pull = -here.gap_velocity, jnp.abs(here.gap_acceleration)
     errors = gap_errors(traits, flight, here.threshold) + aside
@@ -421,7 +425,7 @@ def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, fligh
 
 
 def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked) -> tuple[Array, Array, Array]:
-    """Mask of gaps (m,) with a minimum a step ago that is too near zero for h to decide whether they close; gaps; and their changes.
+    """Finds the gaps (m,) that had a minimum a step ago too near zero for h to decide whether they close; also returns gaps and their changes (m,).
 
     If they close, their speed is below the threshold of impacts, or the minimum is within the error of gaps since the last impact.
     """
@@ -432,21 +436,22 @@ def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked
     turn = 2 * (change - state.change)
     steps = jnp.where(state.latest >= 0, state.n - state.latest, 0).astype(gap.dtype)
     near = state.gap <= turn + gap_errors(traits, steps, turn) + state.aside
-    # of bodies that go on together the gap changes by rounding alone
+    # between bodies that move together the gap changes by rounding only
     rounding = 32 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(q), initial=0.0)
     missed = (state.change < -rounding) & (change >= 0) & near
     return missed, gap, change
 
 
 def end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any) -> Array:
-    """Status bits: whether an impact may lie within a step or two of the end, seen by the scheme or not yet.
+    """Returns DERIVATIVE_AT_END if an impact may lie so near the end of the motion that it may be before or after it.
 
-    Impacts of a scheme that locates none come early or late, and the more so the more there were; of one that does, as near as it tells.
+    Within a step or two, and the errors of impact times accumulated so far; for a scheme that locates impacts, within its `resolution`.
+    ``steps``: number of the last step, whose state is ``state``.
     """
     traits, h = scheme.traits, scheme.resolution(motion)
     here = observe(problem, h, time_of(motion, state), state.q, state.v, motion.args)
     fall = jnp.minimum(here.gap_acceleration, 0)
-    # at which a contact closes that goes on like this
+    # speed at which a contact would close under the present velocity and acceleration
     square = here.gap_velocity**2 - 2 * fall * here.contacts.gap
     speed = jnp.where((here.gap_velocity < 0) | (fall < 0), jnp.sqrt(jnp.maximum(square, 0)), 0)
     early, reach = jnp.zeros_like(h), h
@@ -459,7 +464,7 @@ def end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any
     soon = (speed > here.threshold) & (left < 0)
     stop = getattr(state, "stop", None)
     if stop is not None:
-        # an impact at which a motion stops by intent is met there however the data vary
+        # an impact at which the motion stops by intent is at its end whatever the data
         since, near = time_of(motion, state) - state.latest, MEANT * h
         since = jnp.where(stop.stopped & (since <= near), jnp.inf, since)
         soon = soon & ~(stop.stopped & (here.contacts.gap <= near * speed))

@@ -1,7 +1,7 @@
-"""Surfaces at which a motion ends: how one is seen in a trial, sought, and met.
+"""Surfaces at which a motion ends: how a trial watches one, and how the time at which it is reached is found.
 
-Along the motion a surface is a function of time, seen with its sign turned so that it is positive before the surface is met, as a gap is.
-It is looked at in every stage, so that the error of a trial has that of the function too.
+Along the motion a surface is a function of time, taken with the sign that makes it positive before the surface is reached, as a gap is.
+It is evaluated in every stage, so that the error estimate of a trial includes that of the function.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from ..status import Status, as_status
 from .searches import CLOSE, STEPPING, STOP, TOGETHER, Search, Verdict, bracketed
 from .trials import Base, Sight, Trial, cubic, first_root, frozen, least_gaps
 
-NEAR_START = 16  # roundings of time, within which a surface is the one that the motion starts from
+NEAR_START = 16  # roundings of time, within which of a surface a motion counts as starting on it
 
 
 @dataclass(frozen=True)
 class Until:
     """Where a motion ends, for ``until=``: where a function (t, q, v, args) -> () changes its sign; or `at_rest`, or `jammed`.
 
-    Of such a surface the end is located to the order of the scheme, and its time and state have the derivative of the motion. A motion that starts on the
-    surface leaves it first. The gap of a contact is met at its first impact, before the impact; an impact through which a function of the
-    velocity changes its sign ends the motion behind the impact.
+    The end at such a surface is located to the order of the scheme, and its time and state have the derivative of the motion. A motion that starts on the
+    surface leaves it first. The gap of a contact becomes zero just before the impact, and the motion ends there; if an impact changes
+    the sign of a function of the velocity, the motion ends just after the impact.
 
     Attributes:
-        function: the function, along the motion as smooth as the force. One that jumps is found, but its time has no derivative
-            (DERIVATIVE_JUMP); one that stays zero, as the gap of a lasting contact, is no surface.
-        direction: 1 for a change from negative to positive alone, -1 for one from positive to negative, 0 for both.
+        function: the function, along the motion as smooth as the force. If it jumps, the end is found, but its time has no derivative
+            (DERIVATIVE_JUMP); if it stays zero, as the gap of a lasting contact, it changes no sign.
+        direction: 1 for changes from negative to positive only, -1 for those from positive to negative, 0 for both.
         number: at which of these changes the motion ends, 1 for the first.
-        contact: of `Until.impact`, whose impacts are counted in place of changes of sign.
+        contact: set by `Until.impact`: the contact whose impacts are counted instead of changes of sign.
     """
 
     function: Any
@@ -47,58 +47,61 @@ class Until:
 
     @classmethod
     def impact(cls, contact: int | str = 0, number: int = 1) -> Until:
-        """Just before an impact of a contact, given by its number or name: the first, or the one of a ``number``.
+        """Ends the motion just before an impact of a contact, given by its number or name: the first, or the one of a ``number``.
 
-        An accumulation ends before infinitely many; where there are fewer, the motion goes on to t1.
+        In an accumulation of impacts the scheme makes finitely many of them; if there are fewer than ``number``, the motion goes on to t1.
         """
         return cls(Gap(contact), -1, number, contact)
 
     @classmethod
     def apex(cls, coordinate: int | str = 0, number: int = 1) -> Until:
-        """Where a coordinate, given by its number or name, has a maximum: its velocity goes from positive to negative, not by an impact from below."""
+        """Ends the motion where a coordinate, given by its number or name, has a maximum: where its velocity changes from positive to negative."""
         return cls(Speed(coordinate), -1, number)
 
     @classmethod
     def section(cls, function: Callable, direction: int = 1, number: int = 1) -> Until:
-        """A passage through a section, where a function (t, q, v, args) -> () is zero; from a start on it the return."""
+        """Ends the motion where it crosses the section on which a function (t, q, v, args) -> () is zero; a start on it does not count."""
         return cls(function, direction, number)
 
     @classmethod
     def at_rest(cls, speed: float, time: float | None = None) -> Until:
-        """When nothing has been faster than ``speed`` for a ``time``, nor so accelerated that it would have been: seen at the ends of steps.
+        """Ends the motion when nothing has been faster than ``speed`` for a ``time``, nor accelerated so that it would have been.
 
-        With every scheme but `EventCorrected` and `EventDriven`, for one motion, ensembles, studies and `study.Run`. No steps are made behind the end,
-        which is one of a step and has no derivative.
+        Tested at the ends of steps, with every scheme but `EventCorrected` and `EventDriven`, for one motion, ensembles, studies and `study.Run`. No
+        steps are made after the end, which is the end of a step and has no derivative.
 
         Args:
-            speed: of a body the one of its kinetic energy, sqrt(2 T / m), rotation included [m/s]; of other problems |v_i| of every coordinate, in its unit.
-            time: by default ten steps, or as long as the forces without contacts would take to give a hundred times that speed, if that is more: what turns
-                round in flight is not at rest, and at the end bodies are accelerated by at most a hundredth of what their weight would do [s].
+            speed: for a body the speed of its kinetic energy T, sqrt(2 T / m), rotation included [m/s]; for other problems |v_i| of every coordinate, in its
+                unit.
+            time: by default ten steps, or the time in which the forces without contacts would give a hundred times that speed, if that is more: a body
+                that turns round in flight is not at rest, and at the end accelerations are at most a hundredth of those by these forces [s].
         """
         return cls(AtRest(speed, time))
 
     @classmethod
     def jammed(cls, balance: float = 1e-2, needed: int | None = None) -> Until:
-        """Before the step in which listed bodies that grow, or are pressed by walls that move, would find no room: seen at the ends of steps, as `at_rest`.
+        """Ends the motion before the step in which listed bodies that grow, or are pressed by moving walls, would jam; tested at the ends of steps.
 
-        In that step forces balance each other, at as many contacts as hold all bodies but rattlers: a self-stress, by which no velocities make room (Farkas). In a
-        periodic box without friction these are space (N - 1) + 1 contacts of N bodies (Goodrich, Liu, Nagel, Phys. Rev. Lett. 109, 095704 (2012)). The row at the
-        end has positions from before the step, and its impulses, of which the ratios alone mean something.
+        In that step contact forces balance each other, at as many contacts as are needed to hold all bodies but rattlers: a self-stress, so that no
+        velocities open all contacts (Farkas). In a periodic box without friction these are space (N - 1) + 1 contacts of N bodies in ``space`` dimensions
+        (Goodrich, Liu, Nagel, Phys. Rev. Lett. 109, 095704 (2012)). The row at the end has positions from before the step, and the impulses of the step,
+        of which only the ratios are meaningful.
 
         Args:
-            balance: root mean square of the contacts' force on a body by that of the forces (Ng, J. Eng. Mech. 132 (2006)), at which they count as balanced.
-            needed: contacts that hold a body, as of `analysis.packing`; by default one more than there are directions, with friction as many.
+            balance: ratio of the root mean squares of the net force on a body and of the contact forces (Ng, J. Eng. Mech. 132 (2006)), below which forces
+                count as balanced.
+            needed: number of contacts that hold a body, as in `analysis.packing`; by default the number of dimensions plus one, with friction without the one.
         """
         return cls(Jammed(balance, needed))
 
     @property
     def by_step(self) -> AtRest | Jammed | None:
-        """What is seen at the ends of steps, where that is no surface; else None."""
+        """The condition that is tested at the ends of steps (`AtRest`, `Jammed`); None where the end is a surface."""
         return self.function if isinstance(self.function, AtRest | Jammed) else None
 
     @classmethod
     def of(cls, until: Any) -> Until | None:
-        """`Until` from its short form, the function; TypeError or ValueError for what is neither."""
+        """Makes an `Until` from its short form, a function; TypeError or ValueError for anything else."""
         if until is None:
             return None
         found = until if isinstance(until, cls) else cls(until)
@@ -112,7 +115,7 @@ class Until:
         return found
 
     def of_problem(self, problem: Problem, t: Any, q: Any, args: Any) -> Until:
-        """The same with a contact or coordinate as a number; ValueError if the problem has none of that name or number."""
+        """Returns a copy with the contact or coordinate as a number; ValueError if the problem has none of that name or number."""
         if isinstance(self.function, Gap):
             place = _place("contact", self.function.contact, problem.contacts, problem.count(t, q, args))
             return replace(self, function=Gap(place, problem.constraints), contact=place)
@@ -122,22 +125,22 @@ class Until:
         return self
 
     def value(self, t: Array, q: Array, v: Array, args: Any) -> Array:
-        """The function at a state, ()."""
+        """Returns the function at a state, ()."""
         return jnp.asarray(self.function(t, q, v, args)).astype(q.dtype)
 
     def rates(self, t: Array, q: Array, v: Array, a: Array, args: Any) -> tuple[Array, Array]:
-        """The function and its rate along the motion, ()."""
+        """Returns the function and its rate along the motion with acceleration a (d,), ()."""
         along = lambda s: self.value(t + s, q + s * v, v + s * a, args)
         return jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
 
     def counts(self, side: Array) -> Array:
-        """Whether a change of sign from a ``side``, -1 or 1, ends the motion."""
+        """Tests whether a change of sign from a ``side``, -1 or 1, is one that ends the motion or is counted, ()."""
         return side != 0 if self.direction == 0 else side == -self.direction
 
 
 @dataclass(frozen=True)
 class Gap:
-    """The gap of a contact, as a surface."""
+    """Function of the state that gives the gap of a contact, for `Until.impact`."""
 
     contact: int | str
     constraints: Callable | None = None
@@ -149,7 +152,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Speed:
-    """The velocity of a coordinate, as a surface."""
+    """Function of the state that gives the velocity of a coordinate, for `Until.apex`."""
 
     coordinate: int | str
 
@@ -158,7 +161,7 @@ class Speed:
 
 
 def _place(kind: str, given: Any, names: tuple[str, ...] | None, count: int) -> int:
-    """The number of a contact or coordinate from its number or name."""
+    """Returns the number of a contact or coordinate that is given by its number or name."""
     if isinstance(given, str) and given in (names or ()):
         return (names or ()).index(given)
     if isinstance(given, str) or not is_whole(given, 0) or given >= count:
@@ -168,8 +171,9 @@ def _place(kind: str, given: Any, names: tuple[str, ...] | None, count: int) -> 
 
 
 class Stop(NamedTuple):
-    """On which ``side`` of the surface a motion is, -1 or 1, 0 while that is unknown; the ``time`` at which it has stopped, infinity before;
-    and, where it is not to end at the first, how many changes or impacts are ``left``, the one that ends it included."""
+    """Progress of a motion towards its end at a surface, carried in the state: the ``side`` of the surface it is on, -1 or 1, 0 while that is unknown;
+    the ``time`` at which it has stopped, infinity before; and, for `Until.number` above 1, how many changes or impacts are ``left``, including the one that
+    ends it."""
 
     side: Array
     time: Array
@@ -177,12 +181,12 @@ class Stop(NamedTuple):
 
     @property
     def stopped(self) -> Array:
-        """Whether the motion has stopped, ()."""
+        """Tests whether the motion has stopped, ()."""
         return jnp.isfinite(self.time)
 
     @classmethod
     def start(cls, until: Until, t: Array, q: Array, v: Array, a: Array, h: Array, args: Any) -> Stop:
-        """At the start of a motion, whose side is the one it goes to where it starts on the surface."""
+        """Makes the progress at the start of a motion; if it starts on the surface, its side is the one it moves to."""
         value, rate = frozen(until.rates(t, q, v, a, args))
         spare = NEAR_START * jnp.finfo(q.dtype).eps * (jnp.abs(t) + h)
         side = jnp.sign(jnp.where(jnp.abs(value) <= spare * jnp.abs(rate), rate, value))
@@ -190,7 +194,7 @@ class Stop(NamedTuple):
         return cls(side, jnp.full_like(t, jnp.inf), left)
 
     def ends(self, until: Until) -> Array:
-        """Whether a change of sign from where the motion is ends it, ()."""
+        """Tests whether the next change of sign would end the motion, ()."""
         counts = until.counts(self.side)
         return counts if self.left is None else counts & (self.left <= 1)
 
@@ -206,8 +210,10 @@ class Stop(NamedTuple):
         struck: Array,
         reset: Array,
     ) -> Stop:
-        """Behind a trial that ended at time t, on the surface if it ``stops`` there; contacts that ``struck`` (m,), or a ``reset``, may jump through
-        the surface."""
+        """Updates the progress after a trial that ended at (t, q, v), on the surface if it ``stops`` there, ().
+
+        ``sight``: record of the surface in the trial. The velocity jump of contacts that ``struck`` (m,), or of a ``reset`` (), may cross the surface.
+        """
         side = jnp.sign(frozen(until.value(t, q, v, args)))
         crossed = sight.after[0] < 0
         # where the trial has crossed it the way that does not count, the impact begins on the other side
@@ -227,7 +233,7 @@ class Stop(NamedTuple):
 
 
 def watched(until: Until | None, stop: Stop | None, args: Any) -> Callable | None:
-    """What trials see of the surface that ends the motion, positive before it is met."""
+    """Returns the function that trials evaluate for the surface that ends the motion, positive before it is reached; None without one."""
     if stop is None or until is None:
         return None
 
@@ -241,18 +247,18 @@ def watched(until: Until | None, stop: Stop | None, args: Any) -> Callable | Non
 def seek(
     until: Until, stop: Stop, search: Search, verdict: Verdict, trial: Trial, s: Array, shortest: Array
 ) -> tuple[Verdict, Array]:
-    """The verdict on a trial of length s, which may lead to the surface, and whether the motion ends with it.
+    """Changes the verdict on a trial of length s that may have crossed the surface; also returns whether the motion ends with it, ().
 
-    A trial that would be accepted is searched for the surface first.
+    If a trial that would be accepted has crossed the surface, a search for the time of crossing begins.
     """
     sight: Any = trial.sight
     (value, rate), struck = sight.after, jnp.any(verdict.impact)
-    # how much later than its end the impact is that ends it
+    # time from the end of the trial to the impact that ends it, which the last correction will add
     gap, gap_rate = trial.after
     impact = -jnp.sum(jnp.where(verdict.impact, gap / jnp.where(verdict.impact, gap_rate, 1), 0))
     seeking = search.sought == STOP
     ends, counts = verdict.accepted & ~seeking, stop.ends(until)
-    # what is met together with the surface, or as it should be, does not come before it
+    # an impact at the same time as the surface does not come before it
     spare = jnp.where(struck, TOGETHER * search.substep, shortest)
     begins = ends & counts & (value + impact * rate <= spare * jnp.maximum(-rate, 0))
     x, dips = least_gaps(sight.before, sight.after, s, sight.allowed)
@@ -283,9 +289,10 @@ def seek(
 def met(
     hold: Callable[..., Any], value: Callable[..., Array], t: Array, flown: Base, substep: Array, args: Any
 ) -> tuple[Base, Array]:
-    """The base where a ``value`` of (t, q, v, args) is zero, next to nothing later than t, with the derivative of its time; and status.
+    """Moves the base ``flown`` at time t to where a function ``value`` of (t, q, v, args) is zero; also returns status bits.
 
-    The flow that leads there, of the force by ``hold``, is of third order, so that second derivatives are those of the motion.
+    A search has made the delay almost zero in value; it carries the derivative of the time at which the value is zero. The Taylor flow by the
+    accelerations of ``hold`` is of third order, so that second derivatives are those of the motion.
     """
     q, v, a = flown.q, flown.v, flown.a
     force = lambda s: hold(t + s, q + s * v, v + s * a, flown.closed, flown.slack, args)[0]
@@ -300,7 +307,7 @@ def met(
         return s - jnp.where(rate == 0, 0, found / jnp.where(rate == 0, 1, rate)), rate
 
     delay, rate = newton(newton(zero)[0])
-    # a function that jumps is met as near as time can tell, at a time whose derivative is not known
+    # where the function jumps, the search ends at the resolution of time, and the derivative of the time is not known
     smooth = (rate != 0) & (jnp.abs(delay) <= 2 * CLOSE * substep)
     delay = jnp.where(smooth, delay, 0)
     status = as_status(~frozen(smooth), Status.DERIVATIVE_JUMP)

@@ -21,7 +21,7 @@ from jax import Array
 
 
 class Rows(NamedTuple):
-    """A tableau as sequences over its stages, coefficients of the newest acceleration first."""
+    """A tableau as arrays over its stages, for a scan; coefficients of the newest acceleration come first."""
 
     node: np.ndarray
     velocity: np.ndarray
@@ -32,13 +32,14 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tableau:
-    """An explicit method: ``velocity`` (k + 1, k + 1) are the coefficients a_ij, whose last row are the weights of the new state, and
-    ``nodes`` (k + 1,) the c_i.
+    """Tableau of an explicit Runge-Kutta method with k + 1 stages, the last of which is at the new state.
 
     Attributes:
-        order: of the new state.
-        errors: of velocities, weights (n, k + 1) of the accelerations; two estimates are combined as in DOP853.
-        halvings: the error goes with the length of a step to the power of 2^halvings.
+        order: order of the new state.
+        velocity: coefficients a_ij (k + 1, k + 1), whose last row are the weights of the new state.
+        nodes: the c_i (k + 1,).
+        errors: weights (n, k + 1) of the accelerations in the n error estimates of velocities; two estimates are combined as in DOP853.
+        halvings: the error of a step is proportional to its length to the power of 2^halvings.
     """
 
     order: int
@@ -54,11 +55,11 @@ class Tableau:
 
     @property
     def position_errors(self) -> np.ndarray:
-        """Of positions, weights (n, k + 1): of the velocities at the stages, which are sums of accelerations."""
+        """Weights (n, k + 1) of the accelerations in the error estimates of positions, by way of the velocities of the stages."""
         return self.errors @ self.velocity
 
     def rows(self) -> Rows:
-        """Of all stages, of which the first has no coefficients."""
+        """Returns the rows of all stages; the first has no coefficients."""
         count = len(self.nodes)
         turned = lambda matrix: np.array([[*matrix[i, :i][::-1], *np.zeros(count - i)] for i in range(count)])
         weight = np.append(self.velocity[-1], 0.0)[:count]
@@ -66,10 +67,10 @@ class Tableau:
 
 
 def estimate(errors: Array) -> Array:
-    """Errors (...) of numbers, from their n estimates (n, ...).
+    """Combines the n error estimates (n, ...) of numbers into one error (...) for each.
 
-    Of each number by itself: a mean over all would let one be off by more the more are at rest, and of DOP853's two estimates
-    the lower of a slow number would hide what the higher sees of a fast one.
+    For each number by itself: with a mean over all, one number may have a larger error the more others are at rest, and DOP853's
+    combination of two norms would mix the low-order estimate of one number with the high-order estimate of another.
     """
     if len(errors) == 1:
         return jnp.abs(errors[0])
@@ -81,7 +82,7 @@ def estimate(errors: Array) -> Array:
 def _tableau(
     order: int, rows: Sequence[Mapping[int, float]], errors: Sequence[Mapping[int, float]], halvings: int
 ) -> Tableau:
-    """From the stages behind the first, the last of which is the new state."""
+    """Makes a tableau from the coefficients of the stages after the first, the last of which is the new state."""
     count = len(rows) + 1
     dense = lambda rows: np.array([[row.get(j, 0.0) for j in range(count)] for row in rows])
     velocity = dense(({}, *rows))
