@@ -1,4 +1,4 @@
-"""Borders between the pieces of a force (`pieces`): how they are sought within trials, and on which side, or on which of them, a motion goes on."""
+"""Borders between the pieces of a force (`pieces`): how trials find them, and on which side a motion goes on, or on which border it slides."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from .searches import CLOSE, SETTLED, STEPPING, SWITCH, TOGETHER, Search, Verdic
 from .stops import met
 from .trials import Base, Hold, Sight, Trial, cubic, first_root, frozen, held, least_gaps
 
-NOTHING = 1e-3  # of the tolerance: levels that are as good as zero
-ROUNDING = 64  # roundings of what a level is made of
-SAME = 1e-9  # of gradients of levels: what those of one function differ by
-EDGE = 1e-6  # of the jump of a level's rate: rates that do not tell whether a motion slides
-FURTHER = 8  # times what levels may be off
-SOON = 1e-6  # of the motion's time: until when a motion is clear of a border
-LEAVES = 3  # borders that a motion leaves one after the other when it is looked at; then all at once
+NOTHING = 1e-3  # of the tolerance: levels that count as zero
+ROUNDING = 64  # roundings of the terms of a level, up to which it counts as zero
+SAME = 1e-9  # relative difference between gradients of levels that describe the same border
+EDGE = 1e-6  # of the jump of a level's rate: rates too small to decide whether a motion slides
+FURTHER = 8  # times the error of levels: distance beyond a border at which sides are evaluated
+SOON = 1e-6  # fraction of the motion's time within which it must have left a border by itself
+LEAVES = 3  # borders that are tested for leaving one after the other; then all together
 
 
 def seek_border(
     search: Search, verdict: Verdict, trial: Trial, sight: Sight, slid: Array, s: Array, shortest: Array
 ) -> tuple[Verdict, Array]:
-    """The verdict on a trial of length s, which may lead to a border, and the level (k,) whose border it ends on.
+    """Changes the verdict on a trial of length s that may have crossed a border; also returns the level (k,) on whose border the trial ends.
 
-    A trial that would be accepted is searched for borders first. The end of sliding, on ``slid`` (k,), is not corrected any more when it is found.
+    If a trial that would be accepted has crossed a border, a search for the time of crossing begins. The end of sliding, for levels ``slid`` (k,),
+    is searched to the end, as no Newton correction follows.
     """
     (value, rate), allowed = sight.after, sight.allowed
     struck = jnp.any(verdict.impact)
-    # how much later than its end the impact is that ends it
+    # time from the end of the trial to the impact that ends it, which the last correction will add
     gap, gap_rate = trial.after
     late = -jnp.sum(jnp.where(verdict.impact, gap / jnp.where(verdict.impact, gap_rate, 1), 0))
     spare = jnp.where(struck, TOGETHER * search.substep, 0)
@@ -78,9 +79,9 @@ def seek_border(
 def meet_border(
     pieces: Pieces, hold: Hold, switched: Array, t: Array, flown: Base, substep: Array, args: Any
 ) -> tuple[Base, Array]:
-    """The base on the border of the level that has ``switched`` (k,), with the derivative of its time, as in `stops.met`; and status.
+    """Moves the base ``flown`` onto the border of the level that has ``switched`` (k,), with the derivative of its time, as `stops.met`; and status bits.
 
-    Where a motion leaves a border on which it slid, the force is continuous, and second derivatives alone ask when.
+    Where a motion leaves a border on which it slid, the force is continuous, and the time matters to second derivatives only.
     """
     slid = switched & pieces.slid(flown.where)
     crossed = switched & ~slid
@@ -109,8 +110,8 @@ def border_status(
     closed: Array,
     args: Any,
 ) -> Array:
-    """Status of derivatives at the ``end`` of a trial of length s: of borders across which the force jumps, if the motion touches one without
-    crossing it, or as good as so, or is as near to one as a time ``off``."""
+    """Returns the status of derivatives at the ``end`` (t, q, v) of a trial of length s: DERIVATIVE_JUMP for borders across which the force jumps, if the
+    motion touches one (nearly) without crossing it, or is within a time ``off`` () of crossing one."""
     (_, began), (value, rate) = sight.before, sight.after
     moves = s * jnp.maximum(jnp.abs(rate), jnp.abs(began)) > atol
     touches = (
@@ -134,30 +135,30 @@ def border_status(
 
 
 def _jumps(pieces: Pieces, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-    """Whether the accelerations on two sides are not the same, with ``closed`` contacts (m,) held, ()."""
+    """Tests whether the accelerations on two choices of sides differ, with ``closed`` contacts (m,) kept closed, ()."""
     t, q, v, args = frozen((t, q, v, args))
     return _unequal(*pieces.accelerations(of, t, q, v, closed, args))
 
 
 def _unequal(a: Array, b: Array) -> Array:
-    """Whether accelerations are not the same, ()."""
+    """Tests whether two accelerations differ, ()."""
     return jnp.any(_differ(*frozen((a, b))))
 
 
 def _differ(a: Array, b: Array) -> Array:
-    """Which numbers are not the same."""
+    """Returns the mask of numbers that differ by more than a small fraction."""
     return jnp.abs(a - b) > SLIGHT * (jnp.abs(a) + jnp.abs(b))
 
 
 def _resets(pieces: Pieces, near: Array) -> Array:
-    """Whether one of these borders (k,) is a surface at which the state is reset, ()."""
+    """Tests whether one of the borders ``near`` (k,) is a surface at which the state is reset, ()."""
     return jnp.any(near[pieces.stated]) & (pieces.problem.reset is not None)
 
 
 def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, Array, Array], args: Any) -> Array:
-    """Whether the force or the mass jumps on one of the surfaces whose levels are ``near`` zero (k,) at a place on given sides, ().
+    """Tests whether the force or the mass jumps across one of the borders whose levels are ``near`` zero (k,) at the state ``here`` (t, q, v), ().
 
-    On a surface that is stated it does, for all that is known.
+    On a surface that the problem states it is assumed to jump.
     """
 
     def jumps(one: Array) -> Array:
@@ -187,8 +188,8 @@ def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, A
 
 
 class Settled(NamedTuple):
-    """Where a motion goes on (`Where`), with which velocity v (d,); status bits of what was crossed, and of what a motion that begins here has
-    at its start."""
+    """Result of `settled`: the sides ``where`` a motion goes on, its velocity v (d,), status bits for the borders it has crossed, and those that apply if
+    the motion begins at this state."""
 
     where: Where
     v: Array
@@ -197,9 +198,12 @@ class Settled(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    """Among levels (n,) that depend on the velocity: ``rows`` (n, n) of those whose borders are one, the first of each that ``slides`` (n,);
-    those that are ``pushed`` back by the force beyond (n,), and those that are ``crossed`` (n,); and whether one of them is on the ``edge`` of sliding, as a force leads
-    along its border, ()."""
+    """Decision about the n levels that depend on the velocity.
+
+    ``rows`` (n, n): for the first of the levels that describe the same border, the mask of these, else false; masks (n,) of first levels on whose border the
+    motion ``slides``, and of all levels whose border the force beyond pushes back (``pushed``) or that is ``crossed``; and whether one is on the ``edge``
+    between sliding and crossing, as a force points along its border, ().
+    """
 
     rows: Array
     slides: Array
@@ -221,11 +225,11 @@ def settled(
     args: Any,
     off: Array | None = None,
 ) -> Settled:
-    """On which sides a motion goes on from a state, and with which velocity: where it crosses a border there, or begins to slide on it, the
-    velocity has the derivative of the time of that.
+    """Decides on which sides a motion goes on from a state, and on which borders it slides.
 
-    On a border it comes from the sides ``where`` it was. Borders that it has just left, ``loosed`` (k,), it does not slide on. Levels
-    may be ``off`` by some (k,), more than rounding.
+    On a border it comes from the sides ``where`` it was. If it crosses the border, or begins to slide on it, the velocity gets the derivative of that time.
+    It does not slide on borders that it has just left (``loosed``, (k,)). Levels have errors ``off`` (k,) beyond rounding, if given; ``span`` () is the
+    motion's time scale, for rounding of time.
     """
     now = frozen((t, q, v, args))
     slack, none, slid = jnp.zeros_like(t), jnp.zeros((len(pieces.steep),) * 2, bool), pieces.slid(where)
@@ -255,7 +259,7 @@ def settled(
 
 
 def levels_and_terms(pieces: Pieces, sides: list, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
-    """Levels (k,) and sizes of what they are made of: what they change with all of it, by parts that do not cancel each other."""
+    """Returns levels (k,) and the magnitudes (k,) of their terms, estimated by a derivative along (t, q, v) in proportions that do not cancel."""
     levels = lambda t, q, v: pieces.levels(sides, t, q, v, args)
     level, terms = jax.jvp(levels, (t, q, v), (t, 0.618 * q, 1.618 * v))
     return level, jnp.abs(terms)
@@ -276,7 +280,8 @@ def _decided(
     span: Array,
     args: Any,
 ) -> Settled:
-    """As `settled`, where a border is near, of a motion that ``slid`` (k,) on some; levels and rates are ``moving`` with the acceleration ``before`` (d,)."""
+    """As `settled`, at a state near a border; the motion ``slid`` on some (k,) before. ``moving``: levels and their rates (k,) under the acceleration
+    ``before`` (d,)."""
     now = frozen((t, q, v, args))
     (level, rate), a = frozen(moving), frozen(before)
     near = level <= where.allowed
@@ -291,17 +296,17 @@ def _decided(
             pieces.all_levels(jnp.ones(len(pieces.steep), bool)), pieces.all_levels(choice.crossed), crossed
         )
     old, new = where.sides, sides_behind(pieces, where, crossed, hard, slides | (near & ~crossed), rate, a, span, now)
-    # what stays on a border without sliding, as long as nothing moves, has the sides that the function itself has there
+    # where nothing moves and the motion stays on a border without sliding, the sides are those of the function itself
     idle = (level == 0) & (rate == 0) & ~(slides | hard | crossed)
     edge |= _matters(pieces, where, idle & pieces.open, t, q, v, closed, args)
     of_idle = zip(pieces.sides_of(idle), pieces.switches.sides(*now), new, strict=True)
     new = [jnp.where(i, x, y) for i, x, y in of_idle]
 
-    # the crossing of borders at one instant, whose time has the derivative of that of the first; what ends sliding is crossed, not that on which the motion slid
+    # borders crossed at one instant: its time has the derivative of the first one's; where sliding ends, that is the border that ends it
     some, own = jnp.any(crossed), jnp.where(jnp.any(crossed & ~slid), crossed & ~slid, crossed)
     main = own & (jnp.arange(len(level)) == jnp.argmax(own))
     delay = -jnp.sum(jnp.where(main, moving[0] / jnp.where(main, moving[1], 1), 0))
-    # a motion that begins here may come from the other side with other data
+    # with other data, a motion that begins here may begin on the other side
     back = jnp.max(
         jnp.where(near & ~slides & pieces.open, FURTHER * where.allowed / jnp.where(rate == 0, 1, jnp.abs(rate)), 0)
     )
@@ -322,7 +327,10 @@ def _decided(
 def _matters(
     pieces: Pieces, where: Where, idle: Array, t: Array, q: Array, v: Array, closed: Array, args: Any
 ) -> Array:
-    """Whether the other side of borders on which a motion is ``idle`` (k,) would move it otherwise, or press ``closed`` contacts (m,) where this one does not, ()."""
+    """Tests whether it matters on which side of borders a motion at rest on them is taken (``idle``, (k,)), ().
+
+    It does if accelerations differ, or if ``closed`` contacts (m,) are pressed on one side only.
+    """
     t, q, v, args = frozen((t, q, v, args))
 
     def looked() -> Array:
@@ -338,7 +346,7 @@ def _matters(
 def _ahead(
     pieces: Pieces, where: Where, crossed: Array, near: Array, rate: Array, a: Array, span: Array, now: tuple
 ) -> Where:
-    """The sides behind those borders that are ``crossed`` (k,) at any velocity: by their forces a motion slides on others, or does not."""
+    """Returns the sides after crossing those borders of ``crossed`` (k,) that do not depend on the velocity, before sliding on others is decided."""
     flat = crossed & ~pieces.all_levels(jnp.ones(len(pieces.steep), bool))
     sides = sides_behind(pieces, where, flat, jnp.zeros_like(flat), near & ~flat, rate, a, span, now)
     return where._replace(sides=sides, across=pieces.switches.measured(sides, *now)[1])
@@ -355,9 +363,10 @@ def sides_behind(
     span: Array,
     now: tuple,
 ) -> Sides:
-    """The sides that follow where borders are ``crossed`` (k,): those a little further on, where the motion is clear of the borders.
+    """Returns the sides after borders are ``crossed`` (k,): those at a point a little further on the motion, away from the borders.
 
-    What it does not leave by itself, as it pushes back, is ``hard``, or too slow: those sides are turned one by one; others are ``kept``.
+    Borders that the motion would not leave by itself, as the force pushes it back (``hard``, (k,)) or as it is too slow, change to the sides
+    across; those of ``kept`` (k,) do not change.
     """
     t, q, v, args = now
     times = FURTHER * where.allowed / jnp.where(crossed, jnp.abs(rate), 1)
@@ -377,12 +386,12 @@ def _choice(
     atol: Array,
     now: tuple[Array, Array, Array, Any],
 ) -> _Choice:
-    """Which borders the velocity stays on, because the forces of both sides push there, and which it crosses."""
+    """Decides on which borders the velocity slides, because the forces of both sides push towards them, and which it crosses."""
     t, q, v, args = now
     of_steep = lambda x: x[pieces.steep]
     level, near, loosed = of_steep(level), of_steep(near), of_steep(loosed)
     candidate = level <= jnp.maximum(of_steep(where.allowed), atol)
-    # what is written twice is one border
+    # a border may be written twice
     gradient = jax.jacfwd(lambda v: of_steep(pieces.levels(where.sides, t, q, v, args)))(v)
     products = gradient @ gradient.T
     norms = jnp.sqrt(jnp.diagonal(products))
@@ -404,14 +413,14 @@ def _choice(
     rate = own + matrix @ part
     crossed = first & ~slides & jnp.where(pushed, -rate > 0.5 * turns, near & (rate < 0))
     of_all = lambda first: jnp.any(rows & first[:, None], axis=0)
-    # then it slides with some data, and with others leaves
+    # then it slides for some data nearby, and leaves for others
     least = jnp.minimum(jnp.abs(own), jnp.abs(own + turns))
     edge = jnp.any(first & near & ~loosed & (jnp.abs(turns) > 0) & (least <= EDGE * jnp.abs(turns)))
     return _Choice(rows, slides, of_all(pushed), of_all(crossed), edge)
 
 
 def several(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple, rate: Array) -> Array:
-    """Whether borders of different functions are crossed at once, ()."""
+    """Tests whether borders of different functions are ``crossed`` (k,) at the same time: with other data their times would differ, ()."""
     if pieces.count < 2:
         return jnp.zeros((), bool)
     t, q, v, args = now
@@ -422,7 +431,8 @@ def several(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple
 
 
 class Meeting(NamedTuple):
-    """An ``impact`` (m,) with gap velocities ``speed`` (m,) and restitution e, ``now`` at t, q, v and args, before which the acceleration was a (d,)."""
+    """An impact at which borders may be crossed too: its contacts ``impact`` (m,), gap velocities ``speed`` (m,) and restitution e; ``now`` = (t, q, v, args),
+    and the acceleration a (d,) before it."""
 
     now: tuple
     a: Array
@@ -432,10 +442,10 @@ class Meeting(NamedTuple):
 
 
 def jumps_at_impact(problem: Problem, pieces: Pieces, sides: Sides, near: tuple, meeting: Meeting) -> Array:
-    """Levels (k,) whose borders are met with an impact, up to a level (k,) and a time () that they are ``near``.
+    """Finds the levels (k,) whose borders are reached together with an impact, ``near`` = (levels (k,), time ()) being the tolerances.
 
-    Which of the two is first decides what the motion does, to first order. Where wall and border are one surface it does not, unless the
-    restitution is zero and the motion rests there, on which side the function of the force alone says.
+    The order of the two then changes the motion to first order. It does not where wall and border are the same surface, unless the
+    restitution is zero and the motion rests on it, on a side that depends on how the force is written.
     """
     (allowed, within), (now, a, impact, speed, e) = near, meeting
     t, q, v, args = now
@@ -449,7 +459,10 @@ def jumps_at_impact(problem: Problem, pieces: Pieces, sides: Sides, near: tuple,
 
 
 def status_at_impact(problem: Problem, pieces: Pieces, where: Where, off: Array, meeting: Meeting) -> Array:
-    """Status of derivatives at an impact as in `jumps_at_impact`, of a motion that was ``where`` until then, and whose impacts may be ``off`` by a time ()."""
+    """Returns the status of derivatives for borders reached together with an impact, as `jumps_at_impact`.
+
+    ``where``: the sides until then; ``off`` (): the error of the times of impacts.
+    """
     where, off, meeting = frozen((where, off, meeting))
 
     def look() -> Array:
@@ -461,8 +474,8 @@ def status_at_impact(problem: Problem, pieces: Pieces, where: Where, off: Array,
 
 
 def status_behind(pieces: Pieces, after: Any, crossed: Array, t: Array, within: Array, args: Any) -> Array:
-    """Status of derivatives of a motion ``after`` (its q, v, closed and where) that has ``crossed`` a border, (): whether the force there may let go of contacts that it
-    could as well press, as told ``within`` a time ()."""
+    """Returns DERIVATIVE_GRAZING if a motion ``after`` (with q, v, closed, where) that has ``crossed`` a border, (), has closed contacts without force there, which
+    a change of data may press or open; the time of crossing has an error ``within`` ()."""
     held_on, piece = after.closed & crossed, pieces.on(after.where.sides)
     free = opens_by_change(piece, t, after.q, after.v, after.v, held_on, after.closed, args, within)
     return as_status(free, Status.DERIVATIVE_GRAZING)

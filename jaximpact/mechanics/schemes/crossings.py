@@ -1,7 +1,8 @@
 """Crossings of surfaces at which a force jumps, located on the paths of `EventCorrected` as impacts are.
 
-The force is taken on one side of its switches (`pieces`). When the motion meets a border is predicted by a parabola, up to which the path is made, so that no force
-is asked for beyond its own side; on the path the time is found, and differentiated by the implicit function theorem. Behind it the force is that of the other side.
+The force is evaluated on one side of its switches (`pieces`). The time at which the motion reaches a border is predicted by a parabola, and the path is made up
+to there, so that the force is not evaluated beyond its side; on the path the time is found, and differentiated by the implicit function theorem. After the crossing
+the force is that of the other side.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from .pieces import Pieces, Where
 from .resets import state_behind
 from .trials import frozen
 
-AT_ONCE = 1e-9  # of a step: what an impact and a crossing are apart that are met together
-SHORT = 1e-6  # of the time to a border: by what the path to it is too short to lead beyond it
-AT_END = 1.5  # steps from t1, within which a crossing may lie on the other side of it
+AT_ONCE = 1e-9  # fraction of a step within which an impact and a crossing are simultaneous
+SHORT = 1e-6  # fraction of the time to a border by which the path to it is shortened, so as not to lead beyond it
+AT_END = 1.5  # steps from t1 within which a crossing may be before or after t1
 
 
 def located_pieces(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Pieces | None:
-    """Pieces of a problem's force and mass at states of these shapes, between jumps; None where there are none, which is known while tracing. Mere kinks are not
-    among them, nor surfaces of the velocity where contacts rub: sliding on them would ask friction for its share."""
+    """Finds the pieces of a problem's force and mass between jumps, for states of these shapes; None (static) where there are no jumps.
+
+    Kinks do not part pieces, nor do surfaces of the velocity where contacts rub: sliding on them would have to be shared with friction. Raises ValueError for a reset at surfaces that are not located.
+    """
     rubs = problem.slip is not None
     found = None
     if not problem.listed:
@@ -47,12 +50,13 @@ def located_pieces(problem: Problem, t: Array, q: Array, v: Array, args: Any) ->
 
 
 def _pieces_of_places(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Pieces | None:
-    """Those between jumps on surfaces of time and place alone."""
+    """Finds the pieces between jumps on surfaces that depend on time and position only."""
     return Pieces.of(problem, t, q, v, args, depends_on_place, kinks=False)
 
 
 def start_on_pieces(pieces: Pieces, motion: Motion, q: Array, v: Array, closed: Array) -> tuple[Where, Array, Array]:
-    """Where among the pieces a motion begins with ``closed`` contacts (m,), with which velocity, and status bits of derivatives if that is on a border."""
+    """Decides on which sides a motion begins with ``closed`` contacts (m,), and with which velocity (d,); also returns status bits of derivatives,
+    set if it begins on a border."""
     t, q0, v0, args = now = frozen((motion.t0, q, v, motion.args))
     if len(pieces.steep):
         span, none = jnp.abs(t) + motion.h, jnp.zeros(pieces.count, bool)
@@ -64,7 +68,7 @@ def start_on_pieces(pieces: Pieces, motion: Motion, q: Array, v: Array, closed: 
 
 
 def on_border_at_start(problem: Problem, motion: Motion) -> Array:
-    """Status bits of derivatives of a motion that begins on a border, of schemes that locate none."""
+    """Returns the status bits of derivatives of a motion that begins on a border, for schemes that locate no crossings."""
     q, v, none = motion.q0, motion.v0, jnp.zeros((), jnp.int32)
     if problem.slip is not None or problem.listed:
         return none
@@ -73,7 +77,7 @@ def on_border_at_start(problem: Problem, motion: Motion) -> Array:
 
 
 def problem_of_piece(problem: Problem, motion: Motion, state: Any) -> Problem:
-    """The problem on the piece of its force that a state is on, if that is known."""
+    """Returns the problem with its force on the sides that a state holds (``where``); unchanged for states that hold none."""
     where = getattr(state, "where", None)
     if where is None:
         return problem
@@ -84,8 +88,10 @@ def problem_of_piece(problem: Problem, motion: Motion, state: Any) -> Problem:
 def sliding_problem(
     problem: Problem, pieces: Pieces | None, where: Where | None, t: Array, q: Array, v: Array, closed: Array, args: Any
 ) -> tuple[Problem, Array | None]:
-    """The problem of a piece at a state with ``closed`` contacts (m,), with parts (n,) of the forces across the borders on which the motion slides; None where it can on
-    none, which is known while tracing."""
+    """Returns the problem at a state with ``closed`` contacts (m,), in which forces are mixed where the motion slides on borders.
+
+    Also the weights (n,) of the forces across these borders; None (static) where the motion can slide on none.
+    """
     if pieces is None or where is None or len(pieces.steep) == 0:
         return problem, None
     part = pieces.parts(where, t, q, v, closed, args)
@@ -93,13 +99,13 @@ def sliding_problem(
 
 
 class Ahead(NamedTuple):
-    """Borders (k,) on a parabola that begins at a state, without derivatives.
+    """Levels (k,) on a parabola that begins at a state, without derivatives: which borders lie ahead.
 
     Attributes:
         parabola: the path.
-        taylor: coefficients (k,) of levels c + b s + a s^2 on it.
-        meets: those that it crosses.
-        grazes: those that it nearly touches, or nearly crosses.
+        taylor: coefficients c, b, a (k,) of the levels c + b s + a s^2 on it.
+        meets: mask (k,) of borders that it crosses.
+        grazes: mask (k,) of borders that it nearly touches, or nearly crosses.
     """
 
     parabola: Path
@@ -124,13 +130,13 @@ class Ahead(NamedTuple):
         return cls(parabola, taylor, meets, grazes)
 
     def needs_step(self, motion: Motion) -> Array:
-        """Whether a step has anything to do with them, ()."""
+        """Tests whether the step crosses one of the borders, or may, so that it cannot be a free step, ()."""
         left = motion.t1 - (self.parabola.t + self.parabola.r)
         return jnp.any(self.meets | self.doubtful(self.parabola.r, left, motion.h, self.meets))
 
     def doubtful(self, s: Array, left: Array, h: Array, crossed: Array) -> Array:
-        """Borders (k,) at which a derivative may be another one: those that are grazed, ``crossed`` slowly at time s, and about to be crossed at the end of the motion,
-        a time ``left`` () behind s."""
+        """Finds borders (k,) that make a derivative doubtful: those that are grazed, those ``crossed`` (k,) slowly at time s, and those about to be crossed at
+        the end of the motion, a time ``left`` () after s."""
         c, b, a = self.taylor
         level, rate = c + s * (b + s * a), b + 2 * s * a
         slow = crossed & (jnp.abs(rate) <= 4 * h * jnp.abs(a))
@@ -139,7 +145,7 @@ class Ahead(NamedTuple):
 
 
 def _levels_along(pieces: Pieces, where: Where, path: Path, s: Array) -> tuple[Array, Array]:
-    """Levels (k,) and their rates at time s of a path."""
+    """Returns levels and their rates (k,) at time s of a path."""
 
     def levels(s: Array) -> Array:
         shift, v = path.along(s)
@@ -149,9 +155,12 @@ def _levels_along(pieces: Pieces, where: Where, path: Path, s: Array) -> tuple[A
 
 
 class Border(NamedTuple):
-    """The border that is met first from a state on, if ``some`` () is, that of the level ``which`` (k,): by a ``guess`` () at its ``time`` (), which has two
-    derivatives once the path is known; then, too, the level that is ``crossed`` (k,), none if it is not, and those that are met at an impact (``at_impact``). Where the
-    motion slides on borders, what is known of that (`Slide`)."""
+    """The border that a motion reaches first from a state, found in stages.
+
+    From the parabola ahead (`of`): ``some`` (), whether it reaches any; ``which`` (k,), the level of that border; ``guess`` (), the predicted time. On the path (`on`):
+    the ``time`` (), with two derivatives. At the end of the path (`ended_at`): ``crossed`` (k,), the level if the path ends by crossing it; ``at_impact`` (k,), levels whose
+    borders are reached together with an impact. ``slide``: the `Slide`, where the motion slides on borders, else None.
+    """
 
     pieces: Pieces
     where: Where
@@ -176,12 +185,12 @@ class Border(NamedTuple):
         return found._replace(guess=frozen(jnp.where(found.some, time, r)))
 
     def at(self, path: Path, s: Array) -> tuple[Array, Array]:
-        """The level and its rate at time s of a path, ()."""
+        """Returns the level of this border and its rate at time s of a path, ()."""
         value, rate = _levels_along(self.pieces, self.where, path, s)
         return jnp.sum(jnp.where(self.which, value, 0)), jnp.sum(jnp.where(self.which, rate, 0))
 
     def on(self, path: Path, rest: Array, iterations: int) -> Border:
-        """The same, with the time at which a path meets it; a time ``rest`` is left of the step."""
+        """Returns a copy with the time at which a path reaches the border; ``rest`` () is the time left of the step."""
         most = jnp.minimum(frozen(rest), 2 * self.guess)
         return self._replace(time=located(self.at, path, self.guess, most, self.some, iterations))
 
@@ -190,14 +199,15 @@ class Border(NamedTuple):
         return jnp.where(self.some, (1 - SHORT) * self.guess, r)
 
     def extent(self, reach: Array, rest: Array, h: Array, last: Array) -> tuple[Array, Array]:
-        """The time () to which a path of the length ``reach`` is followed, of the ``rest`` of a step, and by which factor what varies linearly on it is continued: a little beyond
-        the border, where a wall may be too."""
+        """Returns the time () up to which a path computed over a time ``reach`` is followed, within the ``rest`` of a step, and the factor by which quantities that
+        vary linearly along it are extrapolated: to a little beyond the border, as there may be a wall too."""
         behind, on = jnp.minimum(self.time + AT_ONCE * h, rest), self.some & ~last
         longer = lax.stop_gradient(jnp.where(on, behind / nonzero(reach), 1))
         return jnp.where(on, lax.stop_gradient(behind), rest), longer
 
     def ended_at(self, problem: Problem, motion: Motion, path: Path, s: Array, first: Array, impact: Array) -> Border:
-        """The same, of a path that ends at time s: with whether it is crossed there, if it is the ``first`` event, and what is met with an ``impact`` (m,)."""
+        """Returns a copy for a path that ends at time s: with the level crossed there, if that is the ``first`` event (), and those reached together with an
+        ``impact`` (m,)."""
         path, s = frozen((path, s))
         if len(impact):
             self = self._replace(at_impact=self._met_with(problem, motion, path, s, impact))
@@ -206,8 +216,10 @@ class Border(NamedTuple):
         return self._replace(crossed=self.which & first & (level <= spare) & (rate < 0))
 
     def slid_to(self, motion: Motion, t: Array, q: Array, v: Array, closed: Array, ends: Array) -> tuple[Border, Array]:
-        """The same at a state at the end of a path with ``closed`` contacts (m,), which the ``ends`` () of sliding may be; and the velocity, put back onto borders on which
-        it slides."""
+        """Returns a copy for the state at the end of a path with ``closed`` contacts (m,), and the velocity (d,) corrected onto borders on which it slides.
+
+        ``ends`` (): whether the path ends because sliding does.
+        """
         slide, pieces, where = self.slide, self.pieces, self.where
         if slide is None:
             return self, v
@@ -217,7 +229,7 @@ class Border(NamedTuple):
         return self._replace(slide=slide._replace(ended=slide.ended & ends, off=off)), v
 
     def _met_with(self, problem: Problem, motion: Motion, path: Path, s: Array, impact: Array) -> Array:
-        """The levels (k,) whose borders are met with an ``impact`` (m,) at time s of a path."""
+        """Finds the levels (k,) whose borders are reached together with an ``impact`` (m,) at time s of a path."""
         shift, v = path.along(s)
         now, near = (path.t + s, path.q + shift, v, path.args), frozen((self.where.allowed, AT_ONCE * motion.h))
         speed, a = path.gaps(problem, s)[1], path.a + (s / nonzero(path.r)) * path.change
@@ -233,8 +245,11 @@ class Border(NamedTuple):
         turned: Array,
         still: tuple[Array, Array],
     ) -> Behind:
-        """What follows where the borders of levels are ``crossed`` (k,), or something else has ``turned`` the velocity, (), from a ``state`` q, v, closed whose
-        time has the derivative of that; for resets, gaps and gap velocities are zero up to ``still`` (m,) each."""
+        """Continues from a ``state`` (q, v, closed) at time t, where borders of levels are ``crossed`` (k,) or contacts have ``turned`` the velocity, ().
+
+        t has the derivative of the crossing time. After resets, contacts stay closed whose gaps and gap velocities are zero up to the two tolerances
+        ``still`` (m,).
+        """
         pieces, where, none = self.pieces, self.where, jnp.zeros((), jnp.int32)
         some = jnp.any(crossed)
         if self.slide is not None:
@@ -258,8 +273,8 @@ class Border(NamedTuple):
         return lax.cond(some, behind, lambda: Behind(*state, where, none))
 
     def status(self, motion: Motion, t: Array, s: Array, q: Array, v: Array, beyond: Array) -> Array:
-        """Status bits of derivatives at the end of a path, at time t, a time s behind its start: where the force jumps at a border that matters there, or is ``beyond`` (k,)
-        one without having crossed it."""
+        """Returns the status bits of derivatives at the end of a path, at time t, a time s after its start: set where the force jumps at a border that is
+        doubtful there (`Ahead.doubtful`) or reached with an impact, or where the path has left a border behind uncrossed (``beyond``, (k,))."""
         t, s, q, v, args, left = frozen((t, s, q, v, motion.args, motion.t1 - t))
         doubtful = beyond | self.at_impact | self.ahead.doubtful(s, left, motion.h, self.crossed)
         jumps = jumps_beyond(self.pieces, self.where.sides, doubtful & self.pieces.open, (t, q, v), args)
@@ -267,8 +282,8 @@ class Border(NamedTuple):
 
 
 class Slide(NamedTuple):
-    """Of sliding on borders that depend on the velocity: the ``time`` () at which it ends on a path, as the force lets go of levels (k,) that are ``ended``, none
-    if it does not; and what levels (k,) are ``off`` by at the end of the path."""
+    """Sliding on borders that depend on the velocity, along a path: the ``time`` () at which it ends, infinity if it does not; the levels ``ended`` (k,) whose
+    borders the motion then leaves; and the errors ``off`` (k,) of the levels at the end of the path, which should be zero."""
 
     time: Array
     ended: Array
@@ -276,7 +291,7 @@ class Slide(NamedTuple):
 
     @classmethod
     def of(cls, pieces: Pieces, where: Where, part: Array, part_end: Array, r: Array) -> Slide:
-        """On a path over a time r (), with parts (n,) of the forces across at both its ends, between which they vary linearly."""
+        """Finds the end of sliding on a path over a time r (), given the weights (n,) of the forces across at its two ends; they vary linearly between."""
         spare = ROUNDING * jnp.finfo(part.dtype).eps
         below, above = frozen((part_end < -spare, part_end > 1 + spare))
         ends = jnp.any(where.slides, axis=1) & (below | above)
@@ -290,7 +305,7 @@ class Slide(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """What follows behind a border: the state, its closed contacts (m,), where it is, and status bits."""
+    """State after a border: q, v (d,), closed contacts (m,), the sides ``where`` the motion goes on, and status bits."""
 
     q: Array
     v: Array
@@ -302,7 +317,10 @@ class Behind(NamedTuple):
 def _turned(
     pieces: Pieces, where: Where, motion: Motion, t: Array, q: Array, v: Array, crossed: Array
 ) -> tuple[Where, Array, Array]:
-    """Where a motion goes on from a state, on the other side of borders that are ``crossed`` (k,) or met at once; those that it is on (k,); and status bits."""
+    """Finds the sides on which a motion goes on from a state: beyond borders that are ``crossed`` (k,), or that it reaches at the same time.
+
+    Also returns the mask (k,) of borders that it is on, and status bits.
+    """
     t, q, v, args = now = frozen((t, q, v, motion.args))
     level, terms = levels_and_terms(pieces, where.sides, *now)
     rate, span = pieces.rates(where.sides, t, q, v, jnp.zeros_like(v), args)[1], jnp.abs(t) + motion.h
@@ -312,7 +330,7 @@ def _turned(
     near = jnp.abs(level) <= allowed
     turns = near & (crossed | (rate < 0))
     on = Where(where.sides, pieces.switches.measured(where.sides, *now)[1], allowed, where.slides)
-    # what lies beyond a border, out of reach of rounding, has the sides that it has
+    # the sides at a point beyond the border, where rounding does not matter
     sides = sides_behind(pieces, on, turns, jnp.zeros_like(near), near & ~turns, rate, jnp.zeros_like(v), span, now)
     main = turns & (jnp.arange(len(turns)) == jnp.argmax(turns))
     at_once = jnp.any(turns) & several(pieces, where.sides, turns, main, now, rate)

@@ -1,8 +1,9 @@
-"""A force that jumps or kinks, piece by piece: taken on one side of its switches until the motion meets a border.
+"""A force that jumps or kinks, piece by piece: evaluated on one side of its switches until the motion reaches a border.
 
-How far a border is, is a level: a smooth function along the motion, positive on the side that is taken, as a gap is where a contact is open.
-Borders are sought as the surfaces that end a motion are (`stops`). Where the forces of both sides push to a border, the motion slides on it,
-under that convex combination of the two with which it stays there.
+A piece is the smooth function that a force is as long as its switches (comparisons, signs, ...; see `switches`) keep their sides. The level of a
+switch is a smooth function along the motion, positive on the side that is taken and zero on its border, as a gap is for a contact.
+Trials find borders as they find the surfaces that end a motion (`stops`). Where the forces of both sides push towards a border, the motion slides on it,
+under the convex combination of the two with which it stays there (Filippov).
 
 References:
     A. F. Filippov, Differential Equations with Discontinuous Righthand Sides, Kluwer (1988).
@@ -27,14 +28,18 @@ from ..switch_walks import SPEED, Mark
 from ..switches import Switches, depends_on_data, depends_on_path, force_switches, stated_switches
 from .trials import Hold, frozen, held
 
-MAX_LEVELS = 8  # of a force whose borders are located: with 8 a first answer takes 5 s, with 16, of a small network of relu, 18 s
-INSIDE = 64  # roundings of what a stated surface's function is made of: as far from the surface the force is on one side of it
+MAX_LEVELS = 8  # largest number of levels that are located: with 8 a first answer takes 5 s, with 16, of a small network of relu, 18 s
+INSIDE = 64  # roundings of the terms of a stated surface's function: distance from the surface at which the force is safely on one side of it
 Held = tuple[Array, Array, Array, Any]  # as `trials.held` gives
 
 
 class Where(NamedTuple):
-    """On which side of each switch the force is taken, with the sides ``across`` their nearest borders; what is ``allowed`` of negative levels (k,);
-    and on which borders the motion ``slides`` (n, n): a row for each, of the levels, among those that depend on the velocity, that are zero there."""
+    """The piece of a force on which a motion is, carried in the state.
+
+    ``sides``: the side of each switch on which the force is taken; ``across``: the sides beyond their nearest borders; ``allowed`` (k,): round-off of negative
+    levels; ``slides`` (n, n): a row for each border on which the motion slides, the mask of the levels that are zero there, among the n levels that
+    depend on the velocity; false in the other rows.
+    """
 
     sides: Sides
     across: Sides
@@ -46,15 +51,15 @@ class Pieces:
     """The force and the mass of a problem, on given sides of their switches.
 
     Attributes:
-        count: of levels, k.
-        steep: which of them (n,) depend on the velocity, so that the motion may slide on their borders.
-        open: which of them (k,) data move.
-        stated: which of them are of surfaces that the problem states; a slice.
+        count: number of levels, k.
+        steep: numbers (n,) of the levels that depend on the velocity, so that the motion may slide on their borders.
+        open: mask (k,) of levels that are zero at times which depend on the motion's data.
+        stated: slice of the levels of surfaces that the problem states.
     """
 
     def __init__(self, problem: Problem, switches: Switches, stated: Switches | None, *operands: Any) -> None:
         self.problem, self.switches = problem, switches
-        # the stated ones come first, and the surfaces behind what their functions have of their own
+        # stated switches come first; among their sides those of the surfaces are last, after the switches inside the stated functions
         self._place = -1 if stated is None else len(jax.eval_shape(stated.sides, *operands)) - 1
         marks: list[int] = []
 
@@ -84,8 +89,11 @@ class Pieces:
         reported: Mark = depends_on_path,
         kinks: bool = True,
     ) -> Pieces | None:
-        """Of a problem at states of these shapes, by the switches that are ``reported``, with or without mere kinks; None if it has none with levels, which is known
-        while tracing. Of too many those that the problem states."""
+        """Finds the pieces of a problem's force for states of these shapes; None (static) if it has no switch with levels.
+
+        ``reported``: which switches count, by what they depend on; ``kinks``: whether those that only kink do. With more than MAX_LEVELS levels only the stated
+        switches are used.
+        """
         switches = force_switches(problem, t, q, v, args, reported, levels=True, kinks=kinks)
         if switches is None:
             return None
@@ -96,13 +104,13 @@ class Pieces:
         return None if stated is None else _Stated(problem, stated, stated, t, q, v, args)
 
     def start(self, t: Array, q: Array, v: Array, args: Any) -> Where:
-        """Where a motion begins, before its borders are looked at."""
+        """Returns the sides on which a motion begins, before borders at its start are treated."""
         sides = self.switches.definite(*frozen((t, q, v, args)))
         n = len(self.steep)
         return Where(sides, sides, jnp.zeros(self.count, q.dtype), jnp.zeros((n, n), bool))
 
     def on(self, sides: Sides) -> Problem:
-        """The problem whose force and mass are those of given sides, also beyond them."""
+        """Returns the problem whose force and mass are those of given sides, continued smoothly beyond their borders."""
         of = self.problem
         force, mass = self.functions(sides)
         left = of.switches
@@ -113,7 +121,7 @@ class Pieces:
         return Problem(force, of.constraints, mass, of.restitution, joints=of.joints, switches=left, **rubs)
 
     def functions(self, sides: Sides) -> tuple[Callable, Any]:
-        """Force and mass on given sides of what was found in them."""
+        """Returns force and mass on given sides of the switches found in them."""
         frozen_at = lambda t, q, v, args: self.switches.frozen(sides, t, q, v, args)
         mass = self.problem.mass
         if callable(mass):
@@ -121,7 +129,7 @@ class Pieces:
         return lambda t, q, v, args: frozen_at(t, q, v, args)[0], mass
 
     def continued(self, sides: Sides, force: Callable) -> Callable:
-        """A force on given sides of the stated surfaces. Beyond them, where it is that of another side, its linear continuation from inside."""
+        """Returns a force on given sides of the stated surfaces: ``force`` itself inside, and beyond a surface its linear extrapolation from inside."""
         positive = sides[self._place]
 
         def found(t: Array, q: Array, v: Array, args: Any) -> Array:
@@ -130,7 +138,7 @@ class Pieces:
             surfaces = lambda x: (
                 jnp.where(positive, 1, -1) * self.problem.switch_values(x[0], x[1 : d + 1], x[d + 1 :], fixed)
             )
-            # parts that do not cancel each other
+            # in proportions whose terms do not cancel
             parts = jnp.concatenate([here[:1], 0.618 * q, 1.618 * v])
             level, terms = jax.jvp(surfaces, (here,), (frozen(parts),))
             tiny = jnp.finfo(q.dtype).tiny ** 0.5
@@ -148,19 +156,19 @@ class Pieces:
         return found
 
     def levels(self, sides: Sides, *operands: Any) -> Array:
-        """Levels (k,) of given sides; 1 where one is no number."""
+        """Returns the levels (k,) of given sides; 1 where a level is not finite."""
         found = self.switches.measured(sides, *operands)[0]
         flat = jnp.concatenate([x.ravel() for x in found])
         return jnp.where(jnp.isfinite(flat), flat, 1)
 
     def rates(self, sides: Sides, t: Array, q: Array, v: Array, a: Array, args: Any) -> tuple[Array, Array]:
-        """Levels (k,) of given sides and their rates along the motion."""
+        """Returns the levels of given sides and their rates (k,) along the motion with acceleration a (d,)."""
         along = lambda s: self.levels(sides, t + s, q + s * v, v + s * a, args)
         level, rate = jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
         return level, jnp.where(jnp.isfinite(rate), rate, 0)
 
     def sides_of(self, chosen: Array) -> list[Array]:
-        """For each side, where one of its levels is among the ``chosen`` (k,)."""
+        """Returns for each side the mask of its entries that have one of the ``chosen`` levels (k,)."""
         found, start = [], 0
         for shape in self.shapes:
             size = math.prod(shape)
@@ -169,20 +177,20 @@ class Pieces:
         return found
 
     def moved(self, where: Where, chosen: Array) -> Sides:
-        """The sides, with those across the borders of the ``chosen`` levels (k,)."""
+        """Returns the sides beyond the borders of the ``chosen`` levels (k,); the others are unchanged."""
         of = zip(self.sides_of(chosen), where.across, where.sides, strict=True)
         return [jnp.where(there, across, side) for there, across, side in of]
 
     def beyond(self, where: Where, chosen: Array, *operands: Any) -> Sides:
-        """As `moved`, with what asks otherwise across those borders decided there: after another turn of a search in a table the next
-        one asks of other entries."""
+        """As `moved`, and switches whose levels differ on the new sides are evaluated anew: in a search in a table each comparison depends on the
+        outcome of those before."""
         sides = self.moved(where, chosen)
         asks = self.levels(sides, *operands) != self.levels(where.sides, *operands)
         of = zip(self.sides_of(chosen), self.sides_of(asks), strict=True)
         return self.switches.chosen([own | ~other for own, other in of], sides, *operands)
 
     def all_levels(self, steep: Array) -> Array:
-        """Values (n,) of the levels that depend on the velocity among all (k,), false or zero for the others."""
+        """Spreads values (n,) of the levels that depend on the velocity over all levels (k,), false or zero for the others."""
         place = np.arange(self.count)[:, None] == self.steep[None, :]
         return (
             jnp.any(place & steep[None, :], axis=1)
@@ -191,15 +199,17 @@ class Pieces:
         )
 
     def accelerations(self, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-        """On each of several sides, (number, d)."""
+        """Returns the accelerations (number, d) on each of several choices of sides, with ``closed`` contacts (m,) kept closed."""
         on = lambda sides: held(self.on(sides), t, q, v, closed, jnp.zeros_like(t), args)[0]
-        return lax.map(on, jax.tree.map(lambda *x: jnp.stack(x), *of))  # code for one of them
+        return lax.map(on, jax.tree.map(lambda *x: jnp.stack(x), *of))  # compiled once
 
     # sliding
 
     def each(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> tuple:
-        """What `held` gives on the sides taken and across the border of each row of ``where.slides``, (1 + n, ...), and the rates of the n
-        levels there."""
+        """Evaluates `held` on the sides taken and, for each row of ``where.slides``, across its border: results (1 + n, ...), zero for empty rows.
+
+        Also returns the rates (1 + n, n) of the n levels that depend on the velocity under these accelerations.
+        """
         rows = jnp.concatenate([jnp.zeros_like(where.slides[:1]), where.slides])
 
         def across(row: Array) -> tuple[Held, Array]:
@@ -209,19 +219,19 @@ class Pieces:
         shapes = jax.eval_shape(across, rows[0])
         nothing = lambda row: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         needed = jnp.any(rows, axis=1) | (jnp.arange(len(rows)) == 0)
-        return lax.map(lambda x: lax.cond(x[0], across, nothing, x[1]), (needed, rows))  # code for one of them
+        return lax.map(lambda x: lax.cond(x[0], across, nothing, x[1]), (needed, rows))  # compiled once
 
     def blended(
         self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
     ) -> tuple[Held, Array]:
-        """What `held` gives of a motion that slides, and the parts (n,) of the sides across in it."""
+        """Evaluates `held` for a motion that slides, as a convex combination of both sides; also returns the weights (n,) of the sides across."""
         found, rates = self.each(where, t, q, v, closed, slack, args)
         part = linalg.solve_masked((rates[1:] - rates[:1]).T, -rates[0], jnp.any(where.slides, axis=1))
         a, force, push, *joint_force = (x[0] + part @ (x[1:] - x[:1]) for x in found if x is not None)
         return (a, force, frozen(push), joint_force[0] if joint_force else None), part
 
     def hold(self, where: Where) -> Hold:
-        """As `trials.held` of the problem."""
+        """Returns the function that gives accelerations on the sides ``where``, sliding included, with the arguments and results of `trials.held`."""
 
         def found(t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:
             if len(self.steep) == 0:
@@ -231,7 +241,8 @@ class Pieces:
         return found
 
     def watch(self, where: Where, closed: Array, slack: Array, args: Any) -> Callable:
-        """What trials see of the borders: of one on which the motion slides, how far it is from leaving it on either side."""
+        """Returns the function by which trials watch the borders: levels and their rates (k,); for a border on which the motion slides, x (1 - x) in place of
+        the level, x being the weight of the force across, which is zero where the motion leaves the border on either side."""
 
         def watched(t: Array, q: Array, v: Array, a: Array) -> tuple[Array, Array]:
             value, rate = self.rates(where.sides, t, q, v, a, args)
@@ -251,27 +262,27 @@ class Pieces:
         return watched
 
     def margins(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Array:
-        """How far a motion is from leaving the borders on which it slides, (k,)."""
+        """Returns x (1 - x) (k,) for borders on which the motion slides, as `watch`: zero where it leaves; zero for other levels too."""
         part = self.blended(where, t, q, v, closed, slack, args)[1]
         return self.all_levels(jnp.where(jnp.any(where.slides, axis=1), part * (1 - part), 0))
 
     def slid(self, where: Where) -> Array:
-        """The levels (k,) on whose borders the motion slides."""
+        """Returns the mask of levels (k,) on whose borders the motion slides."""
         return self.all_levels(jnp.any(where.slides, axis=0))
 
     def local(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Problem:
-        """The problem as it is at a state, with constant parts of the forces of both sides where the motion slides."""
+        """Returns the problem at a state; where the motion slides, forces of both sides are mixed with weights that are constants for differentiation."""
         if len(self.steep) == 0:
             return self.on(where.sides)
         return self.mixed(where, frozen(self.parts(where, t, q, v, closed, args)))
 
     def parts(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-        """As `blended` gives, of a motion that may slide."""
+        """Returns the weights (n,) of the sides across as `blended`, zero for a motion that does not slide."""
         slides = lambda: self.blended(where, t, q, v, closed, jnp.zeros_like(t), args)[1]
         return lax.cond(jnp.any(where.slides), slides, lambda: jnp.zeros(len(self.steep), q.dtype))
 
     def mixed(self, where: Where, part: Array) -> Problem:
-        """The problem with given parts (n,) of the forces across the borders on which the motion slides."""
+        """Returns the problem with given weights (n,) of the forces across the borders on which the motion slides."""
         plain = self.on(where.sides)
 
         def force(t: Array, q: Array, v: Array, args: Any) -> Array:
@@ -282,7 +293,7 @@ class Pieces:
         return plain.replace(force=force)
 
     def put_back(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-        """The velocity (d,) on the borders on which it slides, moved as the force moves it there."""
+        """Corrects the velocity (d,) onto the borders on which it slides, along the differences of the accelerations of both sides."""
         found, rates = self.each(where, t, q, v, closed, jnp.zeros_like(t), args)
         matrix = (rates[1:] - rates[:1]).T
         acting = jnp.any(where.slides, axis=1)
@@ -292,7 +303,7 @@ class Pieces:
 
 
 class _Stated(Pieces):
-    """Of the surfaces alone that the problem states."""
+    """`Pieces` with the surfaces that the problem states as their only switches."""
 
     def functions(self, sides: Sides) -> tuple[Callable, Any]:
         return self.problem.generalised_force, self.problem.mass

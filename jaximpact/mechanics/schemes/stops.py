@@ -90,7 +90,7 @@ class Until:
         Args:
             balance: ratio of the root mean squares of the net force on a body and of the contact forces (Ng, J. Eng. Mech. 132 (2006)), below which forces
                 count as balanced.
-            needed: number of contacts that hold a body, as in `analysis.packing`; by default the number of dimensions plus one, with friction without the one.
+            needed: number of contacts that hold a body, as in `analysis.packing`; by default the dimensions of space + 1, with friction the dimensions.
         """
         return cls(Jammed(balance, needed))
 
