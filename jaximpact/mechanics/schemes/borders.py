@@ -474,8 +474,8 @@ def status_at_impact(problem: Problem, pieces: Pieces, where: Where, off: Array,
 
 
 def status_behind(pieces: Pieces, after: Any, crossed: Array, t: Array, within: Array, args: Any) -> Array:
-    """Returns DERIVATIVE_GRAZING if a motion ``after`` (with q, v, closed, where) that has ``crossed`` a border, (), has closed contacts without force there, which
-    a change of data may press or open; the time of crossing has an error ``within`` ()."""
+    """Returns DERIVATIVE_GRAZING if a motion ``after`` (with q, v, closed, where) that has ``crossed`` a border, (), has closed contacts without
+    force there, which a change of data may press or open; the time of crossing has an error ``within`` ()."""
     held_on, piece = after.closed & crossed, pieces.on(after.where.sides)
     free = opens_by_change(piece, t, after.q, after.v, after.v, held_on, after.closed, args, within)
     return as_status(free, Status.DERIVATIVE_GRAZING)

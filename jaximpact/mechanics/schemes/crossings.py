@@ -1,8 +1,8 @@
 """Crossings of surfaces at which a force jumps, located on the paths of `EventCorrected` as impacts are.
 
-The force is evaluated on one side of its switches (`pieces`). The time at which the motion reaches a border is predicted by a parabola, and the path is made up
-to there, so that the force is not evaluated beyond its side; on the path the time is found, and differentiated by the implicit function theorem. After the crossing
-the force is that of the other side.
+The force is evaluated on one side of its switches (`pieces`). The time at which the motion reaches a border is predicted by a parabola, and
+the path is made up to there, so that the force is not evaluated beyond its side; on the path the time is found, and differentiated by the
+implicit function theorem. After the crossing the force is that of the other side.
 """
 
 from __future__ import annotations
@@ -157,9 +157,10 @@ def _levels_along(pieces: Pieces, where: Where, path: Path, s: Array) -> tuple[A
 class Border(NamedTuple):
     """The border that a motion reaches first from a state, found in stages.
 
-    From the parabola ahead (`of`): ``some`` (), whether it reaches any; ``which`` (k,), the level of that border; ``guess`` (), the predicted time. On the path (`on`):
-    the ``time`` (), with two derivatives. At the end of the path (`ended_at`): ``crossed`` (k,), the level if the path ends by crossing it; ``at_impact`` (k,), levels whose
-    borders are reached together with an impact. ``slide``: the `Slide`, where the motion slides on borders, else None.
+    From the parabola ahead (`of`): ``some`` (), whether it reaches any; ``which`` (k,), the level of that border; ``guess`` (), the predicted time.
+    On the path (`on`): the ``time`` (), with two derivatives. At the end of the path (`ended_at`): ``crossed`` (k,), the level if the path ends by
+    crossing it; ``at_impact`` (k,), levels whose borders are reached together with an impact. ``slide``: the `Slide`, where the motion slides on
+    borders, else None.
     """
 
     pieces: Pieces

@@ -1,8 +1,9 @@
-"""Steps of `EventCorrected` with Coulomb's friction: where slip stops or turns round, and contacts break away, is located as impacts are.
+"""Steps of `EventCorrected` with Coulomb friction: the times at which slip stops or reverses, or contacts break away, are located as impacts are.
 
-Between events every contact is open, sticks or slips (one way in the plane; in space see `slip_in_space`), and the path is a cubic, as without friction. An event ends it where a gap closes, where the
-force of a contact, linear in time, becomes one of pulling or leaves the cone of static friction, or where a slip vanishes: its time is differentiated by the
-implicit function theorem, and what contacts do behind it follows from Coulomb's law for accelerations, or, at an impact, for velocities.
+Between events every contact is open, sticks or slips (one way in the plane; in space see `slip_in_space`), and the path is a cubic, as without
+friction. It ends at an event: a gap closes, the force of a contact, linear in time, becomes negative or leaves the cone of static friction, or a
+slip vanishes. The time of the event is differentiated by the implicit function theorem, and the modes after it follow from Coulomb's law for
+accelerations, or, at an impact, for velocities.
 
 Where sliding beyond Painleve's bound has no acceleration, velocities jump without a collision, so that the contact sticks (Lecornu 1905; Moreau 1988).
 """
@@ -60,8 +61,9 @@ def arrive(
     kinks: Kinks | None,
     idle: Array,
 ) -> Progress:
-    """Treats the end of a path: lasting contacts back onto their surfaces, those at rest to rest, and the impact law for the candidates (m,), those that are closed
-    having jammed."""
+    """Treats the end of a path: puts lasting contacts back onto their surfaces, removes the slip of sticking ones, and applies the impact law to the
+    ``candidates`` (m,); closed candidates have jammed. ``stopped`` (m,): contacts whose slip has just vanished; ``idle`` (m,): closed ones without force
+    that may have opened."""
     h, args, last = motion.h, motion.args, left == 0
     q, v, closed, did = progress.q, progress.v, progress.closed, progress.did
     jammed = closed & candidates
@@ -85,7 +87,7 @@ def arrive(
     delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
     gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
     q = q + contacts.jump(impulses_of(contacts, -gap, pulled | (impact & ~last)))
-    # what a path leaves of the velocities of gaps that last and of slips at rest
+    # errors of a path: velocities of lasting gaps and of sticking slips
     still = closed & (did.mode == STICK) & ~jnp.any(progress.breaks != 0, axis=1)
     rows = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
     left_over = braking(rows, rows.offset, closed, still)
@@ -130,7 +132,7 @@ def advance(
     progress: Progress,
     left: Array,
 ) -> Progress:
-    """Follows the path to the next event, of which ``left`` may still be located, or to the end of the step, and treats it."""
+    """Follows the path to the next event, or to the end of the step, and treats it; ``left`` events may still be located."""
     scheme, _, law, motion, start, whole, _ = step
     h, args, last = motion.h, motion.args, left == 0
     t, r = start + progress.elapsed, whole - progress.elapsed
@@ -173,7 +175,7 @@ def advance(
     missed = last & (mode_ends.stops | (mode_ends.slides & (problem.static_friction is not None)))
     status = progress.status | failure | as_status(jnp.any(missed), Status.EVENTS_UNRESOLVED)
     status |= as_status(jnp.any(jammed) & last, Status.PROJECTION_NOT_CONVERGED)
-    # one that pushed before has jammed on the way: when is not located
+    # a contact that pushed before has jammed within a path: the time is not located
     status |= as_status(jnp.any(jammed & (progress.force[:, 0] != 0)), Status.DERIVATIVE_FRICTION)
     event = impact | passes | jams | crosses
     progress = progress._replace(
@@ -246,13 +248,13 @@ def _behind(
 
 
 def _joint_forces(place: Place, force: Array) -> Array:
-    """Forces (j,) of the joints, with forces (m, 1 + k) of the contacts."""
+    """Returns the forces (j,) of the joints under contact forces (m, 1 + k)."""
     joints: Any = place.view.joints
     return place.view.joint_force + joints.reaction(place.cones.rows.T @ force.ravel())
 
 
 def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-    """The velocity v (d,) of a start, with the derivative of one with which contacts that stick do: the value is but for rounding."""
+    """Corrects the velocity v (d,) of a start so that contacts that stick have no slip: the value changes by rounding only, but derivatives change."""
     here = Place.at(problem, t, q, v, args)
     towards = jnp.where(here.moving(h)[:, None], heading(here.slip), 0)
     _, did = here.decide(closed, towards, jnp.zeros_like(here.cones.offset))
@@ -262,7 +264,7 @@ def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, clos
 
 
 def rubbing_step(scheme: Any, problem: Problem, law: ContactLaw, motion: Motion, state: Any, r: Array) -> Progress:
-    """What comes of a step over a time r, from event to event."""
+    """Makes a step of `EventCorrected` with friction over a time r, from event to event."""
     m = state.closed.shape[0]
     zero, none, q = jnp.zeros((), state.q.dtype), jnp.zeros((), jnp.int32), state.q
     begin = FrictionInfo.none(m, state.breaks.shape[1], q.dtype)
@@ -277,7 +279,7 @@ def rubbing_step(scheme: Any, problem: Problem, law: ContactLaw, motion: Motion,
 
     def move(carry: tuple[Progress, Array], _: None) -> tuple[tuple[Progress, Array], None]:
         progress, left = carry
-        # a call, since jax differentiates and batches branches twice, but calls inside of them once
+        # jitted, since jax differentiates and batches branches twice, but calls inside them once
         moved = jax.jit(lambda p: advance(step, p, left))
         return (lax.cond(progress.elapsed < r, lambda p: moved(p), lambda p: p, progress), left - 1), None
 

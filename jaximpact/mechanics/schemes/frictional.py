@@ -1,13 +1,13 @@
-"""Derivatives that are right across impacts with friction, and where a contact's slip turns round.
+"""Derivatives that are right across impacts with friction, and where the slip of a contact reverses.
 
-As `corrected`, with Coulomb's law in each part: the percussion of an impact obeys it, the motions before and behind have the reactions of
-contacts that stick or slip, and a step is differentiated with what its contacts do held fixed. One more passage changes the derivative
-by O(1): slip that passes through zero without sticking,
+As `corrected`, with Coulomb's law in each part: the percussion of an impact satisfies it, the motions before and after have the reactions of
+contacts that stick or slip, and a step is differentiated with the modes of its contacts held fixed. One more event changes the derivative
+by O(1): slip T v that passes through zero without sticking at the time t*,
 
     dv+ = dv- + (a- - a+) dt*,     dt* = -(T dv- + ...)/(T a- + ...),
 
-as the force jumps there. Where a contact comes to rest the frozen step projects onto T dv = 0, which is that passage's saltation, and where
-it begins to slip the force is continuous (R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems (2004)).
+as the force jumps there. Where a contact comes to rest, the step with fixed modes projects onto T dv = 0, which is the saltation of that event; where
+it begins to slip, the force is continuous (R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems (2004)).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from .corrected import Corrected, near_misses, nearby_restitution
 from .saltation import Instant, observe
 from .tracked import LASTING, Contact
 
-NEARLY = 2  # largest changes in a step, by which a contact only just sticks or slips
-SHARP = 1e-9  # relative accuracy of accelerations, by which a contact that sticks is told from one that begins to slip
+NEARLY = 2  # times the largest change in a step: margins below which a contact only just sticks or slips
+SHARP = 1e-9  # relative accuracy of accelerations that separates sticking from beginning to slip
 
 
 class Balance(NamedTuple):
-    """Accelerations at one instant, without derivatives.
+    """Contact problem of accelerations at one instant.
 
-    ``metric`` there; ``free`` without contacts (d,); ``cones``, whose offset are the accelerations of gaps and slips without contacts; ``velocity`` of gaps and slips
-    (m, 1 + k).
+    The ``metric``; the acceleration ``free`` (d,) without contact forces; ``cones``, the problem, its offset being the accelerations of gaps and slips
+    without contact forces; the ``velocity`` (m, 1 + k) of gaps and slips.
     """
 
     metric: Metric
@@ -52,12 +52,12 @@ class Balance(NamedTuple):
 
     @classmethod
     def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Balance:
-        """At (t, q, v), without derivatives."""
+        """Makes the problem at (t, q, v), without derivatives."""
         return lax.stop_gradient(cls.of(problem, *lax.stop_gradient((t, q, v, args))))
 
     @classmethod
     def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Balance:
-        """At (t, q, v)."""
+        """Makes the problem at (t, q, v)."""
         metric = Metric.at(problem, q, args, t)
         slip = Slip.at(problem, metric, t, q, args)
         contacts = linearise(problem, metric, t, q, args)._replace(slip=slip)
@@ -71,10 +71,10 @@ class Balance(NamedTuple):
         return cls(metric, a, cones, velocity)
 
     def solve(self, closed: Array, towards: Array, near: Array | None = None) -> tuple[Array, Array, FrictionInfo]:
-        """Acceleration (d,), forces (m, 1 + k), and what the ``closed`` contacts (m,) do.
+        """Returns the acceleration (d,), the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,).
 
-        Those with a direction ``towards`` (m, k) slip that way; others find by Coulomb's law whether they stick or begin to slip. Of several motions that obey
-        the law it is the one with forces ``near`` (m, 1 + k).
+        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides whether they stick or begin to slip. If several
+        solutions satisfy the law, the one with forces nearest to ``near`` (m, 1 + k) is taken.
         """
         static, near = self.cones.static, jnp.zeros_like(self.cones.offset) if near is None else near
         if static is None:
@@ -93,7 +93,7 @@ class Balance(NamedTuple):
         return lax.while_loop(lambda carry: carry[1], body, (towards, jnp.ones((), bool), start))[-1]
 
     def _solved(self, closed: Array, towards: Array, at_rest: Array, near: Array) -> tuple[Array, Array, FrictionInfo]:
-        """`solve`, with coefficients ``at_rest`` (m,) of contacts that do not slip."""
+        """As `solve`, with the coefficients ``at_rest`` (m,) for contacts that do not slip yet."""
         cones = self.cones
         m, size = cones.offset.shape
         slipping = jnp.any(towards != 0, axis=1)
@@ -118,16 +118,17 @@ class Balance(NamedTuple):
         return self.free + cones.response @ x.ravel(), x, FrictionInfo(x[:, 1:], mode.astype(jnp.int32), towards)
 
     def slipping(self, noise: Array) -> Array:
-        """Directions of slip (m, k) of contacts that slip faster than ``noise`` (m,), zero of others."""
+        """Returns the directions of slip (m, k) of contacts that slip faster than ``noise`` (m,), zero for others."""
         slip = self.velocity[:, 1:]
         return jnp.where(length(slip) > noise[:, None], direction(slip), 0)
 
 
 class Edge(NamedTuple):
-    """How far contacts (m,) are from the other mode: from slip those that stick, from rest those that slip [velocity]; without derivatives.
+    """Margins (m,) of contacts from the other mode [velocity], carried in the state: of sticking ones from slip, of slipping ones from rest.
 
-    ``margin`` of the last step, its ``change`` in it, how much that ``bends``, and the ``largest`` change since the contact sticks or slips. With static
-    friction above that of slip a motion that only just comes to rest is far from one that does not.
+    ``margin`` after the last step, its ``change`` in that step, the change of that (``bend``), and the ``largest`` change since the contact is in
+    its mode; no derivatives. With static friction a motion that only just comes to rest is far from one that does not, so that the derivative
+    is doubtful at small margins.
     """
 
     margin: Array
@@ -137,12 +138,15 @@ class Edge(NamedTuple):
 
     @classmethod
     def unknown(cls, like: Array) -> Edge:
-        """Of contacts (m,) at the beginning of a motion: none has a margin below zero."""
+        """Makes the margins of contacts (m,) at the beginning of a motion: -1, not known."""
         none = jnp.zeros_like(like)
         return cls(none - 1, none, none, none)
 
     def next(self, margin: Array, past: FrictionInfo, did: FrictionInfo) -> tuple[Edge, Array]:
-        """The same after a step with other margins (m,), and the mask (m,) of contacts for which h does not tell which mode they are in."""
+        """Updates the margins after a step, given the new ones (m,) and the modes before and after it.
+
+        Also returns the mask (m,) of contacts whose mode is doubtful, as their margin had a minimum too near zero for h to resolve.
+        """
         turned = jnp.sum(past.direction * did.direction, axis=1) < 0
         turned &= did.direction.shape[1] == 1  # in space slip turns round by way of all directions
         same = (past.mode == did.mode) & ~turned & (self.margin >= 0)
@@ -160,7 +164,8 @@ class Edge(NamedTuple):
 
 
 class Crossed(NamedTuple):
-    """State behind the impacts of a step, with the derivative of their time: q, v (d,), the acceleration a, impulses (m, 1 + k), modes behind."""
+    """State after the impacts of a step, with the derivative of their time: q, v and the acceleration a (d,), impulses (m, 1 + k), the modes after the
+    impacts (``friction``), and whether a mode is ``doubtful``, ()."""
 
     q: Array
     v: Array
@@ -173,10 +178,10 @@ class Crossed(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class FrictionCorrected(Corrected):
-    """`Corrected` of problems with friction."""
+    """`Corrected` for problems with friction."""
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """Step of the scheme; its derivative is that of its impacts and reversals, followed by the step with all modes held."""
+        """Makes a step of the scheme; its derivative is that of its impacts and slip reversals, followed by the step with all modes held fixed."""
         before, past = state.state, state.friction
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
         h, args = motion.h, motion.args
@@ -247,7 +252,7 @@ class FrictionCorrected(Corrected):
         )
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
-        """Initial state, and whether its closed contacts slip."""
+        """Makes the initial state, with the modes of its closed contacts."""
         state, info = super().init(problem, law, motion)
         if state.state.friction is not None:
             return state._replace(friction=state.state.friction, edge=Edge.unknown(state.gap)), info
@@ -260,7 +265,7 @@ class FrictionCorrected(Corrected):
         return state._replace(friction=FrictionInfo(none, mode, jnp.where(closed[:, None], towards, 0))), info
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """Free step with the scheme's own derivative; contacts are open behind it."""
+        """Makes a free step with the scheme's own derivative, after which contacts are open."""
         found, info = super().free_step(problem, motion, state)
         found = found._replace(friction=jax.tree.map(jnp.zeros_like, state.friction))
         return found if state.edge is None else found._replace(edge=Edge.unknown(state.gap)), info
@@ -269,7 +274,7 @@ class FrictionCorrected(Corrected):
 def margins(
     problem: Problem, motion: Motion, before: Any, w: Array, impulse: Array, did: FrictionInfo, cones: ConeProblem
 ) -> Array:
-    """How far contacts (m,) are from the other mode behind a step to the velocity w (d,), without derivatives: see `Edge`."""
+    """Returns the margins (m,) of contacts from the other mode after a step to the velocity w (d,), without derivatives: see `Edge`."""
     problem, motion, before, w = lax.stop_gradient((problem, motion, before, w))
     t = motion.time(before.n + 1)
     speed = length(problem.slip_velocity(t, before.q + motion.h * before.v, w, motion.args))[:, 0]
@@ -287,9 +292,9 @@ def cross(
     towards: Array,
     ahead: tuple[Array, Array],
 ) -> Crossed:
-    """The state behind the impacts (m,) at one instant ``at`` (t, q, v), with the derivative of the earliest one's time.
+    """Carries a state across the impacts (m,) at one instant ``at`` (t, q, v), with the derivative of the time of the earliest.
 
-    Contacts ``held`` (m,) react, and slip ``towards`` (m, k) or stick; ``ahead`` are acceleration (d,) and forces (m, 1 + k) before.
+    Contacts ``held`` (m,) react, and slip ``towards`` (m, k) or stick; ``ahead``: acceleration (d,) and forces (m, 1 + k) before the impacts.
     """
     h, given, args = motion.h, jnp.broadcast_to(motion.e, impact.shape), motion.args
     t, q, v = at
@@ -319,12 +324,12 @@ def cross(
         cones, *_ = cones_in_act(cones, FrictionInfo(towards, mode, towards), found_modes)
     x = percussion(cones)
     v_after = v_at + cones.response @ x.ravel()
-    # the motion behind, in which an inelastic contact may stay
+    # the motion after the impacts, in which an inelastic contact may stay closed
     behind = Balance.at(problem, t, q, v_after, args)
     stays = (lax.stop_gradient(x[:, 0]) > 0) & (~impact | (e <= 0))
     a_after, force_after, modes = behind.solve(stays, behind.slipping(speed))
     impulse = x + delay * (force - force_after)
-    # near the edge of the cone the other side's derivative is as likely as this one's
+    # near the edge of the cone the derivative of the other mode is as likely to be right
     w, x = lax.stop_gradient((cones.velocity(x), x))
     scale, slack = cones.scales(), 2 * h * length(behind.cones.offset[:, 1:])[:, 0] + speed
     size = length(w[:, 1:])[:, 0]
@@ -337,10 +342,10 @@ def cross(
 
 
 class Passage(NamedTuple):
-    """Contacts (m,) that come to rest from slip, or turn round, or break away in a step.
+    """Result of `reverse` and `break_away`: contacts (m,) that come to rest from slip, reverse, or break away in a step.
 
-    ``turned`` change of the velocity (d,) by the times at which they do, zero in value; the ``modes`` to hold behind; directions ``towards`` (m, k) in which
-    contacts that come to rest would slip next, or do; ``doubtful``, ().
+    ``turned`` (d,): change of the velocity that carries the derivatives of the times at which they do, zero in value; the ``modes`` to hold fixed after
+    that; directions ``towards`` (m, k) in which contacts that come to rest or reverse would slip next; whether the derivative is ``doubtful``, ().
     """
 
     turned: Array
@@ -359,7 +364,7 @@ def reverse(
     did: FrictionInfo,
     force: Array,
 ) -> Passage:
-    """Slips that come to rest, and planar ones that turn round, in the step; ``force`` (m, 1 + k) while all slip as before."""
+    """Finds contacts whose slip comes to rest, or in the plane reverses, in the step; ``force`` (m, 1 + k) are the forces while all slip as before."""
     m, k = past.direction.shape
     was, cones = past.direction, begin.cones
     if k > 1 and cones.static is None:
@@ -369,7 +374,7 @@ def reverse(
     _, behind, found = begin.solve(closed, jnp.where(changed[:, None], 0, was))
     turns = changed & (found.mode == SLIP) & (jnp.sum(was * found.direction, axis=1) < 0) & (k == 1)
     if m > 1:
-        # where another comes to rest, holding it there has the change of its force
+        # where another contact comes to rest, the step with fixed modes accounts for the change of its force
         _, behind, _ = begin.solve(closed, jnp.where(turns[:, None], -was, was))
     slip = jnp.sum(was * problem.slip_velocity(motion.time(before.n), before.q, before.v, motion.args), axis=1)
     rate = jnp.sum(was * cones.velocity(force)[:, 1:], axis=1)  # of the slip
@@ -387,10 +392,10 @@ def reverse(
 def break_away(
     problem: Problem, motion: Motion, before: Any, begin: Balance, closed: Array, past: FrictionInfo, met: Passage
 ) -> Passage:
-    """Contacts at rest that break away in the step, beside those that come to rest or turn round.
+    """Adds contacts at rest that break away in the step to the passage ``met`` of those that come to rest or reverse.
 
-    The force jumps there, from static friction to that of slip. A contact breaks away where, slipping under static friction, it would begin to
-    accelerate: contacts that one body rests on do at one time. One that comes to rest as near to that may stay or not.
+    The force then jumps, from static friction to that of slip. A contact breaks away where, slipping under static friction, it would begin to
+    accelerate: all contacts that a body rests on do at the same time. A contact that comes to rest near that limit may stay or not.
     """
     h, args, did = motion.h, motion.args, met.modes
     at = motion.time(before.n), before.q, before.v
@@ -417,7 +422,7 @@ def break_away(
     urge = lambda t, q, v: resting(Balance.of(problem, t, q, v, args), force)[1]
     rates = jnp.ones_like(h), at[2], begin.free + known.response @ force.ravel()
     now, rate = lax.stop_gradient(jax.jvp(urge, lax.stop_gradient(at), lax.stop_gradient(rates)))
-    # what slips from the start has not broken away
+    # a contact that slips from the start has not broken away
     breaks &= (before.n > 0) | (now <= 0)
     found, sound = urge(*at), breaks & (rate > 0)
     delay = jnp.where(sound, (lax.stop_gradient(found) - found) / jnp.where(sound, rate, 1), 0)
@@ -430,14 +435,15 @@ def break_away(
 
 
 def shared_by_others(delay: Array, own: Array) -> Array:
-    """Delays (m,) of contacts that change by themselves (``own``), for others their mean: loads change at the same time."""
+    """Returns the delays (m,) of contacts that change mode (``own``, (m,)), and for the others the mean of these, since loads change at that time."""
     return jnp.where(own, delay, jnp.sum(jnp.where(own, delay, 0)) / jnp.maximum(jnp.sum(own, dtype=delay.dtype), 1))
 
 
 def edge_covectors(cones: ConeProblem, towards: Array) -> Array:
-    """Covectors (m, k) that accelerations of slip ``towards`` (m, k), under static friction, have with the surface on which contacts break away.
+    """Returns the normals (m, k) of the surface on which contacts break away, in the space of their slip accelerations, at directions u = ``towards`` (m, k).
 
-    With S the tangential block of a contact without its normal row, S^-1 (u - mu W_tn/W_nn): in the plane a positive number times u.
+    S^-1 (u - mu W_tn/W_nn), with W a contact's block of the Delassus matrix, S the Schur complement of its normal entry W_nn, and mu the static
+    coefficient: in the plane a positive number times u.
     """
     if towards.shape[1] == 1:
         return towards
@@ -451,7 +457,10 @@ def edge_covectors(cones: ConeProblem, towards: Array) -> Array:
 
 
 def apart(cones: ConeProblem, changed: Array, late: Array, little: Array) -> Array:
-    """Whether contacts that ``changed`` (m,) in one step, at times ``late`` (m,), load each other but did not at one time, ()."""
+    """Tests whether contacts that ``changed`` (m,) mode in one step, at times ``late`` (m,), load each other, and did so at different times, ().
+
+    In space any two that load each other count. ``little`` (): difference up to which times are equal.
+    """
     m, size = cones.offset.shape
     if m < 2:
         return jnp.zeros((), bool)

@@ -1,4 +1,4 @@
-"""Where on a path (`rubbing_paths`) what contacts do ends: they let go, break away, or their slip vanishes; times by the implicit function theorem."""
+"""Ends of contact modes on a path (`rubbing_paths`): contacts open, break away from rest, or stop slipping; times by the implicit function theorem."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ SECANTS = 2  # iterations for the time at which a contact breaks away, from that
 
 
 def at_once(r: Array) -> Array:
-    """Time within which events on a path over a time r are one."""
+    """Returns the time () within which events on a path over a time r () count as simultaneous."""
     return max(1e-9, 64 * float(jnp.finfo(r.dtype).eps)) * r
 
 
 class Ends(NamedTuple):
-    """Times (m,) at which contacts let go, break away and stop, twice a step and more where they do not on the path; and masks (m,) of what they would do, and of those
-    that ``hardly`` break away; ``way`` (m, k) in which they would slip."""
+    """Ends of contact modes on a path.
+
+    Times (m,) at which contacts open (``release``), break away (``escape``) and stop slipping (``stop``), at least twice a step where they do not on
+    the path; masks (m,) of those that do, ``loose``, ``slides`` and ``stops``, and of those that ``hardly`` break away; the direction ``way`` (m, k) in
+    which a contact that breaks away begins to slip.
+    """
 
     release: Array
     escape: Array
@@ -43,14 +47,14 @@ class Ends(NamedTuple):
 
 
 def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: Array) -> Ends:
-    """Where the contacts' modes end on a path; some ``broke`` away (m,) at its start."""
+    """Finds where the contacts' modes end on the path of a segment, at whose start contacts ``broke`` (m,) away; ``iterations`` of Newton's method for the times."""
     (_, here, there, did, force, force_end, _), r = segment[:7], segment.path.r
     never, rounding = 2 * h, there.rounding()
     scale = lax.stop_gradient(there.cones.scales())
     loose = (did.mode != OPEN) & (scale * force_end[:, 0] < -rounding)
     fall = force[:, 0] - force_end[:, 0]
     release = jnp.where(loose, r * force[:, 0] / jnp.where(loose, fall, 1), never)
-    # static friction, against the force at the end
+    # static friction, in the direction of the force at the end
     sign = lax.stop_gradient(direction(force_end[:, 1:]))
     room, room_end = (spare(p, x, sign) for p, x in ((here, force), (there, force_end)))
     slides = (did.mode == STICK) & (scale * room_end < -rounding)
@@ -60,7 +64,7 @@ def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: A
     if there.cones.static is not None:
         # the force jumps then
         escape, rate = _escapes(problem, segment, slides, escape, sign)
-        # one that turns away within a step only just breaks away
+        # where the room would turn round within a step, the contact only just breaks away
         hardly = slides & ~(jnp.abs(spent / r + rate) <= 0.5 * jnp.abs(rate))
     stops, stop = _stops(problem, segment, never, iterations, broke)
     then = jnp.where(slides, escape / nonzero(r), 0)[:, None]
@@ -69,13 +73,14 @@ def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: A
 
 
 def spare(place: Place, force: Array, sign: Array) -> Array:
-    """What is left (m,) of static friction under forces (m, 1 + k), whose tangential part has the ``sign`` (m, k) in the plane."""
+    """Returns the room (m,) that forces (m, 1 + k) leave to the limit of static friction; in the plane their tangential part is in direction ``sign`` (m, 1)."""
     tangent = sign * force[:, 1:] if sign.shape[1] == 1 else length(force[:, 1:])
     return place.cones.at_rest * force[:, 0] - tangent[:, 0]
 
 
 def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, sign: Array) -> tuple[Array, Array]:
-    """When contacts (m,) break away: of the first one where its force does, with the derivatives of the implicit function; and the rate () of its room then."""
+    """Refines the times (m,) at which contacts break away: for the first one, where its actual force reaches the limit, with the derivatives of the
+    implicit function; also returns the rate () of its room at that time."""
     path, did, r = segment.path, segment.did, segment.path.r
     guess = lax.stop_gradient(guess)
     first = jnp.arange(len(slides)) == jnp.argmin(guess)
@@ -96,7 +101,10 @@ def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, si
 
 
 def located(at: Callable, path: Path, guess: Array, r: Array, some: Array, iterations: int) -> Array:
-    """The time () in [0, r] near a ``guess`` at which a function falls through zero on a path, ``at(path, s)`` its value and rate, with two derivatives."""
+    """Finds the time () in [0, r] near a ``guess`` at which a function falls through zero on a path, with two derivatives.
+
+    ``at(path, s)`` gives its value and rate; ``some`` (): whether there is such a time.
+    """
     frozen = lax.stop_gradient(path)
     time = zero_near(at, frozen, guess, r, iterations)
     _, rate = at(frozen, time)
@@ -121,13 +129,13 @@ def zero_near(at: Callable, path: Path, guess: Array, r: Array, iterations: int)
 
 
 def _stops(problem: Problem, segment: Segment, never: Array, iterations: int, broke: Array) -> tuple[Array, Array]:
-    """Which slips (m,) vanish on the path, and when: of the first one with the derivatives of the implicit function.
+    """Finds the contacts (m,) whose slip vanishes on the path, and the times (m,): for the first one with the derivatives of the implicit function.
 
-    One that ``broke`` away (m,) a little early, by the error of forces that are linear in time, is pushed back until it is time: it has not stopped.
+    A contact that ``broke`` (m,) away a little too early, by the error of forces that are linear in time, is pushed back for a while: it has not stopped.
     """
     (path, here, there, did, force, *_), r = segment, segment.path.r
     along = lambda x: jnp.sum(did.direction * x, axis=1)
-    # the guess has no derivative: that by the length of a path of no length, which lanes follow behind the last event of a step, is not a number
+    # the guess has no derivative: by the length of a path of length zero, which lanes follow after the last event of a step, it would be NaN
     frozen, r = lax.stop_gradient((path, r))
     s, b = (lax.stop_gradient(along(x)) for x in (here.slip, here.cones.velocity(force)[:, 1:]))
     s, end = jnp.maximum(s, 0), along(lax.stop_gradient(frozen.slip(problem, r)))
@@ -144,15 +152,15 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int, br
         value, rate = jax.jvp(lambda s: path.slip(problem, s), (s,), (jnp.ones_like(s),))
         return of_first(value), of_first(rate)
 
-    # others that vanish then, as those of the feet of one body, do it with the first
+    # slips that vanish at the same time, as those of the feet of one body, get the time of the first
     found = located(at, path, jnp.min(guess), r, jnp.any(stops), iterations)
     with_first = stops & (guess <= jnp.min(guess) + at_once(r))
     return stops, jnp.where(with_first, found, jnp.where(stops, jnp.maximum(guess, found), never))
 
 
 def only_just(segment: Segment, mode_ends: Ends, h: Array, broke: Array) -> Array:
-    """Contacts (m,) that only just stop, or do not, as the derivative is another then, but those that ``broke`` away (m,); with static friction above that of slip those, too,
-    that only just break away."""
+    """Finds contacts (m,) that only just stop slipping, or do not, so that the derivative is doubtful; with static friction also those that only just
+    break away, or do not. Contacts that ``broke`` (m,) away at the start of the path are not among those that stop."""
     path, here, there, did, force, force_end, _ = lax.stop_gradient(segment[:7])
     r = path.r
     slips = here.slip, here.cones.velocity(force)[:, 1:], there.slip
@@ -164,6 +172,6 @@ def only_just(segment: Segment, mode_ends: Ends, h: Array, broke: Array) -> Arra
         return stops
     room, room_end = (scale * spare(p, x, jnp.sign(x[:, 1:])) for p, x in ((here, force), (there, force_end)))
     change = jnp.abs(room_end - room)
-    # at rest from now on, or still, with a room that a step's change uses up, but does not
+    # contacts at rest whose room to the limit is as small as its change in two steps, though it grows
     sticks = (did.mode == STICK) & ~mode_ends.slides & (room <= 2 * h / nonzero(r) * change) & (room_end >= room)
     return stops | sticks | mode_ends.hardly

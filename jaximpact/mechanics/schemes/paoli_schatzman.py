@@ -4,7 +4,8 @@
     V     = V_ + h F + M(U)^-1 G(Z)' L,    0 <= L _|_ f(tau, Z) >= 0,    Z = W + h/(1 + e) M^-1 G' L
     U+    = U + h V
 
-Joints, with e = 0: c(t+, U+) = 0, by impulses along their gradients at U.
+with positions U, velocities V and V_ = (U - U_)/h of this step and the one before, the force F = M^-1 g, gaps f, their gradients G, impulses L and the
+admissible position Z, onto which W is projected. Joints, with e = 0: c(t+, U+) = 0, by impulses along their gradients at U.
 
 References:
     L. Paoli, M. Schatzman, arXiv math/9910013 (1999): one constraint, geodesic projection, centred force (1.13)-(1.17).
@@ -112,30 +113,30 @@ class PaoliSchatzman(Scheme):
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         m = problem.count(motion.t0, motion.q0, motion.args)
-        # a restitution that is not known is not refused by `check`
+        # a traced restitution cannot be refused by `check`
         info = Info.none(motion.q0, motion.v0, m)
         if problem.joints is not None:
             info = info._replace(status=as_status(jnp.any(motion.e != 0), Status.INPUT_OUT_OF_RANGE))
         return State.start(motion), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
-        """A step; the first one has e = 0 and another force."""
+        """Makes one step; the first one has e = 0 and the force of the option ``start``."""
         return self._make_step(problem, law, motion, state, state.n == 0)
 
     def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
-        """A step without impulses, never the first, which would add a selection of its numbers to every step."""
+        """Makes a step without impulses; invalid for the first step (``info.acts``), whose other force would have to be selected in every step."""
         new, info = self._make_step(problem, Open(), motion, state, None)
         return new, info._replace(acts=info.acts | (state.n == 0))
 
     def _make_step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: State, first: Array | None
     ) -> tuple[State, Info]:
-        """A step; ``first`` says whether it may be the first (None: it is not)."""
+        """Makes a step; ``first`` (): whether it is the first one, None if it cannot be."""
         h, e, args = motion.h, motion.e, motion.args
         n, q, v = state[:3]
         t = motion.time(n)
         metric = operator = Metric.at(problem, q, args)
-        # the force as it is, without what joints make of it
+        # forces without the reaction of joints
         plain = problem
         if problem.joints is not None:
             plain, t_new = problem.replace(joints=None), motion.time(n + 1)
@@ -181,7 +182,7 @@ class PaoliSchatzman(Scheme):
         return state.moved(h * v_new, v_new), info._replace(status=info.status | status)
 
     def _start(self, problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any) -> Array:
-        """Velocity increment of the first step."""
+        """Returns the velocity increment (d,) of the first step, by the option ``start``."""
         if callable(self.start):
             return jnp.asarray(self.start(h, q, v, args), q.dtype)
         if self.start == "euler":
@@ -201,7 +202,10 @@ class PaoliSchatzman(Scheme):
     def _centred_velocity(
         self, problem: Problem, metric: Metric, motion: Motion, state: State, advance: Callable
     ) -> tuple[Array, Array]:
-        """The centred velocity (V^n + V^{n-1})/2, a fixed point with contraction rate O(h), and its status."""
+        """Solves for the centred velocity (V^n + V^{n-1})/2 (d,), a fixed point with contraction rate O(h); also returns its status.
+
+        ``advance``: function from the force (d,) to the new velocity (d,).
+        """
         t, q, v, args = motion.time(state.n), state.q, state.v, motion.args
 
         def update(centred: Array) -> Array:
@@ -231,7 +235,7 @@ class PaoliSchatzman(Scheme):
         failed = lax.stop_gradient(failed) > 0
 
         def jumps() -> Array:
-            # where the force jumps there may be no fixed point: either side is as far from what it would be
+            # where the force jumps there may be no fixed point: iterates then differ by up to the jump
             here, there = lax.stop_gradient((root, update(root)))
             jump = Jump.along(
                 problem, *lax.stop_gradient((metric, motion, t)), lambda v: (lax.stop_gradient(q), v), here, there

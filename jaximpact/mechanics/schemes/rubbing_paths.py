@@ -1,4 +1,4 @@
-"""Paths of `event_friction` between events: contacts are open, stick or slip one way, under forces that are linear in time."""
+"""Paths of `event_friction` between events: contacts are open, stick or slip one way, with contact forces that are linear in time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from .paths import Path
 from .pieces import Where
 from .slip_in_space import turning_forces
 
-NEARLY = 0.1  # of its slip at the start of a path in space, up to which a contact keeps its direction to the end
+NEARLY = (
+    0.1  # fraction of the slip at the start of a path in space, below which a contact keeps its direction at the end
+)
 TURNED = 0.88  # cosine of the angle by which slip in space turns in a step, below which it is not resolved
 
 
 class Place(NamedTuple):
-    """Contacts (m,) at one instant: `View`; ``cones``, whose offset are the accelerations of gaps and slips without contact forces; slips (m, k), their ``noise`` (m,),
-    and the metric."""
+    """Contacts (m,) at one instant: the `View`; ``cones``, the contact problem of accelerations, its offset being those of gaps and slips without contact
+    forces; slips (m, k) and their round-off ``noise`` (m,); and the metric."""
 
     view: View
     cones: ConeProblem
@@ -49,14 +51,15 @@ class Place(NamedTuple):
         return cls(view, cones, slip.of(v), slip_noise(slip, v), metric)
 
     def moving(self, h: Array) -> Array:
-        """Contacts (m,) whose slip is more than rounding, of their velocity and of its change in a step h; without derivatives."""
+        """Finds the contacts (m,) whose slip exceeds the rounding of velocities and of their changes in a step h; without derivatives."""
         eps, accelerations = float(jnp.finfo(self.slip.dtype).eps), length(self.cones.offset[:, 1:])[:, 0]
         return lax.stop_gradient(length(self.slip)[:, 0] > self.noise + 1e3 * eps * h * accelerations)
 
     def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
-        """Forces (m, 1 + k), and what the closed contacts (m,) do: those with a direction ``towards`` (m, k) slip that way, of others Coulomb's law decides; without derivatives.
+        """Returns the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,), without derivatives.
 
-        One whose force is rounding is open: it neither sticks nor slips. Of several forces that obey the law it is those ``near`` (m, 1 + k).
+        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides. A contact whose force is rounding is OPEN: it
+        neither sticks nor slips. If several forces satisfy the law, those nearest to ``near`` (m, 1 + k) are taken.
         """
         place = lax.stop_gradient(self)
         balance = Balance(place.metric, place.view.free, place.cones, place.velocity())
@@ -66,26 +69,28 @@ class Place(NamedTuple):
         return jnp.where(acts[:, None], force, 0), did._replace(mode=mode, direction=way)
 
     def velocity(self) -> Array:
-        """Velocities (m, 1 + k) of gaps and slips."""
+        """Returns the velocities (m, 1 + k) of gaps and slips."""
         return jnp.concatenate([self.view.gap_velocity[:, None], self.slip], axis=1)
 
     def rounding(self) -> Array:
-        """Round-off (m,) of accelerations of gaps and slips."""
+        """Returns the round-off (m,) of accelerations of gaps and slips."""
         view = self.view
         return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + length(self.cones.offset[:, 1:])[:, 0])
 
     def forces(self, did: FrictionInfo, near: Array, towards: Array) -> Array:
-        """Forces (m, 1 + k) of contacts in known modes, found from others ``near`` them, with two derivatives; contacts slip ``towards`` (m, k), or begin to
-        where that is zero."""
+        """Solves for the forces (m, 1 + k) of contacts in known modes, starting from ``near`` (m, 1 + k), with two derivatives.
+
+        Contacts slip ``towards`` (m, k); where that is zero, they begin to slip in the direction of their acceleration.
+        """
         turning = towards.shape[1] > 1
         start = lax.stop_gradient(self).cones.in_modes(*lax.stop_gradient((near, did.mode, towards)), turning=turning)
         return self.cones.in_modes(start, did.mode, towards, times=2, turning=turning)
 
     def forces_after(self, here: Place, r: Array, did: FrictionInfo, near: Array, towards: Array, a: Array) -> Array:
-        """`forces` at the end of a path over a time r that begins ``here`` with the acceleration a (d,): in space each contact slips as it does then.
+        """`forces` at the end of a path over a time r that begins ``here`` with the acceleration a (d,); in space with the direction of slip at the end.
 
-        The direction is that of the slip under the mean of both accelerations: however slow the slip, it does not turn too far. One that stops on
-        the path, or nearly so, keeps its direction.
+        That is the slip under the mean of both accelerations, so that the direction does not turn too far however slow the slip is. A contact that
+        stops on the path, or nearly so, keeps its direction.
         """
         if towards.shape[1] == 1:
             return self.forces(did, near, towards)
@@ -95,7 +100,7 @@ class Place(NamedTuple):
         tangent = jnp.where(slips, 2 / nonzero(r) * self.slip + turn, self.cones.offset[:, 1:])
         ahead = self._replace(cones=self.cones._replace(offset=self.cones.offset.at[:, 1:].set(tangent)))
         frozen, kept_now = lax.stop_gradient((ahead.cones, kept))
-        # the impulse that would stop a contact tells where it slips to without it
+        # the impulse that would stop a contact is opposite to the direction in which it slips without it
         stuck = frozen.in_modes(lax.stop_gradient(near), jnp.minimum(did.mode, STICK), kept_now)
         onwards = -direction(stuck[:, 1:])
         start = frozen.in_modes(stuck, did.mode, jnp.where(slips, onwards, kept_now))
@@ -108,22 +113,22 @@ class Place(NamedTuple):
 
 
 def slip_noise(slip: Slip, v: Array) -> Array:
-    """Round-off (m,) of slips at v (d,)."""
+    """Returns the round-off (m,) of slips at v (d,)."""
     terms = jnp.abs(slip.jacobian) @ jnp.abs(v) + jnp.abs(slip.drift)
     return lax.stop_gradient(1e3 * jnp.finfo(v.dtype).eps * jnp.max(terms, axis=1))
 
 
 def heading(slip: Array) -> Array:
-    """Directions (m, k) of slips (m, k); a sign, in the plane."""
+    """Returns the directions (m, k) of slips (m, k), without derivatives in the plane, where they are signs."""
     return lax.stop_gradient(jnp.sign(slip)) if slip.shape[1] == 1 else direction(slip)
 
 
 class Progress(NamedTuple):
-    """Progress within a step: time since its start, state, and totals to report.
+    """Carry of the loop over the paths of a step: time ``elapsed`` since its start, state, and totals to report.
 
-    ``rests`` (m,): contacts whose slip is zero but for rounding; ``breaks`` (m, k): the direction in which one of them has just broken away, else 0;
-    ``force`` (m, 1 + k) at the end of the last path, without derivatives; ``impulse`` (m, 1 + k); ``met`` (m,): contacts with an impact; ``where`` among the
-    pieces of its force the motion is, None where that does not jump.
+    ``rests`` (m,): contacts whose slip is zero up to rounding; ``breaks`` (m, k): the direction in which one of them has just broken away, else 0;
+    ``force`` (m, 1 + k) at the end of the last path, without derivatives; ``impulse`` (m, 1 + k); ``met`` (m,): contacts that had an impact; ``did``:
+    modes of the contacts on the last path; ``where`` among the pieces of its force the motion is, None if the force does not jump.
     """
 
     elapsed: Array
@@ -145,8 +150,8 @@ class Progress(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A path and its two ends, what the contacts do on it (``did``), their forces there (m, 1 + k), and impulses (m, 1 + k) that take to rest what sticks from its start; and the ``border`` of the
-    force that is met on it (`crossings`), None where it has none."""
+    """A path and its two ends ``here`` and ``there``; the modes of contacts on it (``did``) and their forces at both ends (m, 1 + k); the impulses ``kick``
+    (m, 1 + k) at its start that remove the remaining slip of contacts that stick; and the ``border`` of the force that it reaches (`crossings`), or None."""
 
     path: Path
     here: Place
@@ -158,7 +163,7 @@ class Segment(NamedTuple):
     border: Any = None
 
     def up_to(self, h: Array, rest: Array, last: Array, iterations: int) -> Segment:
-        """The same as far as it is wanted, of the ``rest`` () of a step, where it meets a border."""
+        """Returns the segment cut at its border, if it reaches one within the ``rest`` () of a step."""
         if self.border is None:
             return self
         border = self.border.on(self.path, rest, iterations)
@@ -167,12 +172,15 @@ class Segment(NamedTuple):
         return self._replace(path=path, force_end=self.force + longer * (self.force_end - self.force), border=border)
 
     def impulse(self, s: Array) -> Array:
-        """Impulses (m, 1 + k) of forces that are linear in time, up to time s."""
+        """Returns the impulses (m, 1 + k) up to time s, of forces that are linear in time."""
         return self.kick + s * (self.force + (0.5 * (s / nonzero(self.path.r))) * (self.force_end - self.force))
 
 
 def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Array:
-    """Impulses (m, 1 + k) that take the gap velocities of contacts ``kept`` (m,) to zero, and slips too of those that are ``still`` (m,)."""
+    """Returns the impulses (m, 1 + k) that make the gap velocities of ``kept`` contacts (m,) zero, and also the slips of ``still`` ones (m,).
+
+    ``velocity`` (m, 1 + k): those of gaps and slips before.
+    """
     cones = rows._replace(offset=velocity, friction=jnp.zeros_like(rows.friction))
     mode = jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN)
     return cones.in_modes(jnp.zeros_like(velocity), mode, jnp.ones_like(velocity[:, 1:]))
@@ -181,7 +189,10 @@ def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Ar
 def turn_on(
     here: Place, h: Array, progress: Progress, did: FrictionInfo, towards: Array
 ) -> tuple[FrictionInfo, Array, Array]:
-    """What contacts in space do that turned too fast to be followed, so that they seemed to stop, and whether there are any: they slip as they are."""
+    """Corrects the modes ``did`` of contacts in space that seemed to stop because their slip turned too fast: they go on in their present direction.
+
+    Returns the modes, the directions ``towards`` (m, k), and whether there are such contacts, ().
+    """
     speed, little = length(here.slip)[:, 0], h * length(here.cones.offset[:, 1:])[:, 0]
     begins = (did.mode == SLIP) & progress.rests & ~jnp.any(progress.breaks != 0, axis=1)
     turned = lax.stop_gradient(begins & (speed > here.noise + 1e-6 * little))
@@ -199,8 +210,11 @@ def follow(
     args: Any,
     ahead: Callable[[Path], Any] | None = None,
 ) -> tuple[Segment, Array, Array, Array]:
-    """The path to the end of a step, over a time r, or to the border of the force that is ``ahead`` on a parabola; which contacts (m,) stay closed on it; status bits;
-    contacts (m,) that have jammed: beyond Painleve's bound no acceleration obeys the law, and there is no path."""
+    """Makes the path to the end of a step, over a time r, or to the border of the force that ``ahead`` finds on a parabola.
+
+    Returns it, the contacts (m,) that stay closed on it, status bits, and the contacts (m,) that have jammed: beyond Painleve's bound no
+    acceleration may satisfy the law, and there is no path.
+    """
     q, v, closed = progress.q, progress.v, progress.closed
     here = Place.at(problem, t, q, v, args)
     moves = here.moving(h) & ~progress.rests

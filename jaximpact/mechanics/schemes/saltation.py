@@ -1,4 +1,4 @@
-"""Saltation: a state carried across the impacts of a step, with the derivative of their times.
+"""Saltation: carries a state across the impacts of a step, with the derivatives of their times.
 
 References:
     M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
@@ -31,19 +31,19 @@ from ..problem import Problem
 IMPACTS = 3  # impacts of different contacts that are resolved within one step
 
 
-RELEASES = 3  # contacts that let go one after the other when forces are looked for; then all that pull
+RELEASES = 3  # contacts that are released one after the other when forces are computed; then all that pull together
 
 
 class Instant(NamedTuple):
-    """Contacts at one instant.
+    """Contacts at one instant, without derivatives.
 
     Attributes:
         contacts: linearised constraints.
-        gap_velocity, gap_acceleration: (m,), without contact forces.
+        gap_velocity, gap_acceleration: gap velocities, and gap accelerations without contact forces (m,).
         noise: round-off (m,) of gap velocities.
-        threshold: gap velocity (m,) below which there is no impact.
-        acceleration: (d,), without contact forces.
-        joints, joint_force: and the joints' forces (j,) without contact forces; None where there are none.
+        threshold: approach speed (m,) below which there is no impact.
+        acceleration: acceleration (d,) without contact forces.
+        joints, joint_force: linearised joints, and their forces (j,) without contact forces; None without joints.
     """
 
     contacts: Any
@@ -56,14 +56,14 @@ class Instant(NamedTuple):
     joint_force: Any = None
 
     def joint_forces(self, force: Array) -> Any:
-        """Forces (j,) of the joints, with ``force`` (m,) of the contacts; None without joints."""
+        """Returns the forces (j,) of the joints under contact forces ``force`` (m,); None without joints."""
         if self.joints is None:
             return None
         return self.joint_force + self.joints.reaction(self.contacts.jacobian.T @ force)
 
 
 def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any) -> Instant:
-    """The contacts at (t, q, v), without derivatives."""
+    """Evaluates the contacts at (t, q, v), without derivatives; the step h sets the threshold of impacts."""
     h, t, q, v, args = lax.stop_gradient((h, t, q, v, args))
     metric = Metric.at(problem, q, args, t)
     return observe_at(problem, h, metric, linearise(problem, metric, t, q, args), t, q, v, args)
@@ -72,7 +72,7 @@ def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any)
 def observe_at(
     problem: Problem, h: Array, metric: Metric, contacts: Contacts, t: Array, q: Array, v: Array, args: Any
 ) -> Instant:
-    """`observe` of contacts that are linearised."""
+    """As `observe`, for ``contacts`` that are already linearised at (t, q)."""
     h, metric, contacts, t, q, v, args = lax.stop_gradient((h, metric, contacts, t, q, v, args))
     a, joint_force = joint_acceleration(problem, metric, t, q, v, args)
     speed, gap_acceleration = gap_derivatives(problem, t, q, v, args)
@@ -92,10 +92,11 @@ def solve_active_forces(
     slack: Array | None = None,
     branches: bool = False,
 ) -> tuple[Array, Array]:
-    """Forces or impulses (m,) with A L + offset = 0 at the closed contacts, without those that pull unless ``always``.
+    """Solves A L + offset = 0 for forces or impulses L (m,) at the ``closed`` contacts (m,), releasing those that pull unless ``always`` (m,) kept.
 
-    Returns them and the contacts that act. The contact that pulls most is released first, since without it others may push. With
-    ``slack`` (m,), contacts that pull less, or have no impulse, are kept: their sign is round-off. ``branches``: as of `Corrected`.
+    Returns L and the contacts (m,) that act. The contact that pulls most is released first, since without it others may push. With
+    ``slack`` (m,), contacts that pull by less are kept: the sign of their force is round-off. ``balance`` is that of `Contacts`, ``branches`` as of
+    `Corrected`.
     """
 
     def released(force: Array, acting: Array, last: Any) -> Array:
@@ -119,14 +120,14 @@ def solve_active_forces(
         goes = released(balance(offset, acting), acting, k == RELEASES - 1)
         return k + 1, acting & ~goes, jnp.any(goes)
 
-    # of many contacts once in code, and where all push once at run time
+    # with many contacts the balance is compiled once, and where all push it runs once
     start = (jnp.zeros((), jnp.int32), closed, jnp.any(closed))
     acting = lax.while_loop(lambda now: (now[0] < RELEASES) & now[2], release, start)[1]
     return balance(offset, acting), acting
 
 
 class Salted(NamedTuple):
-    """State after the impacts of a step: q, v and acceleration (d,), closed contacts (m,), impulses (m,), those of joints (j,)."""
+    """State after the impacts of a step: q, v and acceleration a (d,), closed contacts (m,), impulses (m,), and those of the joints (j,) or None."""
 
     q: Array
     v: Array
@@ -149,12 +150,11 @@ def cross_impacts(
     resolution: Any,
     branches: bool = False,
 ) -> Salted:
-    """The state after the impacts at one instant, with the derivative of crossing them in the order of arrival.
+    """Returns the state after the impacts ``impact`` (m,) at one instant, with the derivative of crossing them in the order of arrival.
 
-    The value is that of impacts at this very instant; the derivative has the variation of their times. ``closed`` are
-    the contacts already closed. A percussion meets the reaction of the ``reacting`` ones alone, as in the scheme: closed
-    contacts without an impulse in this step have their impact in the next one. Their gap velocities are known to a ``resolution`` ().
-    ``branches``: as of `Corrected`.
+    The value is that of impacts at this instant; the derivative includes the variation of their times. ``closed`` (m,) are
+    the contacts already closed. Only the ``reacting`` ones (m,) react to a percussion, as in the scheme: closed contacts without an impulse in
+    this step have their impact in the next one. Gap velocities are known to ``resolution`` (). ``branches``: as of `Corrected`.
     """
     h, args = motion.h, motion.args
     m = impact.shape[0]
@@ -162,7 +162,7 @@ def cross_impacts(
     given = jnp.broadcast_to(motion.e, (m,))
     balance = here.contacts.balance()
     force, _ = solve_active_forces(balance, here.gap_acceleration, closed, none, branches=branches)
-    # an impact turns the velocity alone
+    # an impact changes the velocity only
     there, placed = lax.stop_gradient((t, q)), here
     at_rest = lax.stop_gradient(Metric.at(problem, there[1], args, there[0]))
     start = Salted(
@@ -175,11 +175,11 @@ def cross_impacts(
     )
 
     def strike(now: tuple[Salted, Instant, Array, Array], this: Array) -> tuple[Salted, Instant, Array, Array]:
-        """The next impact, of contact ``this`` (m,), if it is one."""
+        """Carries the state across the next impact, of the contact ``this`` (m,); unchanged if that is none."""
         (q, v, a, closed, impulse, joint_impulse), here, force, impact = now
         here = here._replace(contacts=placed.contacts, joints=placed.joints)
         closing, some = jnp.where(impact, -here.gap_velocity, 1), jnp.any(this)
-        # the instant of impact: this one in value, dt* in derivative
+        # the time of the impact: this instant in value, dt* in derivative
         gap = problem.gaps(t, q, args)
         delay = jnp.sum(jnp.where(this, (gap - lax.stop_gradient(gap)) / closing, 0))
         t_at, q_at, v_at = t + delay, q + delay * v, v + delay * a
@@ -213,7 +213,7 @@ def cross_impacts(
         return Salted(q, v, a, closed, impulse, joint_impulse), turned, force, impact & ~this
 
     def first(now: tuple[Salted, Instant, Array, Array]) -> tuple[tuple, Array]:
-        """Impacts left, those that still close, and the contact (m,) that is reached first of them."""
+        """Removes impacts whose gaps no longer close, and finds the contact (m,) of the next one."""
         salted, here, force, impact = now
         impact = impact & (here.gap_velocity < -0.25 * here.threshold)
         closing = jnp.where(impact, -here.gap_velocity, 1)
@@ -225,7 +225,7 @@ def cross_impacts(
 
 
 def _in_turn(strike: Callable, first: Callable, now: tuple, m: int, branches: bool) -> tuple:
-    """What follows from ``now`` where contacts, of m, ``strike`` one after the other, as ``first`` tells."""
+    """Carries ``now`` across impacts of m contacts one after the other: ``first`` finds the next contact, ``strike`` treats it."""
 
     def following(now: tuple, left: int) -> tuple:
         now, this = first(now)
@@ -243,5 +243,5 @@ def _in_turn(strike: Callable, first: Callable, now: tuple, m: int, branches: bo
         now, this = first(now)
         return lax.cond(jnp.any(this), strike, lambda now, this: now, now, this), None
 
-    # of many contacts once in code, and at run time as often as there are impacts
+    # with many contacts an impact is compiled once, and runs as often as there are impacts
     return lax.scan(next_one, now, None, length=IMPACTS)[0]
