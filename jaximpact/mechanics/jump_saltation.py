@@ -1,10 +1,11 @@
-"""The derivative across a jump of the force, of a scheme that keeps its steps: the saltation of a surface on which the acceleration jumps.
+"""The derivative across a jump of the force, for a scheme of fixed steps: the saltation of a surface on which the acceleration jumps.
 
     dv+ = dv- + (a- - a+) dt*,     dt* = -dk/k',     k(t, q, v) = 0,
 
-with the level k of the switch that changes its side within the step, and k' its rate along the motion. Position and velocity themselves go on
-smoothly. As the scheme's position, velocity and times are right to first order, so is the derivative, provided that these errors change nothing but
-numbers: the surface is passed for good and at a rate that they do not matter to, no other surface and no contact is near, and neither is the end.
+with k the level of the switch (`schemes.pieces`) whose side changes within the step, k' its rate along the motion, and a-, a+ the acceleration before and
+after. Position and velocity are continuous. The scheme's position, velocity and times have first-order errors, and so has the derivative, provided
+that these errors cannot change the sequence of events: the surface is crossed once, at a rate well above zero, and no other surface, no contact
+and not the end of the motion is near.
 
 References:
     M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
@@ -29,22 +30,25 @@ from .schemes.tracked import FREE, LASTING, Tracked
 from .switch_kinds import Sides
 from .switches import Crossing, Switches, differ
 
-CLEAR = 2  # steps by which a jump is to be clear of all else, and
-DRIFT = 0.5  # times the square root of their number: where errors matter so little as `STEADY` asks they move a crossing by less
-STEADY = 0.25  # of the rate of a level, by which that may change over this time
+CLEAR = 2  # steps by which a jump must be away from other events, plus
+DRIFT = (
+    0.5  # times the square root of the number of steps: under the condition `STEADY`, errors move a crossing by less
+)
+STEADY = 0.25  # fraction of a level's rate by which that may change over this time
 MISS = (
     0.5 / STEADY**2
-)  # times this time squared and the curvature of a level: the least that it may turn back at, of a steady passage just as deep
+)  # times this time squared and the second derivative of a level: a minimum of the level above that is no near miss
 
 
 class Passage(NamedTuple):
-    """A surface that a motion passes in a step, without derivatives.
+    """Crossing of a surface on which the force jumps, within one step; no derivatives.
 
     Attributes:
-        passed: whether it passes one, and the derivative is known ().
-        share: where in the step ().
-        sides, chosen: the sides before it, and which of their levels (k,) is zero there.
-        kick: change of the velocity (d,) for a change of the level.
+        passed: whether the motion crosses one and the derivative is known, ().
+        share: fraction of the step at which it does, ().
+        sides: the sides of all switches before the crossing.
+        chosen: mask (k,) of the level that is zero at the crossing.
+        kick: derivative (d,) of the velocity after the crossing by that level, (a+ - a-)/k'.
     """
 
     passed: Array
@@ -55,8 +59,8 @@ class Passage(NamedTuple):
 
 
 def known_surfaces(problem: Problem, state: Any, *operands: Any) -> Pieces | None:
-    """The surfaces of a problem's force at operands (t, q, v, args) across which the derivative of a scheme with such a state may be known; None if
-    there are none, which is known while tracing."""
+    """Finds the pieces of a problem's force, at operands (t, q, v, args), across whose borders the derivative may be corrected; None (static) if there are
+    none. Only for schemes whose state is a `State`, and problems without friction and neighbour lists."""
     plain = state.state if isinstance(state, Tracked) else state
     if type(plain) is not State or problem.slip is not None or problem.listed:
         return None
@@ -65,14 +69,14 @@ def known_surfaces(problem: Problem, state: Any, *operands: Any) -> Pieces | Non
 
 
 def no_passage(pieces: Pieces, *operands: Any) -> Passage:
-    """Of a step in which nothing is passed."""
+    """Makes the result for a step without a crossing."""
     q = operands[1]
     none = jnp.zeros((), bool), jnp.zeros((), q.dtype)
     return Passage(*none, pieces.start(*operands).sides, jnp.zeros(pieces.count, bool), jnp.zeros_like(q))
 
 
 def reach_of(motion: Motion, state: Any) -> Array:
-    """The time () by which what is near a state is to be clear of a jump."""
+    """Returns the time () within which of a jump no other event may lie, at a state after n steps."""
     reach = motion.h * (CLEAR + DRIFT * jnp.sqrt(state.n.astype(motion.h.dtype)))
     return reach + state.early + state.late if isinstance(state, Tracked) else reach
 
@@ -80,13 +84,16 @@ def reach_of(motion: Motion, state: Any) -> Array:
 def passage(
     pieces: Pieces, force: Switches, scheme: Scheme, motion: Motion, step: tuple[Any, Any], found: Crossing
 ) -> Passage:
-    """The passage at a jump that was ``found`` in a ``step`` between two states; ``force`` has all switches that count."""
+    """Makes the passage of a jump that was ``found`` in a ``step`` between two states; ``passed`` if all conditions of the module hold.
+
+    ``force``: the switches of the force whose other changes of side, near the crossing, exclude it.
+    """
     before, after = step
     h, args = motion.h, motion.args
     problem, reach = pieces.problem, reach_of(motion, after)
 
     def side(at: tuple[Array, Array, Array, Array]) -> tuple:
-        """Acceleration beside the surface, and a point a time away from it."""
+        """Returns the acceleration next to the surface at (t, q, v), and the point (t, q, v) a time ``away`` on the motion."""
         t, q, v, away = at
         a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
         return a, t + away, q + away * (v + (0.5 * away) * a), v + away * a
@@ -119,7 +126,10 @@ def passage(
 
 
 def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any], chosen: Array) -> Array:
-    """Whether no contact is in a step or near it; with contacts at all, a surface that depends on the velocity is passed by impacts as well."""
+    """Tests whether no contact acts in a step or near it, ().
+
+    False for a surface that depends on the velocity if there are contacts at all, since impacts may cross it as well.
+    """
     before, after = step
     if pieces.problem.constraints is None:
         return jnp.ones((), bool)
@@ -128,10 +138,10 @@ def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any],
 
 
 def missed(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array, clock: bool) -> Array:
-    """Whether a jump is so near a ``step`` between two states that the motion may pass it where the scheme does not, ().
+    """Tests whether the exact motion may cross a jump of the force near a ``step`` between two states in which the scheme crosses none, ().
 
-    A level turns back too early for its error, or an impact, if the step has ``struck`` one, turns it that would have been zero soon, or it would
-    be zero soon behind the end.
+    That is so if a level has a minimum above zero by less than its error; if, in a step with an impact (``struck``, ()), the level would have been zero
+    soon without it; or if it would be zero soon after the end of the motion. ``clock``: whether jumps at times that do not depend on data count too.
     """
     before, after = step
     reach, args = reach_of(motion, after), motion.args
@@ -161,7 +171,7 @@ def missed(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array,
 
 
 def salted(pieces: Pieces, motion: Motion, step: tuple[Any, Any], passage: Passage) -> Any:
-    """The state at the end of a step, with the derivative of the passage."""
+    """Returns the state at the end of a step with the derivative of the passage; its value is unchanged."""
     before, after = step
     share, h = passage.share, lax.stop_gradient(motion.h)
 
@@ -178,7 +188,7 @@ def salted(pieces: Pieces, motion: Motion, step: tuple[Any, Any], passage: Passa
 
 
 def with_state(state: Any, q: Array, v: Array) -> Any:
-    """Copy of a state with another position and velocity."""
+    """Returns a copy of a state with another position and velocity (d,)."""
     if isinstance(state, Tracked):
         return state._replace(state=with_state(state.state, q, v))
     return state._replace(q=q, v=v)

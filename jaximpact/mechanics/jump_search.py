@@ -1,6 +1,6 @@
-"""Whether a function jumps between two points: found by its switches, and seen in its values on both sides of one.
+"""Whether a function jumps between two points: located by its switches (`switches`), decided by its values on both sides of one.
 
-Shared by what looks at whole steps (`jumps`) and by schemes that look at their substeps.
+Used for whole steps (`jumps`) and by schemes for their substeps.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from .linearisation import drift, jacobian
 from .problem import Problem
 from .switches import Crossing, Sides, Switches, crossing, depends_on_path, differ, force_switches, gap_switches
 
-NEAR = 16  # widths of what brackets a switch, over which a function of one side is compared with its change across it
-SLIGHT = 1e-6  # of a function's size: a jump below it, as of pieces that were fitted together, matters to no derivative
+NEAR = 16  # widths of the bracket of a switch, over which the change of one side's function is compared with the change across the bracket
+SLIGHT = 1e-6  # fraction of a function's size: smaller jumps, as between pieces that were fitted together, matter to no derivative
 
 
 def path_jumped(
     problem: Problem, touching: Array, start: tuple[Array, Array, Array], end: tuple[Array, Array, Array], args: Any
 ) -> Array | None:
-    """Whether the force, the mass, or the rate of a gap that is ``touching`` (m,) jumps on a straight way between two (t, q, v), (); None where
-    nothing can."""
+    """Tests whether the force, the mass, or the velocity of a gap that is ``touching`` (m,) jumps on the straight line between two points (t, q, v), ().
+
+    None (static) where nothing can jump.
+    """
     t, q, v = start
     of_force, of_gaps = force_switches(problem, t, q, v, args, depends_on_path), gap_switches(problem, t, q, args)
     found = []
@@ -36,8 +38,8 @@ def path_jumped(
 
 
 class TouchingRates:
-    """Gaps and their rates along the motion, of the contacts that touch (m,), as a function of (t, q, v, args) with the switches of
-    the gaps."""
+    """Gaps and gap velocities of the ``touching`` contacts (m,), zero for others, as a function of (t, q, v, args); with the methods of `Switches`,
+    by the switches of the gaps."""
 
     def __init__(self, gaps: Switches, touching: Array) -> None:
         self.gaps, self.touching = gaps, touching
@@ -56,7 +58,7 @@ class TouchingRates:
 
 
 def jumped(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
-    """Whether a function with switches jumps between two points, as `search` tells."""
+    """Tests whether a function with switches jumps between two points, by `search`, ()."""
     some = differ(function.sides(*start, *fixed), function.sides(*end, *fixed))
     return lax.cond(some, lambda: search(function, start, end, fixed, size)[1], lambda: jnp.zeros((), bool))
 
@@ -64,10 +66,11 @@ def jumped(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[
 def search(
     function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]
 ) -> tuple[Crossing, Array]:
-    """Where a function with switches changes sides between two points, and whether it jumps there, by the values that it has on both.
+    """Locates where a function with switches changes sides between two points, and tests whether it jumps there, ().
 
-    Across a kink it changes by no more than its slopes on both sides, over the width of the bracket: by the mean value theorem, a
-    sixteenth of what either side's own continuation changes over sixteen widths. What is below ``SLIGHT`` of its size is no jump.
+    Across a kink its change is at most that of its slopes on both sides over the width of the bracket: by the mean value theorem, a
+    sixteenth of the change of either side's smooth extension over sixteen widths. A change below ``SLIGHT`` times its ``size`` is no jump.
+    ``fixed``: further operands that do not vary.
     """
     found = crossing(function, start, end, fixed)
     back = tuple(x - NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
@@ -82,12 +85,12 @@ def search(
 
 
 def size_of_values(found: Crossing) -> Any:
-    """Of values by themselves."""
+    """Returns the sizes of values for `search`: their magnitudes on both sides of a crossing."""
     return [jnp.abs(x) + jnp.abs(y) for x, y in zip(found.value_before, found.value_after, strict=True)]
 
 
 def size_of_terms(problem: Problem, args: Any) -> Callable[[Crossing], Any]:
-    """Of gaps and rates by what they are made of: in contact they are zero."""
+    """Returns the sizes of gaps and gap velocities for `search`: those of their terms, as in contact the values are zero."""
 
     def size(found: Crossing) -> Any:
         t, q, v = found.before

@@ -1,8 +1,8 @@
 """Status of derivatives across jumps of the force, the mass, or the velocity of a gap in contact.
 
-Where a force jumps on a surface that the motion crosses, the time of crossing depends on the data, and with it everything behind: the
-derivative of a step that ignores the surface leaves that out, an error that no step size cures. Candidate surfaces are found in the
-jaxpr (`switches`), so that a problem without any pays nothing; whether a function jumps there is decided from its values.
+Where a force jumps on a surface that the motion crosses, the time of crossing depends on the data, and with it the motion after that: the
+derivative of a step that ignores the surface neglects it, an error that no step size cures. Candidate surfaces are found in the
+jaxpr (`switches`), so that a problem without any costs nothing; whether a function jumps there is decided by its values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .switches import (
     gap_switches,
 )
 
-TURNED = 3.5  # 2 h times the damping rate: beyond it a force that asks for the velocity is a jump to this step; unstable from 4 on
+TURNED = 3.5  # 2 h times the damping rate: beyond it a force that depends on the velocity is a jump to this step; unstable from 4 on
 
 
 def across_jumps(
@@ -47,15 +47,20 @@ def across_jumps(
     clock: bool,
     again: bool,
 ) -> tuple[Any, Array] | None:
-    """State at the end of a ``step`` between two states, with the derivative of a jump of the force within it, and DERIVATIVE_JUMP if something jumped
-    there whose derivative is not known; None where nothing can jump.
+    """Returns the state at the end of a ``step`` between two states with the derivative of a jump of the force within it, and DERIVATIVE_JUMP if the
+    derivative of a jump is not known; None (static) where nothing can jump.
 
-    ``impulses`` are the accumulated ones (m,) at both ends; ``told``: whether the scheme itself, that it found no velocity on either side of a jump. Jumps at times that no number of the motion moves count where its ``clock`` is
-    differentiated alone; ``again``: a derivative is differentiated, for which no saltation is known. The way is taken to be straight; at an impact
-    the velocity, which then jumps past what is between, is the one before: that the force is another one afterwards is known to the derivative of an impact.
+    The path is taken to be straight. In a step with an impact the velocity is the one before it: the derivative of the impact accounts for the
+    change of the force by the velocity's jump.
+
+    Args:
+        impulses: accumulated impulses (m,) of the contacts at both ends.
+        told: whether the scheme reported that it found no velocity on either side of a jump, ().
+        clock: whether times are differentiated, so that jumps at times which do not depend on data count.
+        again: whether a derivative is differentiated, which has no saltation.
     """
     before, after = step
-    # t0 stands for any time: where nothing can jump no operation is made
+    # t0 stands for any time: where nothing can jump no operation is traced
     somewhere = (motion.t0, before.q, before.v, motion.args)
     if scheme.traits.locates and getattr(before, "where", None) is not None:
         return _beside_located(problem, scheme, motion, step, impulses, told, clock)
@@ -97,7 +102,7 @@ def _beside_located(
     told: Array,
     clock: bool,
 ) -> tuple[Any, Array] | None:
-    """As `across_jumps`, of a step whose states know on which pieces of the force they are: of what jumps within those pieces."""
+    """As `across_jumps`, for a scheme that locates crossings: only jumps within the pieces of the force that its two states hold remain."""
     before, after = step
     pieces = located_pieces(problem, motion.t0, before.q, before.v, motion.args)
     assert pieces is not None
@@ -122,9 +127,9 @@ def _jump_or_passage(
     way: tuple[tuple, tuple],
     told: Array,
 ) -> tuple[Array, Passage]:
-    """Whether the force jumps on the ``way`` of a step between two states with a derivative that is not known, or the passage with one that is.
+    """Tests whether the force jumps on the ``way`` (start and end) of a step with a derivative that is not known, (); and makes the passage if it is known.
 
-    Where a scheme has ``told`` that it found no velocity on either side of a jump, that is passed in this step or in the next one.
+    If the scheme has ``told`` that it found no velocity on either side of a jump, the jump is crossed in this step or in the next one.
     """
     args = motion.args
     start, end = way
@@ -142,7 +147,7 @@ def _jump_or_passage(
 
 
 def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:
-    """Status bit of a force that reverses with the velocity within one step, such as smoothed friction; None if that is impossible.
+    """Returns the status bit for a force that reverses with the velocity within one step, such as smoothed friction; None (static) if it cannot.
 
     A scheme that is explicit in the velocity then alternates, or stays where two forces cancel.
     """
@@ -152,14 +157,14 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
         return None
     t = motion.time(state.n)
     metric = Metric.at(problem, q, args, t)
-    # a little beyond rest, where forces that saturate have done so: what a force of 1 makes in a step, v < h, is seen
+    # a little beyond rest, where saturating forces have reversed: also for velocities below h that a force of 1 gives in a step
     beyond = problem.generalised_force(t, q, -0.1 * v, args) - problem.generalised_force(t, q, v, args)
     answer = (2 / 1.1 * motion.h) * beyond
     return as_status(answer @ metric.solve(answer) > TURNED**2 * (v @ metric.times(v)), Status.DERIVATIVE_JUMP)
 
 
 def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
-    """Whether a step has an impact, (), and which contacts (m,) touch in it, from the states of the scheme."""
+    """Finds whether a step has an impact, (), and which contacts (m,) touch in it, from the states of the scheme before and after."""
     touching = impulse > 0
     if hasattr(after, "closed"):  # of a scheme that locates impacts
         return after.latest > before.latest, touching | before.closed | after.closed
@@ -172,17 +177,17 @@ def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
 def _led_to(
     problem: Problem, force: Switches, motion: Motion, start: tuple, end: tuple, impulse: Array, struck: Array
 ) -> tuple:
-    """End of a step, or, where the step passes no switch, the state with the velocity to which the force at its start leads.
+    """Returns the end of a step; if the step crosses no switch, with the velocity that the force at its start would give in a step.
 
-    A scheme that asks the force at both ends of its path may stay before a surface at which that turns round, as friction does: the two
-    forces cancel, and no state is beyond.
+    A scheme that averages the force at both ends of its path may stop before a surface at which the force reverses, as friction does: the two
+    forces cancel, and no state is beyond the surface.
     """
     args, (t, q, v) = motion.args, start
     metric = Metric.at(problem, q, args, t)
     free, jump = motion.h * acceleration(problem, metric, t, q, v, args), jnp.zeros_like(v)
     if problem.constraints is not None:
         jump = linearise(problem, metric, t, q, args).jump(impulse)
-    # at rest they cancel, up to round-off
+    # at rest force and impulse cancel, up to round-off
     noise = 1e3 * jnp.finfo(v.dtype).eps * (jnp.abs(free) + jnp.abs(jump))
     stays = struck | differ(force.sides(*start, args), force.sides(*end, args))
     velocity = v + jnp.where(jnp.abs(free + jump) > noise, free + jump, 0)

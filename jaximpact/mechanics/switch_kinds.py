@@ -1,4 +1,4 @@
-"""Operations on real numbers that kink or jump: on which sides they are, what they give there, and how far the borders of a side are."""
+"""Operations on real numbers that kink or jump (switches): their sides, their values on given sides, and how far the borders of a side are."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Sides = list[Array]
 
 
 class Kind(NamedTuple):
-    """How an operation switches. Its functions take the equation of a jaxpr, then, but for ``side``, the sides, then the operands.
+    """How an operation switches: functions of the equation of a jaxpr, then (except ``side`` and ``definite``) the sides, then the operands.
 
     Attributes:
-        side: the sides at the operands.
-        value: the results of given sides: smooth, also beyond them.
-        levels: for each side an array with one more axis, of smooth functions that are positive within it and zero on its borders; None where
-            there are no such functions. Where a side is not one for each number, as the order of several, its axis has length 1.
-        across: the sides beyond the nearest border.
-        definite: as ``side``, where a border itself belongs to one of the sides that it parts; None where ``side`` is so.
-        kinks: whether it only kinks: across its borders its results are continuous.
+        side: gives the sides at the operands.
+        value: gives the results on given sides, extended smoothly beyond them.
+        levels: gives for each side an array with one more axis, of smooth functions that are positive within it and zero on its borders; None where
+            there are no such functions. If a side belongs to several numbers, as their order, that axis of theirs has length 1.
+        across: gives the sides beyond the nearest border.
+        definite: as ``side``, but a border itself belongs to one of the sides that it separates; None where that holds for ``side``.
+        kinks: whether the operation only kinks: its results are continuous across its borders.
     """
 
     side: Callable[..., Sides]
@@ -35,13 +35,13 @@ class Kind(NamedTuple):
 
 
 def apply(eqn: Any, *values: Any) -> list:
-    """Results of an operation itself."""
+    """Evaluates the operation of an equation."""
     found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
     return list(found) if eqn.primitive.multiple_results else [found]
 
 
 def kind_of(eqn: Any, discrete: bool) -> Kind | None:
-    """How an operation on real numbers switches; None if it is smooth. One that gives something ``discrete`` always does."""
+    """Returns how an operation on real numbers switches; None if it is smooth. An operation with ``discrete`` results always switches."""
     name = eqn.primitive.name
     if not discrete:
         kind = KINKS.get(name)
@@ -56,7 +56,7 @@ def _given(eqn: Any, sides: Sides, *operands: Any) -> list:
 
 
 def _signed(side: Array, x: Array) -> Array:
-    """x where the side is true, -x elsewhere, as levels."""
+    """Returns x where the side is true and -x elsewhere, as levels."""
     return jnp.where(side, x, -x)[..., None]
 
 
@@ -65,13 +65,13 @@ def _not(eqn: Any, sides: Sides, *operands: Any) -> Sides:
 
 
 def _comparison(sign: int) -> Kind:
-    """Of x > y by 1, of x < y by -1; where they are equal, x counts as the larger."""
+    """Kind of the comparison x > y (sign 1) or x < y (sign -1); where they are equal, x counts as the larger."""
     levels = lambda eqn, sides, x, y: [_signed(sides[0], sign * (x - y))]
     return Kind(apply, _given, levels, _not, lambda eqn, x, y: [x >= y if sign > 0 else x < y])
 
 
 def _of_two(compare: Callable, value: Callable) -> Kind:
-    """Of the larger or smaller of two, the second of which is taken where the first ``compare`` so with it."""
+    """Kind of the larger or smaller of two numbers; the second one is the result where ``compare(first, second)``."""
     sign = 1 if compare is jnp.greater else -1
     levels = lambda eqn, sides, x, y: [_signed(sides[0], sign * (x - y))]
     return Kind(lambda eqn, x, y: [compare(x, y)], value, levels, _not, kinks=True)
@@ -97,12 +97,12 @@ def _round(eqn: Any, sides: Sides, x: Array) -> list:
 
 
 def _nearer(middle: float) -> Callable:
-    """The next integer, on that side of ``middle`` from the last one on which the number is."""
+    """Makes a function that gives the integer beyond the nearest border; the interval of the integer n is centred at n + ``middle``."""
     return lambda eqn, sides, x: [jnp.where(x < sides[0] + middle, sides[0] - 1, sides[0] + 1)]
 
 
 def _whole_levels(n: Array, x: Array) -> list:
-    """Of a number n towards zero from x."""
+    """Levels of x whose integer part, rounded towards zero, is n."""
     n = n.astype(x.dtype)
     return _between(jnp.where(n > 0, x - n, x - n + 1), jnp.where(n < 0, n - x, n + 1 - x))
 
@@ -133,7 +133,7 @@ _REMAINDER = Kind(
 
 
 def _along_last(eqn: Any, x: Array) -> Array:
-    """Operand with the reduced axes moved to the end and merged."""
+    """Returns the operand with the reduced axes moved to the end and merged."""
     axes = tuple(eqn.params["axes"])
     kept = [i for i in range(x.ndim) if i not in axes]
     return x.transpose([*kept, *axes]).reshape(*(x.shape[i] for i in kept), math.prod(x.shape[i] for i in axes))
@@ -144,7 +144,7 @@ def _at(x: Array, place: Array, axis: int = -1) -> Array:
 
 
 def _extreme(sign: int, discrete: bool = False) -> Kind:
-    """Of the place of the largest of several numbers by 1, of the least by -1; of the number itself, if not ``discrete``."""
+    """Kind of the largest (sign 1) or least (sign -1) of several numbers; if ``discrete``, of its place."""
 
     def side(eqn: Any, x: Array) -> Sides:
         return apply(eqn, x) if discrete else [jnp.argmax(sign * _along_last(eqn, x), axis=-1)]
@@ -177,7 +177,7 @@ def _take_order(eqn: Any, sides: Sides, *operands: Array) -> list:
 
 
 def _steps(eqn: Any, sides: Sides, key: Array) -> Array:
-    """By how much the numbers in their order grow, along the last axis."""
+    """Returns the differences between neighbours of the sorted numbers, along the last axis."""
     return jnp.diff(
         jnp.moveaxis(jnp.take_along_axis(key, sides[0], axis=eqn.params["dimension"]), eqn.params["dimension"], -1)
     )
@@ -188,7 +188,7 @@ def _order_levels(eqn: Any, sides: Sides, key: Array, *others: Array) -> list:
 
 
 def _swapped(eqn: Any, sides: Sides, key: Array, *others: Array) -> Sides:
-    """The order with those two swapped that are nearest to each other."""
+    """Returns the order with the two numbers swapped that are nearest to each other."""
     order = jnp.moveaxis(sides[0], eqn.params["dimension"], -1)
     first = jnp.argmin(_steps(eqn, sides, key), axis=-1)[..., None]
     place = lax.broadcasted_iota(first.dtype, order.shape, order.ndim - 1)
@@ -213,7 +213,7 @@ def _clamp_levels(eqn: Any, sides: Sides, least: Array, x: Array, most: Array) -
 
 
 def _turns(eqn: Any, y: Array, x: Array) -> Sides:
-    """Switch of atan2: the number of half turns between its angle and that of the opposite direction, where x < 0."""
+    """Returns the side of atan2: 0 where x >= 0, else the number of half turns, -1 or 1, from the angle of the opposite direction to its own."""
     return [jnp.where(x < 0, jnp.where(y < 0, -1, 1), 0)]
 
 

@@ -1,6 +1,6 @@
-"""Walks over the jaxpr of a function with switches: they record sides, replay them, or ask how far their borders are.
+"""Walks that evaluate the jaxpr of a function with switches: they record sides, replay given ones, or compute how far their borders are.
 
-A walk is given so many arrays for each side, in the order of the jaxpr, and collects others; nested jaxprs take theirs and give theirs back.
+A walk consumes a fixed number of given arrays for each side, in the order of the jaxpr, and collects others; in nested jaxprs likewise.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ STATE, TIME, DATA, SPEED = (
     2,
     4,
     8,
-)  # what an operand is; of what is computed of several, all of them; a velocity is a state too
+)  # marks of operands; a value computed from several has all of their bits; a velocity has STATE and SPEED
 Mark = Callable[[int], bool]
 
 
 class Reported(NamedTuple):
-    """Which switches count: those whose operands' mark is ``moving``, and, if ``levels`` are asked for, have these; all of them, or without
-    those that only kink."""
+    """Which switches count: those for whose operands' mark ``moving`` is true; if ``levels``, only those that have levels; unless ``kinks``, not those that
+    only kink."""
 
     moving: Mark
     levels: bool = False
     kinks: bool = True
 
     def counts(self, kind: Kind) -> bool:
-        """Whether an operation is a switch that counts."""
+        """Tests whether an operation of this kind is a switch that counts."""
         return (kind.levels is not None or not self.levels) and (self.kinks or not kind.kinks)
 
 
@@ -42,9 +42,9 @@ class Walk:
     """Evaluates a jaxpr while marking what each value depends on; subclasses treat the switches.
 
     Attributes:
-        takes: so many arrays are given for a side.
+        takes: number of arrays that are given for each side.
         collected: arrays found so far.
-        marks: of the operands of each side so far.
+        marks: marks of the operands of each side so far.
     """
 
     takes = 0
@@ -55,24 +55,24 @@ class Walk:
         self.marks: list[int] = []
 
     def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
-        """Results of a switch, and how many sides it has."""
+        """Treats a switch: returns its results, and the number of its sides."""
         raise NotImplementedError
 
     def take(self, number: int) -> list[Array]:
-        """What is given for so many sides."""
+        """Takes the given arrays of the next ``number`` sides."""
         return [next(self.given) for _ in range(self.takes * number)]
 
     def run(
         self, closed: Any, values: Sequence, marks: Sequence[int], of_consts: Sequence[int] = ()
     ) -> tuple[list, list]:
-        """Results of a jaxpr, and their marks."""
+        """Evaluates a jaxpr; returns its results, and their marks."""
         closed = as_closed(closed)
         jaxpr = closed.jaxpr
         of_consts = of_consts or [0] * len(closed.consts)
         known = dict(zip(jaxpr.constvars, zip(closed.consts, of_consts, strict=True), strict=True))
         known |= dict(zip(jaxpr.invars, zip(values, marks, strict=True), strict=True))
         read = lambda v: (v.val, 0) if is_literal(v) else known[v]
-        made: dict[Any, Any] = {}  # by which operation
+        made: dict[Any, Any] = {}  # the equation that gives each variable
         for eqn in jaxpr.eqns:
             pairs = [read(v) for v in eqn.invars]
             if _signs_zero(eqn, made):
@@ -85,7 +85,7 @@ class Walk:
         return [x for x, _ in ends], [m for _, m in ends]
 
     def apply(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]]:
-        """Results of one operation."""
+        """Evaluates one operation; returns its results, and their marks."""
         moving = 0
         for v, mark in zip(eqn.invars, marks, strict=True):
             moving |= mark if is_real(v) else 0
@@ -93,11 +93,11 @@ class Walk:
             return apply(eqn, *values), result_marks(eqn, moving)
         discrete = not any(map(is_real, eqn.outvars))
         kind = kind_of(eqn, discrete)
-        # what is discrete as a whole is one switch, unless its levels are asked for
+        # an operation with discrete results only is one switch, unless levels are needed
         within = self.inside(eqn, values, marks) if kind is None or (discrete and self.reported.levels) else None
         if within is not None or kind is None:
             return within or (apply(eqn, *values), result_marks(eqn, moving))
-        # of discrete results switches give account
+        # discrete results depend on nothing: switches account for them
         after = result_marks(eqn, 0 if discrete or eqn.primitive.name in STEPS else moving)
         if not self.reported.counts(kind):
             return apply(eqn, *values), after
@@ -106,7 +106,7 @@ class Walk:
         return found, after
 
     def inside(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """Results of an operation with nested jaxprs that may have switches; None if it is taken as it is."""
+        """Evaluates an operation with nested jaxprs that may have switches; None if it is not to be looked into."""
         name = eqn.primitive.name
         if not any(may_switch(part) for part in nested_jaxprs(eqn)):
             return None
@@ -119,7 +119,7 @@ class Walk:
         return None
 
     def walk_cond(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """Evaluates a `cond`: the taken branch, collecting for all branches, what does not matter for the others."""
+        """Evaluates a `cond`: the taken branch; collects arrays for all branches, with ones for those not taken."""
         which, *operands = values
         branches = eqn.params["branches"]
         counts = [len(_sides_of(self.reported, branch, operands, marks[1:])) for branch in branches]
@@ -148,11 +148,11 @@ class Walk:
         return found, result_marks(eqn, _all(marks))
 
     def walk_scan(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """Evaluates a scan; what its turns collect is stacked."""
+        """Evaluates a scan; the arrays that its iterations collect are stacked."""
         p = eqn.params
         fixed, carried = scan_counts(p)
         total = _all(marks)
-        # what is carried on may depend on all
+        # the carry may depend on everything
         of_turn = [*marks[:fixed], *[total] * carried, *marks[fixed + carried :]]
         constants, start, sequences = values[:fixed], values[fixed : fixed + carried], values[fixed + carried :]
         slices = [jax.ShapeDtypeStruct(jnp.shape(x)[1:], jnp.result_type(x)) for x in sequences]
@@ -185,7 +185,7 @@ class Record(Walk):
 
 
 class Definite(Record):
-    """Walk that records definite sides."""
+    """Walk that records definite sides, and evaluates the function on them (`Switches.definite`)."""
 
     def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
         sides = (kind.definite or kind.side)(eqn, *values)
@@ -217,7 +217,7 @@ class Measure(Walk):
 
 
 class Choose(Walk):
-    """Walk that records definite sides, but for those that are given: for each side, where to take it, and which."""
+    """Walk that records definite sides, except where a given mask selects given ones: a mask and a side are given for each."""
 
     takes = 2
 
@@ -230,8 +230,10 @@ class Choose(Walk):
 
 
 def _signs_zero(eqn: Any, made: dict) -> bool:
-    """Whether an operation gives x for x, and 0 for either zero, as searches in tables begin: its derivative at 0 would be none. ``made`` of its operands tells
-    by which operation."""
+    """Tests whether an operation is where(x == 0, 0, x), which searches in tables use to treat -0 and 0 alike: it is no switch, but the identity.
+
+    ``made``: the equation that gives each variable.
+    """
     if eqn.primitive.name != "select_n" or is_literal(eqn.invars[0]) or len(eqn.invars) != 3:
         return False
     which, x, zero = eqn.invars
@@ -246,7 +248,7 @@ def _number(kind: Kind, eqn: Any, values: Sequence) -> int:
 
 
 def _sides_of(reported: Reported, closed: Any, operands: Sequence, marks: Sequence[int]) -> Sides:
-    """Shapes of the sides in a jaxpr."""
+    """Returns the shapes of the sides in a jaxpr."""
 
     def of(operands: list) -> list:
         walk = Record(reported)
@@ -257,7 +259,7 @@ def _sides_of(reported: Reported, closed: Any, operands: Sequence, marks: Sequen
 
 
 def result_marks(eqn: Any, moving: int) -> list[int]:
-    """Marks of an operation's results; discrete results depend on nothing, since switches account for them."""
+    """Returns the marks of an operation's results; discrete results depend on nothing, since switches account for them."""
     return [moving if is_real(v) else 0 for v in eqn.outvars]
 
 
@@ -269,12 +271,12 @@ def _all(marks: Sequence[int]) -> int:
 
 
 def is_real(v: Any) -> bool:
-    """Whether a variable of a jaxpr is of real numbers."""
+    """Tests whether a variable of a jaxpr is real-valued."""
     return jnp.issubdtype(v.aval.dtype, jnp.inexact)
 
 
 def may_switch(jaxpr: Any) -> bool:
-    """Whether a jaxpr contains an operation that can be a switch, whatever its operands."""
+    """Tests whether a jaxpr contains an operation that can be a switch, whatever its operands."""
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         if eqn.primitive.name in KINKS or any(map(may_switch, nested_jaxprs(eqn))):
             return True
@@ -283,5 +285,5 @@ def may_switch(jaxpr: Any) -> bool:
     return False
 
 
-# operations on jaxprs that are calls of them
+# operations that call a jaxpr, with the name of the parameter that holds it
 NESTED = CALLS | {"custom_vjp_call": "call_jaxpr"}

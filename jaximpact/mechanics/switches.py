@@ -1,16 +1,16 @@
 """Switches of a function, where it may jump or kink: found in its jaxpr, with the side of each at an argument, and smooth extensions.
 
-A function of t, q and v is smooth but where something discrete is made of what moves: a comparison, the sign of a number, its
-integer part, the larger of two, the place of a number in a table. These are its *switches*, and what they give is its *sides*,
-a list of arrays. Where sides are equal the function is smooth between; where they differ it may have jumped on the way.
+A function of t, q and v is smooth except where an operation makes something discrete of values that vary: a comparison, the sign of a number, its
+integer part, the larger of two, the place of a number in a table. These operations are its *switches*, and their discrete results its *sides*,
+a list of arrays. Between two points with equal sides the function is smooth; where sides differ it may have jumped on the way.
 
     switches = Switches.of(function, operands, moving)  # None: it has none, which costs nothing in what is compiled
-    value, sides = switches.both(*operands)             # the function, and on which sides it is there
-    switches.sides(*operands)                           # those alone
-    switches.frozen(sides, *operands)                   # the function of that side, also beyond it: smooth there
-    switches.measured(sides, *operands)                 # how far the borders of these sides are, and what is beyond
-    differ(sides, others)                               # whether any differs, ()
-    crossing(switches, before, after)                   # where a path goes from one side to another
+    value, sides = switches.both(*operands)             # the function and its sides at the operands
+    switches.sides(*operands)                           # the sides only
+    switches.frozen(sides, *operands)                   # the function with fixed sides: its smooth extension beyond them
+    switches.measured(sides, *operands)                 # how far the borders of these sides are, and the sides beyond
+    differ(sides, others)                               # whether any side differs, ()
+    crossing(switches, before, after)                   # where a straight path goes from one side to another
 
 ``function(*operands)`` gives one array or a pytree of them. ``moving`` says of each operand whether it is ``STATE`` (q, v),
 ``TIME``, ``DATA`` (parameters) or 0 (a constant): a switch is reported if what it asks depends on one of ``reported``, by default the state
@@ -19,9 +19,9 @@ or the time; `Switches.of` with ``reported=depends_on_data`` leaves out switches
     gaps = gap_switches(problem, t, q, args)            # of problem.gaps(t, q, args), or None
     rate = lambda s: jax.jvp(lambda s: gaps.frozen(sides, t + s, q + s * v, args), (s,), (one,))[1]
 
-so that `frozen` gives gaps, rates and accelerations of one side at a kink. What is not looked into: loops of a number of turns
-that is not known before (`lax.while_loop`, unless all it gives is discrete), callbacks, solvers, `cummax`. They count as smooth,
-as do poles, and functions as steep as they like.
+so that `frozen` gives gaps, rates and accelerations of one side at a kink. Not searched for switches are loops whose number of iterations
+is not static (`lax.while_loop`, unless all its results are discrete), callbacks, solvers and `cummax`. They count as smooth,
+as do poles, and steep functions however steep.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ from .switch_walks import (
 
 
 def depends_on_path(mark: int) -> bool:
-    """Mark of values that depend on the state or the time."""
+    """Tests whether a mark is that of values which depend on the state or the time."""
     return bool(mark & (STATE | TIME))
 
 
 def depends_on_data(mark: int) -> bool:
-    """Mark of values whose switching time depends on the motion's data: they depend on the state, or on time and parameters."""
+    """Tests whether a mark is that of values whose switching time depends on the motion's data: on the state, or on time and parameters."""
     return bool(mark & STATE) or mark & (TIME | DATA) == TIME | DATA
 
 
 class Switches:
-    """A function with switches, as its jaxpr."""
+    """A function with switches, given by its jaxpr; for its methods see the module."""
 
     def __init__(self, closed: Any, structure: Any, marks: Sequence[int], reported: Reported) -> None:
         self._closed, self._structure, self._marks, self._reported = closed, structure, list(marks), reported
@@ -79,8 +79,14 @@ class Switches:
         levels: bool = False,
         kinks: bool = True,
     ) -> Switches | None:
-        """The switches of a function at operands of these shapes, with ``levels`` those alone that have these, and with or without those that
-        only kink; None if it has none."""
+        """Finds the switches of a function at operands of these shapes; None (static) if it has none.
+
+        Args:
+            moving: what each operand is, STATE, TIME, DATA or 0.
+            reported: which switches count, by the mark of what their operands depend on.
+            levels: whether only those with levels count.
+            kinks: whether those that only kink count.
+        """
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*operands)
         if not may_switch(closed):
             return None
@@ -89,32 +95,33 @@ class Switches:
         return found if jax.eval_shape(lambda: found.sides(*operands)) else None
 
     def both(self, *operands: Any) -> tuple[Any, Sides]:
-        """Function giving the values and the sides."""
+        """Evaluates the function; returns its values and its sides."""
         record = Record(self._reported)
         return self._run_walk(record, operands), record.collected
 
     def sides(self, *operands: Any) -> Sides:
-        """Function giving the sides."""
+        """Evaluates the sides at the operands."""
         return self.both(*operands)[1]
 
     def definite(self, *operands: Any) -> Sides:
-        """Function giving the sides, where a border itself belongs to one of those that it parts."""
+        """Evaluates the sides, such that a border itself belongs to one of the two sides that it separates (sign(0) is 1)."""
         walk = Definite(self._reported)
         self._run_walk(walk, operands)
         return walk.collected
 
     def frozen(self, sides: Sides, *operands: Any) -> Any:
-        """The function with sides fixed: equal to it where it has these sides, and its smooth extension beyond."""
+        """Evaluates the function with sides fixed: equal to it where it has these sides, and its smooth extension beyond."""
         return self._run_walk(Replay(self._reported, sides), operands)
 
     def measured(self, sides: Sides, *operands: Any) -> tuple[list[Array], Sides, list[int]]:
-        """For each of the fixed sides its levels, an array with one more axis, and the side beyond its nearest border; the marks of its operands."""
+        """Evaluates for each of the fixed sides its levels, an array with one more axis, and the side beyond its nearest border; also returns the marks
+        of its operands."""
         walk = Measure(self._reported, sides)
         self._run_walk(walk, operands)
         return walk.collected[::2], walk.collected[1::2], walk.marks
 
     def chosen(self, where: Sequence[Array], given: Sides, *operands: Any) -> Sides:
-        """The definite sides, but for those ``given``, where they are to be taken."""
+        """Evaluates the definite sides, with ``given`` ones in the entries that the masks ``where`` select."""
         walk = Choose(self._reported, [x for pair in zip(where, given, strict=True) for x in pair])
         self._run_walk(walk, operands)
         return walk.collected
@@ -131,16 +138,16 @@ class Switches:
 
 
 def differ(sides: Sides, others: Sides) -> Array:
-    """Whether any of the sides differ, ()."""
+    """Tests whether any of the sides differ, ()."""
     found = jnp.zeros((), bool)
     for x, y in zip(sides, others, strict=True):
-        # what is no number is on no side
+        # NaN is on no side
         found = found | jnp.any(x != y if x.dtype.kind != "f" else (x != y) & (x == x) & (y == y))
     return found
 
 
 class Crossing(NamedTuple):
-    """Where a path changes sides: nearby operands ``before`` and ``after``, with values and sides there; ``some`` (): whether it does."""
+    """Result of `crossing`: whether a path changes sides, ``some`` (); operands just ``before`` and ``after`` that, with the values and sides there."""
 
     some: Array
     before: Any
@@ -203,27 +210,33 @@ def force_switches(
     levels: bool = False,
     kinks: bool = True,
 ) -> Switches | None:
-    """Switches of a problem's force and of its mass matrix, as functions of (t, q, v, args); before them those that it states."""
+    """Finds the switches of a problem's force and of its mass matrix, as functions of (t, q, v, args); those that it states come first.
+
+    ``reported``, ``levels``, ``kinks``: as of `Switches.of`.
+    """
 
     def function(t: Array, q: Array, v: Array, args: Any) -> list:
         above = None if problem.switches is None else jnp.all(problem.switch_values(t, q, v, args) > 0)
         found = [problem.generalised_force(t, q, v, args)]
         if above is not None:
-            found = [jnp.where(above, found[0], found[0])]  # nothing but what the search sees
+            found = [jnp.where(above, found[0], found[0])]  # no effect: it shows the stated switches to the search
         return [*found, jnp.asarray(problem.mass(q, args), q.dtype)] if callable(problem.mass) else found
 
     return Switches.of(function, (t, q, v, args), (TIME, STATE, STATE | SPEED, DATA), reported, levels, kinks)
 
 
 def depends_on_place(mark: int) -> bool:
-    """Mark of values that depend on the time or the position, and not on the velocity."""
+    """Tests whether a mark is that of values which depend on the time or the position, and not on the velocity."""
     return depends_on_path(mark) and not mark & SPEED
 
 
 def stated_switches(
     problem: Any, t: Array, q: Array, v: Array, args: Any, reported: Mark = depends_on_path, kinks: bool = True
 ) -> Switches | None:
-    """Those alone that a problem states, a function that is true on the positive sides; the last of the sides are those of the surfaces."""
+    """Finds the switches that a problem states: those of a function which is True where the stated functions are positive.
+
+    The last of its sides are those of the stated surfaces. None (static) without any.
+    """
     if problem.switches is None:
         return None
     positive = lambda t, q, v, args: problem.switch_values(t, q, v, args) > 0
@@ -234,26 +247,26 @@ def stated_switches(
 
 
 def gap_switches(problem: Any, t: Array, q: Array, args: Any) -> Switches | None:
-    """Switches of a problem's gaps, as a function of (t, q, args); None for contacts between bodies, which are smooth."""
+    """Finds the switches of a problem's gaps, as a function of (t, q, args); None if there are none, as for contacts between bodies."""
     if problem.constraints is None or problem.between is not None:
         return None
     return Switches.of(lambda t, q, args: problem.gaps(t, q, args), (t, q, args), (TIME, STATE, DATA))
 
 
 class Kinks(NamedTuple):
-    """Gaps that may kink: their switches, and the sides at the beginning of a path."""
+    """Gaps that may kink along a path: their switches, and the sides at its beginning (``begins``)."""
 
     gaps: Switches
     begins: Sides
 
     @classmethod
     def at(cls, problem: Any, t: Array, q: Array, args: Any) -> Kinks | None:
-        """Kinks at the beginning of a path; None if no gap can kink, which is known while tracing."""
+        """Finds the sides of the gaps at the beginning (t, q) of a path; None (static) if no gap can kink."""
         t, q, args = lax.stop_gradient((t, q, args))
         gaps = gap_switches(problem, t, q, args)
         return None if gaps is None else cls(gaps, gaps.sides(t, q, args))
 
     def rate(self, t: Array, q: Array, v: Array, args: Any) -> Array:
-        """Gap velocities (m,) at (t, q, v) on the initial sides, as if there were no kink on the way."""
+        """Returns the gap velocities (m,) at (t, q, v) on the initial sides, as if there were no kink on the way."""
         gaps = lambda s: self.gaps.frozen(self.begins, t + s, q + s * v, args)
         return jax.jvp(gaps, (jnp.zeros_like(t),), (jnp.ones_like(t),))[1]

@@ -204,7 +204,7 @@ class PaoliSchatzman(Scheme):
     ) -> tuple[Array, Array]:
         """Solves for the centred velocity (V^n + V^{n-1})/2 (d,), a fixed point with contraction rate O(h); also returns its status.
 
-        ``advance``: function from the force (d,) to the new velocity (d,).
+        ``advance``: function from the acceleration F (d,) to the new velocity (d,).
         """
         t, q, v, args = motion.time(state.n), state.q, state.v, motion.args
 
