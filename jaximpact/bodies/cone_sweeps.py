@@ -1,13 +1,13 @@
 """Native solver of contact problems with friction between bodies: Gauss-Seidel sweeps over pairs, with conjugate directions across sweeps.
 
-    w = H' (u + H x) + b,    0 <= x_n _|_ w_n >= 0,    |x_t| <= mu x_n,   x_t = -mu x_n w_t / |w_t| where w_t is not zero,
+    w = H' H x + b,    0 <= x_n _|_ w_n >= 0,    |x_t| <= mu x_n,   x_t = -mu x_n w_t / |w_t| where w_t is not zero,
 
-with 1 + k columns of H for each contact, scaled to unit length and nonzero at its two bodies only. A sweep gives each contact the impulses with
-which its own velocities obey the law, first the normal and then the tangential ones, forwards and then backwards. What a pair of sweeps changes
-is taken as a gradient: the next one starts ahead of it by a nonlinear conjugate direction, which is dropped where the change grows. Every so often
-some sweeps go without, as directions lead astray where contacts keep changing between slip and rest. Where that does not end either, as in piles
-that nearly jam, `proximal_steps` are taken in between, and in the plane a
-`planar_path` is followed.
+for impulses x and velocities w, normal (n) and tangential (t), with 1 + k columns of H for each contact, scaled to unit length and nonzero at its two
+bodies only; u = H x are velocities of the bodies. A sweep solves the law of one contact after the other, normal before tangential impulses, with all
+other impulses fixed; sweeps alternate between forward and backward order. The change by a pair of sweeps is taken as a gradient: the next pair
+starts from a point ahead along a nonlinear conjugate direction, which is dropped where the change grows. Now and then sweeps are made without
+directions, which fail where contacts keep changing between slip and stick. If sweeps stall, as in piles that nearly jam, `proximal_steps` follow, and
+in the plane `planar_path`.
 
 References:
     M. Jean, The non-smooth contact dynamics method, Comput. Methods Appl. Mech. Engrg. 177 (1999).
@@ -92,7 +92,7 @@ class SweepLoops:
         return self.w.size(x[0]) if len(x) == 1 else self.w.sqrt(self.dot(x, x))
 
     def within(self, x: list[Any], bound: Any) -> list[Any]:
-        """Emits the vector of at most the length ``bound`` that is nearest to x."""
+        """Emits the vector nearest to x whose length is at most ``bound``."""
         w, long = self.w, self.length(x)
         outside = w.less(bound, long)
         share = w.either(outside, w.div(bound, w.either(outside, long, w.number(1))), w.number(1))
@@ -101,7 +101,7 @@ class SweepLoops:
     # the parts
 
     def roots(self, columns: list[list[Any]]) -> tuple[Any, Any]:
-        """Emits the lengths of a contact's normal column and, at least, of all combinations of its tangential ones."""
+        """Emits the length of a contact's normal column, and an upper bound on that of unit combinations of its tangential columns."""
         w = self.w
         normal, across = columns[0], columns[1:]
         largest = self.dot(across[0], across[0])
@@ -153,7 +153,7 @@ class SweepLoops:
             self.keep_velocities(i, j, u)
 
     def visit(self, k: Any) -> None:
-        """Emits the law of contact k, with all others as they are."""
+        """Emits the solution of the law of contact k with the impulses of all others fixed."""
         w, zero = self.w, self.w.number(0)
         i, j, u = self.velocities(k)
         normal, *across = self.columns(self.own["h"], k)
@@ -183,7 +183,7 @@ class SweepLoops:
         self.count.set(w.at.add(self.count.get(), w.whole(2)))
 
     def judge(self) -> None:
-        """Emits the largest natural residual of the law by what is allowed, as `cones.residual` has it, and whether that ends the sweeps."""
+        """Emits the largest ratio of the natural residual (`cones.residual`) of a contact to the allowed one, and whether that ends the sweeps."""
         w, zero, one = self.w, self.w.number(0), self.w.number(1)
         self.gather()
         self.worst.set(zero)
@@ -206,7 +206,7 @@ class SweepLoops:
         self.done.set(w.at.select(met, w.whole(1), w.whole(0)))
 
     def defect(self, speed: list[Any], size: list[Any], mu: Any) -> Any:
-        """Emits the largest entry of x - P_K(x - (w + mu |w_t| n))."""
+        """Emits the largest entry of the natural residual x - P_K(x - (w + mu |w_t| n)), P_K the projection onto the friction cone."""
         w, zero, one = self.w, self.w.number(0), self.w.number(1)
         moved = [w.sub(x, y) for x, y in zip(size, speed, strict=True)]
         normal, across = w.sub(moved[0], w.mul(mu, self.length(speed[1:]))), moved[1:]
@@ -221,7 +221,7 @@ class SweepLoops:
         return error
 
     def lead(self) -> None:
-        """Emits the conjugate direction, and a step along it."""
+        """Emits the conjugate direction after a pair of sweeps, and a step along it."""
         w, zero = self.w, self.w.number(0)
         total = w.variable(zero)
         total.set(zero)
@@ -240,7 +240,7 @@ class SweepLoops:
                 step = w.mul(ratio, w.get(self.own[direction], n))
                 w.put(self.own[direction], n, w.add(step, w.sub(new, old)))
                 w.put(self.own[value], n, w.add(new, step))
-        # what is no number stays so
+        # NaN ends the sweeps
         unknown = w.at.fcmp_unordered("uno", total.get(), zero)
         with w.at.if_then(unknown):
             self.done.set(w.whole(1))
@@ -291,10 +291,11 @@ def sweep_text(D: int, k: int, real: Any) -> str:
 
 
 def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
-    """Compiled solver: takes the `OPERANDS` of B lanes, fills impulses (B, m, 1 + k) and iterations (B,), sweeps and steps of what takes over.
+    """Compiled solver: takes the `OPERANDS` of B lanes, fills in impulses (B, m, 1 + k) and iterations (B,), of sweeps and `steps_where_sweeps_stall`.
 
-    Of a lane: ends i and j (m,), N for an obstacle; the contacts ``among`` (m,) that may push, whole numbers; columns h (m, 1 + k, 2 D), those of body i first; velocities
-    b (m, 1 + k); coefficients mu (m,); the impulses ``guess`` (m, 1 + k) to begin with; the natural residuals ``allowed`` (m,) [velocity]; and a ``limit`` (1,) of sweeps.
+    Operands of a lane: bodies i and j (m,) of each contact, N for an obstacle; ``among`` (m,), 1 for contacts that may have an impulse, else 0; columns
+    h (m, 1 + k, 2 D), body i first; velocities b (m, 1 + k); coefficients mu (m,); initial impulses ``guess`` (m, 1 + k); natural residuals ``allowed``
+    (m,) [velocity]; and a ``limit`` (1,) of iterations.
 
     Raises:
         Unsupported, ImportError: as `compile_module`.
@@ -325,8 +326,8 @@ def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray]
 
 
 def steps_where_sweeps_stall(given: list[np.ndarray], impulse: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
-    """Impulses (m, 1 + k) nearer to the law than ``impulse``, and how many steps they took, in double precision; of a lane's operands, where sweeps
-    have stalled ``tries`` times before.
+    """Impulses (m, 1 + k) with a smaller residual than ``impulse``, by methods in double precision, and the number of their steps; ``given``: operands of
+    a lane; ``tries``: number of times that sweeps have stalled before.
     """
     i, j, among, h, b, mu, _, allowed, _ = given
     taken = np.flatnonzero((among != 0) & np.any(h[:, 0] != 0, axis=1))

@@ -63,12 +63,12 @@ class PairContacts:
         return self if self.slip is None else replace(self, slip=self.slip._replace(velocity=self.slip.of(v)))
 
     def rubbing(self, slip: PairSlip) -> PairContacts:
-        """Copy with tangential rows."""
+        """Copy with the gradients of slip velocities."""
         return replace(self, slip=slip)
 
     def friction_products(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array], Array]:
-        """Of normal and tangential rows together: functions from impulses (m, 1 + k) to the velocity jump (d,), and from it to velocities (m, 1 + k);
-        and the diagonal of the Delassus matrix (m, 1 + k).
+        """Products of normal and tangential gradients together: functions from impulses (m, 1 + k) to the velocity jump (d,), and from a jump (d,) to
+        velocities of the contacts (m, 1 + k); and the diagonal of the Delassus matrix (m, 1 + k).
         """
         slip: Any = self.slip
         rows = (self, *slip.tangents)
@@ -85,7 +85,7 @@ class PairContacts:
         return self._at_bodies(self.gi, self.gj, v)
 
     def gap_velocity(self, v: Array) -> Array:
-        """Gap velocities G v + f_t, (m,)."""
+        """Gap velocities G v + df/dt, (m,)."""
         return self.velocity(v) if self.drift is None else self.velocity(v) + self.drift
 
     def jump(self, impulse: Array) -> Array:
@@ -161,8 +161,8 @@ class PairContacts:
     def swept(
         self, by_products: Callable, offset: Array, among: Array, allowed: Array, guess: Array, limit: int
     ) -> tuple[Array, Array]:
-        """Impulses (m, 1 + k) with friction of the contacts ``among`` (m,), and iterations (): by native sweeps on a CPU, elsewhere as
-        ``by_products(offset, guess)`` has it.
+        """Solves for impulses with friction (m, 1 + k) of the contacts in the mask ``among`` (m,): impulses and iterations (), by native sweeps on a CPU,
+        elsewhere by ``by_products(offset, guess)``. ``allowed``: residual () or (m,) [velocity].
         """
         slip: Any = self.slip
         columns = jnp.stack([jnp.concatenate(row._halves(), axis=1) for row in (self, *slip.tangents)], axis=1)
@@ -182,7 +182,7 @@ class PairContacts:
             return products(*known)
 
     def _halves(self) -> tuple[Array, Array]:
-        """Gradients times half of the inverse mass on either side, (m, D) each."""
+        """The gradients with respect to either body times H, H' H = M^-1, (m, D) each."""
         half = lambda g, r: jnp.where(g < 0, -1, 1) * jnp.sqrt(jnp.abs(g * r))
         hi = half(self.gi, self.ri) if self.hi is None else self.hi
         return hi, half(self.gj, self.rj) if self.hj is None else self.hj
@@ -223,9 +223,10 @@ class PairContacts:
 
 
 class PairSlip(NamedTuple):
-    """Tangential rows of contacts between bodies: `Slip` without any array of size contacts times coordinates.
+    """Gradients T of the slip velocities of contacts between bodies: `Slip` without any array of size contacts times coordinates.
 
-    ``tangents``, k of them, are contacts with the slip's gradients in place of the gaps'; the others as of `Slip`.
+    ``tangents``: for each of k directions, contacts with the gradients of the slip velocity in place of those of the gap; the other fields as in
+    `Slip`.
     """
 
     tangents: tuple[PairContacts, ...]
@@ -261,11 +262,11 @@ class PairSlip(NamedTuple):
         return jnp.stack([_sum_last_axis(row * heading) for row in rows], axis=1)
 
     def under(self, metric: Metric) -> PairSlip:
-        """With the responses of another metric."""
+        """Copy with the responses of another metric."""
         return self._replace(tangents=tuple(row.under(metric) for row in self.tangents))
 
     def still(self) -> FrictionInfo:
-        """No friction at all."""
+        """Friction with impulses of zero."""
         return still(self)
 
 

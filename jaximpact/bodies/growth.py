@@ -33,7 +33,7 @@ def grow(problem: Problem, motion: Motion, carry: tuple) -> tuple[Problem, tuple
     """The problem with enough capacity for the step after a loop carry (`BatchedLoop`), and the carry in arrays of that size."""
     bodies: Any = problem.constraints
     state = carry[0]
-    # what the step looked for and had no room for
+    # the pairs that the step found and that its list could not hold
     found = jax.jit(bodies.neighbours)(motion.time(state.n + 1), state.q, motion.args)
     larger = bodies.with_capacity_for(found)
     problem = problem.replace(constraints=bodies.enlarge(motion.q0) if larger is bodies else larger)
@@ -63,7 +63,7 @@ def _move_carry(carry: tuple, old: int, new: int) -> tuple:
 
 
 def widen(x: Any, axis: int, old: int, new: int, fill: Any = 0) -> Any:
-    """Pads an axis from ``old`` to ``new`` pair slots; entries after the pair slots, of obstacles, stay behind them."""
+    """Pads an axis from ``old`` to ``new`` pair slots; the entries of obstacles, which follow the pair slots, stay after them."""
     module: Any = np if isinstance(x, np.ndarray) else jnp
     before, behind = module.split(x, [old], axis=axis)
     shape = list(x.shape)
@@ -82,7 +82,7 @@ def with_slots(solution: Any, old: int, new: int, number: int) -> Any:
 def trim_room(solution: Any, problem: Problem) -> Any:
     """Cuts the rows of a solution to the number of pair slots that the problem states, after its lists had grown.
 
-    Pairs that push are kept before others. Without lists it stays as it is.
+    Pairs with an impulse are kept first. Of a problem without lists the solution is returned unchanged.
 
     Raises:
         ValueError: more pairs push at once than there are slots.

@@ -1,4 +1,4 @@
-"""Schemes on neighbour lists: a step sees the listed pairs alone, and the list is renewed as bodies move."""
+"""Schemes on neighbour lists: the contacts of a step are the pairs on the list, which is renewed as bodies move."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Listed(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Listing(Wrapping):
-    """Wraps a scheme: each of its steps sees the pairs that are near at the start of the step."""
+    """Wraps a scheme: the contacts of each of its steps are the pairs that are near at the start of the step."""
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         """Initial state of the scheme, with a list made at the start."""
         neighbours = problem.neighbours(motion.t0, motion.q0, motion.args)
         state, info = self.scheme.init(problem.near(neighbours), law, motion)
         status = info.status | self.list_status(problem, motion, motion.t0 + motion.h, state.q, neighbours)
-        # of bodies that grow the reach may become too short; of traced data nothing was looked at before
+        # where bodies grow the reach may become too short; where data are traced it has not been checked before
         bodies: Any = problem.constraints
         for t in (motion.t0, motion.t1):
             reach, _ = bodies.extent(t, motion.args, state.q.dtype)
@@ -59,7 +59,7 @@ class Listing(Wrapping):
 
     @staticmethod
     def list_status(problem: Problem, motion: Motion, t: Array, q: Array, neighbours: Neighbours) -> Array:
-        """Status bits of the list after a step to q at t: bodies outran it, or it overflowed."""
+        """Status bits of the list after a step to q at t: bodies moved so far that pairs may be missing, or the list overflowed."""
         bodies: Any = problem.constraints
         reach, _ = bodies.extent(t, motion.args, q.dtype)
         # positions that are no numbers have a status of their own; a reach that is none lists nothing
@@ -67,7 +67,7 @@ class Listing(Wrapping):
         return as_status(outrun, Status.NEIGHBOURS_OUTRUN) | as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
 
     def renew_list(self, problem: Problem, motion: Motion, t: Array, state: Any) -> tuple[Neighbours, Array, Any]:
-        """List for a step that ends at t, with the previous impulses and the scheme's state moved to its slots."""
+        """Neighbour list for a step that ends at t, made anew if bodies have moved far; the last impulses and the scheme's state, sorted by its slots."""
         bodies: Any = problem.constraints
         t, q, v, h, args = lax.stop_gradient((t, state.q, state.v, motion.h, motion.args))
         reach, skin = bodies.extent(t, args, q.dtype)

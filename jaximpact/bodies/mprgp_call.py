@@ -16,9 +16,9 @@ from . import mprgp_kernel as kernel
 
 
 def solve_mprgp(bodies: int, responses: tuple[Array, Array], operands: tuple[Array, ...]) -> tuple[Array, Array, Array]:
-    """Solves the contact problem natively: impulses (m,), iterations (), and velocity jumps (N, D).
+    """Solves the contact problem without friction natively: impulses (m,), iterations (), and velocity jumps (N, D).
 
-    ``responses`` are M^-1 G' of either end (m, D); the other operands are those of `mprgp_kernel.solver`.
+    ``responses``: M^-1 times the gap gradients of either body of a contact, (m, D) each; ``operands``: those of `mprgp_kernel.solver`.
 
     Raises:
         Unsupported, ImportError: native code is not available.

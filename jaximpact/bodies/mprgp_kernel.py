@@ -2,9 +2,9 @@
 
     min 1/2 x' A x + b' x,  x >= 0,    A = H' H,
 
-with a column of H for each contact, of unit length and nonzero at its two bodies only. On the face of contacts with x > 0 it takes
-conjugate gradient steps. A step that would leave the face ends at its boundary, followed by a projected gradient step. Once the free
-gradient is smaller than the chopped one, a projected gradient step changes the face.
+for impulses x, with gap velocities A x + b and a column of H for each contact, of unit length and nonzero at its two bodies only. On the face of
+contacts with x > 0 it takes conjugate gradient steps. A step that would leave the face ends at its boundary, followed by a projected gradient step.
+Once the free gradient (contacts with x > 0) is smaller than the chopped one (the others), a projected gradient step changes the face.
 
 Reference: Z. Dostal, J. Schoberl, Minimizing quadratic functions over non-negative cone with the rate of convergence and finite
 termination, Comput. Optim. Appl. 30 (2005), algorithm MPRGP.
@@ -307,7 +307,7 @@ class ContactLoops:
             self.put("p", k, w.either(w.less(zero, self.get("x", k)), self.get("g", k), zero))
 
     def projection_step(self, step: Any, free: bool) -> None:
-        """Emits a projected gradient step of all contacts, or of the ``free`` ones, and then gradient and direction."""
+        """Emits a projected gradient step of all contacts, or of the ``free`` ones with x > 0, and the new gradient and direction."""
         w, zero = self.w, self.w.number(0)
         with w.over(self.m.get()) as k:
             x = self.get("x", k)
@@ -347,7 +347,7 @@ class ContactLoops:
             proportional = w.at.fcmp_ordered("<=", of["chopped"].get(), of["free"].get())
             with w.at.if_else(finished) as (then, otherwise):
                 with then:
-                    # a gradient that was summed up over many steps is looked at again
+                    # the gradient, updated over many steps, is computed afresh before the iteration ends
                     self.gradient()
                     self.set_direction()
                     measure()

@@ -22,10 +22,10 @@ CELLS = {1: 2**30, 2: 2**15, 3: 2**10}  # along each direction: the number of a 
 
 
 class Neighbours(NamedTuple):
-    """Neighbour list: pairs of bodies ``i`` < ``j`` (K,) nearer than ``cutoff`` at ``points`` (N, S), sorted; empty slots hold N.
+    """Neighbour list: pairs of bodies ``i`` < ``j`` (K,) nearer than ``cutoff`` () at ``points`` (N, S), sorted; empty slots hold N.
 
-    ``reach`` (): distance within which gaps may close, when the list was made. ``pairs`` () and ``members`` (): number of pairs found, and
-    of bodies in the fullest cell. ``lost`` (): whether these exceed the capacity, so that pairs are missing.
+    ``reach`` (): distance within which gaps could close when the list was made; ``cutoff``: reach + skin. ``pairs`` () and ``members`` (): number of
+    pairs found, and of bodies in the fullest cell. ``lost`` (): whether these exceed the capacity, so that pairs are missing.
     """
 
     i: Array
@@ -38,7 +38,7 @@ class Neighbours(NamedTuple):
     lost: Array
 
     def approach(self, points: Array, reach: Array) -> Array:
-        """Upper bound, (), on how far two bodies have approached their reach since the list was made.
+        """Upper bound, (), on the decrease of the distance between any two bodies, less the growth of the reach, since the list was made.
 
         Common motion does not count: displacements are taken relative to the middle of all displacements.
         """
@@ -66,7 +66,7 @@ def search(
     """Finds pairs of points (N, S) nearer than reach + skin, in a ``box`` that is periodic along directions with a length.
 
     ``slots`` is the capacity for pairs, ``room`` that for bodies in a cell. ``method``: "cells", "tree" (on a CPU), or None for the
-    quicker one.
+    faster one of the device.
     """
     points, reach, cutoff = lax.stop_gradient((points, reach, reach + skin))
 
@@ -120,7 +120,7 @@ def _cell_pairs(points: Array, cutoff: Array, box: Box, slots: int, room: int) -
         where = jnp.where(flat, found + jnp.cumsum(flat, dtype=jnp.int32) - 1, slots)
         mine = jnp.broadcast_to(me[:, None], near.shape).ravel()
         i, j = i.at[where].set(mine, mode="drop"), j.at[where].set(other.ravel(), mode="drop")
-        # where bodies are no numbers there is no sense in room for them: their status says so
+        # positions that are not finite need no capacity: the status of the motion reports them
         members = jnp.maximum(members, jnp.where(known, jnp.max(last - first), 0))
         return (i, j, found + jnp.sum(flat, dtype=jnp.int32), members), None
 
@@ -149,7 +149,7 @@ def _cells(points: Array, cutoff: Array, box: Box) -> tuple[Array, Array, Array]
 
 
 def same_slots(old: Neighbours, new: Neighbours) -> Array:
-    """Slot of each pair of the new list on the old one (K,); K for pairs that were not on it."""
+    """Slot (K,) in the old list of each pair of the new list; K for pairs that the old list does not have."""
     slots = old.i.shape[0]
 
     # among the few with the same first body

@@ -1,8 +1,9 @@
 """Planar contact problems with friction solved along a path of simpler ones: Lemke's method with sparse factors.
 
-In the plane the law of friction is piecewise linear: a contact is open, sticks, or slips to either side. Velocities q are added with which the solution is
-known, and taken away; between two changes of a contact the impulses follow a straight line, which may go back before it goes on. From contacts
-that q holds open all, Lemke's theory says that the end is reached, ties apart; from impulses nearly right it is mostly nearer.
+In the plane the law of friction is piecewise linear: the mode of a contact is open, stick, or slip to either side. The path solves w = A x + b + (1 - s) q,
+with velocities q such that the solution at s = 0 is known, up to s = 1. Between two changes of a contact's mode the impulses x are linear in s, which
+may also decrease. Where q holds all contacts open at first, Lemke's theory says that the end is reached, ties apart; from impulses that are nearly
+right the path is mostly shorter.
 
 References:
     C. E. Lemke, Bimatrix equilibrium points and mathematical programming, Management Science 11 (1965).
@@ -22,11 +23,12 @@ OPEN, STICK, RIGHT, LEFT = range(4)
 CONTACTS = 1500  # of a problem; pivots and the cost of each grow with them
 WARM, COLD = 300, 20  # pivots from known impulses, and pivots a contact from none
 SHIFT = 1e-9  # proximal shift, relative to the diagonal: keeps matrices regular
-FAR = 1e6  # times q, where a path is given up
+FAR = 1e6  # distance along the path, in multiples of q, at which it is given up
 
 
 def margins(mode: np.ndarray, mu: np.ndarray, push: np.ndarray, rub: np.ndarray) -> np.ndarray:
-    """Linear functions (m, 2) of trial impulses x - w that are positive as long as contacts keep their modes; zero where there is one only."""
+    """Two linear functions (m, 2) of the trial impulses x - w = (``push``, ``rub``) of each contact, positive while it keeps its mode; the second is 0 in
+    a mode that has one condition only."""
     side = np.where(mode == RIGHT, 1, -1)
     holds = [mode == OPEN, mode == STICK]
     first = np.select(holds, [-push, mu * push - rub], push)
@@ -36,7 +38,7 @@ def margins(mode: np.ndarray, mu: np.ndarray, push: np.ndarray, rub: np.ndarray)
 
 
 def change(mode: np.ndarray, c: int, which: int, rub: float) -> tuple[int, int]:
-    """Gives contact c the mode behind the margin ``which``; that margin in the new mode."""
+    """Changes contact c to the mode that it enters where its margin ``which`` becomes zero; returns c and the margin of the new mode that is zero there."""
     old = mode[c]
     if old == OPEN:
         mode[c] = RIGHT if rub > 0 else LEFT
@@ -65,7 +67,7 @@ def linear_law(mode: np.ndarray, mu: np.ndarray) -> tuple[csr_matrix, csr_matrix
 
 
 def nearest_start(system: ConeSystem, impulse: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Modes (m,), impulses x and velocities q (m, 2) with which these obey the law, from impulses (m, 2) that nearly do."""
+    """Start of a path near ``impulse`` (m, 2): modes (m,), impulses x (m, 2), and the velocities q (m, 2) with which x obeys the law."""
     mu, w = system.within, system.velocity(impulse)
     trial = impulse - w
     push, rub = trial.T
@@ -76,7 +78,7 @@ def nearest_start(system: ConeSystem, impulse: np.ndarray) -> tuple[np.ndarray, 
 
 
 def open_start(system: ConeSystem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Modes (m,), impulses x = 0 and velocities q (m, 2) that hold all contacts open, each another one, so that none change at once."""
+    """Start of a path with all contacts open: modes (m,), impulses x = 0, and velocities q (m, 2) of random sizes, so that no two contacts change at once."""
     b, m = system.offset, len(system.within)
     q = np.zeros_like(b)
     q[:, 0] = (np.max(-b[:, 0], initial=0.0) + np.max(np.abs(b))) * (1 + 0.5 * np.random.default_rng(0).random(m))
@@ -86,9 +88,9 @@ def open_start(system: ConeSystem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def follow(
     system: ConeSystem, start: tuple[np.ndarray, np.ndarray, np.ndarray], near: np.ndarray, limit: int
 ) -> tuple[np.ndarray | None, int]:
-    """Impulses (m, 2) at the end of the path from ``start``, None if it is not reached in ``limit`` pivots, and pivots.
+    """Follows the path from ``start`` = (modes, x, q): impulses (m, 2) at its end, None if that is not reached in ``limit`` pivots; and number of pivots.
 
-    Of impulses that balance themselves those near ``near`` (m, 2) are taken.
+    Where several impulses are solutions, those near ``near`` (m, 2) are found.
     """
     mode, x, q = start
     mu, share, entered, direction = system.within, 0.0, None, 1.0
@@ -104,7 +106,7 @@ def follow(
         trial, moved = x - velocity(x) - offset - (1 - share) * q, step - velocity(step) + q
         rate = margins(mode, mu, *moved.T)
         if entered is not None:
-            # into the mode, not back
+            # away from the border, into the mode just entered
             direction = 1.0 if rate[entered] > 0 else -1.0
         fall = -direction * rate
         room = np.where(fall > 0, np.maximum(margins(mode, mu, *trial.T), 0) / np.where(fall > 0, fall, 1), np.inf)
@@ -121,7 +123,7 @@ def follow(
 
 
 def planar_path(system: ConeSystem, impulse: np.ndarray) -> tuple[np.ndarray, int]:
-    """Impulses (m, 2) whose natural residual is not larger than that of ``impulse``, and pivots."""
+    """Improves ``impulse`` (m, 2) by following paths: impulses whose natural residual is not larger, and the number of pivots."""
     x, spent = system.root * impulse, 0
     least = system.excess(x)
     for start, limit in ((nearest_start(system, x), WARM), (open_start(system), COLD * len(x))):

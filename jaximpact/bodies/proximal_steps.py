@@ -1,12 +1,12 @@
 """Contact problems with friction on which sweeps stall: proximal points, each by Newton's method with sparse matrices.
 
-Piles that nearly jam have impulses that balance themselves. Along these a sweep moves by what it is wrong by, 1e-7 of what they have to change by
-where a contact has yet to let go or to slip, and conjugate directions go round in circles. A proximal step solves
+Piles that nearly jam have self-balanced impulses, which change no velocity. Along these a Gauss-Seidel sweep may advance by only 1e-7 of the way to
+where the next contact opens or slips, and conjugate directions do not converge. A proximal step from impulses x_k solves
 
     w = A x + b + s (x - x_k)
 
-with the law of friction. With the shift s the problem is regular and Newton's method mostly converges; the step that results is gone on with as far
-as no contact changes, which is where sweeps would have crept to. No theorem says that this converges.
+with the law of friction, for impulses x and velocities w of the contacts. With the shift s the problem is regular and Newton's method mostly
+converges; the step x - x_k is then extended as long as the residual does not grow. No theorem says that this converges.
 
 References:
     P. Alart, A. Curnier, A mixed formulation for frictional contact problems prone to Newton like solution methods, Comput. Methods Appl. Mech.
@@ -35,10 +35,11 @@ FARTHEST, SLACK = (
 
 
 class ConeSystem(NamedTuple):
-    """Problem w = A x + b of m contacts scaled to a unit diagonal.
+    """Contact problem w = A x + b of m contacts, scaled to a unit diagonal of A: impulses x and velocities w (m, 1 + k), k tangents.
 
-    ``matrix`` A (m (1 + k), m (1 + k)), sparse; ``offset`` b (m, 1 + k); ``within`` (m,) coefficients of the scaled cones. Velocities are ``root`` (m, 1 + k) times
-    w, impulses x / root; ``mu`` (m,) and ``allowed`` (m,) are the coefficients and natural residuals [velocity] of these.
+    ``matrix`` A (m (1 + k), m (1 + k)), sparse; ``offset`` b (m, 1 + k); ``within`` (m,) friction coefficients of the scaled problem. Unscaled velocities
+    are ``root`` (m, 1 + k) times w, impulses x / root; ``mu`` (m,) and ``allowed`` (m,): friction coefficients and allowed natural residuals [velocity]
+    of the unscaled problem.
     """
 
     matrix: csc_matrix
@@ -50,7 +51,7 @@ class ConeSystem(NamedTuple):
 
     @classmethod
     def of(cls, ends: np.ndarray, h: np.ndarray, b: np.ndarray, mu: np.ndarray, allowed: np.ndarray) -> ConeSystem:
-        """Of columns h (m, 1 + k, 2 D) at the bodies ``ends`` (2, m), N standing for an obstacle; the operands of `cone_sweeps.solver`."""
+        """The system of columns h (m, 1 + k, 2 D) at the bodies ``ends`` (2, m), N in place of an obstacle; operands as of `cone_sweeps.solver`."""
         m, rows, wide = h.shape
         D = wide // 2
         place = np.concatenate([end[:, None] * D + np.arange(D) for end in ends.astype(np.int64)], axis=1)
@@ -65,7 +66,7 @@ class ConeSystem(NamedTuple):
         return cls((columns.T @ columns).tocsc(), b / root, mu * root[:, 1] / root[:, 0], root, mu, allowed)
 
     def velocity(self, x: np.ndarray) -> np.ndarray:
-        """w (m, 1 + k)."""
+        """Velocities w = A x + b (m, 1 + k)."""
         return self.product(x) + self.offset
 
     def product(self, x: np.ndarray) -> np.ndarray:
@@ -73,11 +74,11 @@ class ConeSystem(NamedTuple):
         return (self.matrix @ x.ravel()).reshape(x.shape)
 
     def size(self, x: np.ndarray) -> float:
-        """Euclidean norm of the equations of impulses x (m, 1 + k)."""
+        """Euclidean norm of the residual of the law's `equations` at impulses x (m, 1 + k)."""
         return float(np.linalg.norm(equations(x, self.velocity(x), self.within)[0]))
 
     def excess(self, x: np.ndarray) -> float:
-        """Largest natural residual, as `cones.residual` has it, by what is allowed."""
+        """Largest natural residual (`cones.residual`) of impulses x (m, 1 + k), divided by the allowed one."""
         w = self.root * self.velocity(x)
         y = np.max(self.root, axis=1, keepdims=True) ** 2 * x / self.root
         moved = y - w
@@ -98,7 +99,10 @@ def _length(x: np.ndarray) -> np.ndarray:
 
 
 def equations(x: np.ndarray, w: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Alart and Curnier's equations (m, 1 + k) of contacts of unit diagonal, and their Jacobians by x and by w (m, 1 + k, 1 + k)."""
+    """Residual (m, 1 + k) of Alart and Curnier's equations of the friction law, and its Jacobians by x and by w (m, 1 + k, 1 + k).
+
+    Impulses x and velocities w (m, 1 + k) of a problem with unit diagonal, coefficients mu (m,).
+    """
     m, size = x.shape
     push, moved = x[:, 0] - w[:, 0], x[:, 1:] - w[:, 1:]
     closed = push > 0
@@ -117,7 +121,8 @@ def equations(x: np.ndarray, w: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray,
 
 
 def proximal_point(system: ConeSystem, x0: np.ndarray, shift: float, limit: int) -> tuple[np.ndarray, bool, int]:
-    """Impulses (m, 1 + k) with w = A x + b + shift (x - x0), whether the equations are solved, and Newton steps, at most ``limit``."""
+    """Solves w = A x + b + shift (x - x0) with the law of friction by Newton's method: impulses x (m, 1 + k), whether the residual is at most `EXACT`, and
+    Newton steps, at most ``limit``."""
     m, n = len(x0), x0.size
     matrix = (system.matrix + shift * identity(n, format="csc")).tocsr()
     of_blocks = lambda blocks: bsr_matrix((blocks, np.arange(m), np.arange(m + 1)), shape=(n, n))
@@ -144,7 +149,7 @@ def proximal_point(system: ConeSystem, x0: np.ndarray, shift: float, limit: int)
 
 
 def go_on(system: ConeSystem, x: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Impulses (m, 1 + k) as far ahead of x along ``step`` as the residual stays what it is."""
+    """Impulses (m, 1 + k) as far from x along ``step`` as the residual stays within a factor `SLACK`, by trial of powers of two."""
     bound = SLACK * system.size(x)
     for power in range(FARTHEST, -1, -1):
         ahead = x + 2.0**power * step
@@ -154,7 +159,7 @@ def go_on(system: ConeSystem, x: np.ndarray, step: np.ndarray) -> np.ndarray:
 
 
 def proximal_steps(system: ConeSystem, impulse: np.ndarray) -> tuple[np.ndarray, int]:
-    """Impulses (m, 1 + k) whose natural residual is not larger than that of ``impulse``, and Newton steps."""
+    """Improves ``impulse`` (m, 1 + k) by proximal steps: impulses whose natural residual is not larger, and the number of Newton steps."""
     x = system.root * impulse
     best, least, shift, spent = x, system.excess(x), FIRST, 0
     while least > 1 and spent < STEPS and shift <= MOST:

@@ -36,7 +36,7 @@ def disks(radii: ArrayLike, **options: Any) -> Problem:
         options: options of `Bodies`: skin, lists, pairs, members, search.
 
     Returns:
-        A `Problem`; its energy is that of motion and height.
+        A `Problem`; its energy is kinetic energy plus that of weight.
 
     Raises:
         ValueError, TypeError: an argument has a wrong shape or value.
@@ -204,7 +204,7 @@ def _numbers(name: str, value: ArrayLike, number: int | None) -> np.ndarray:
 
 
 def _sides(walls: Sequence | None, space: int) -> Callable[..., Array] | None:
-    """Gaps (k,) of a body to the walls."""
+    """Function of a body's gaps (k,) to the walls, ``obstacles`` of `Bodies`; None without walls."""
     if walls is None:
         return None
     sequence = lambda x: isinstance(x, list | tuple | np.ndarray)

@@ -14,14 +14,14 @@ from .neighbours import Neighbours
 
 
 class Facts(NamedTuple):
-    """Facts about bodies at the start, to be checked: their list, contacts and gaps.
+    """Facts about bodies at the start of a motion, computed to be checked by `judge`: neighbour list, contacts and gaps.
 
     Attributes:
         list: near pairs at the start.
         ends: the bodies of each contact (m, 2).
         gap, exchanged: gaps (K,) of the pairs, and with the two bodies exchanged.
-        apart: gap (N,) of each body to a copy of it at a distance of the reach, minimised over directions.
-        period: shortest period of space ().
+        apart: gap (N,) of each body to a copy of it shifted by the reach, minimised over directions.
+        period: shortest period of space (), infinity without one.
     """
 
     list: Neighbours
@@ -92,7 +92,7 @@ class Facts(NamedTuple):
 
 
 def at_reach(bodies: Any, t: Any, q: Array, args: Any) -> Array:
-    """Gap (N,) of each body to a copy of it at a distance of the reach, minimised over directions."""
+    """Gap (N,) of each body to a copy of it shifted by the reach along a coordinate axis, minimised over the axes."""
     own, each, every = bodies._own(t, args), q.reshape(bodies.number, -1), jnp.arange(bodies.number)
     alike, _ = bodies._given(own, every, every)
     space = bodies.positions(q).shape[1]

@@ -48,13 +48,14 @@ class Bodies(OfBodies):
         skin: how much further than the reach pairs are listed [length]; by default 0.2 of the reach. No body may move
             a quarter of it in a step.
         lists: whether near pairs are listed; by default for more than 8 bodies.
-        pairs, members: near pairs, and bodies in a cell of the search, that there is room for; by default from the start.
+        pairs, members: capacity for near pairs, and for bodies in a cell of the search; by default as the start of the motion needs.
         search: method to find near pairs: "cells", a cell list on any device; "tree", scipy's k-d tree on a CPU, compiled at
             once; by default that on a CPU, and cells elsewhere.
-        slip: where bodies rub, ``slip(q_i, q_j, v_i, v_j, a_i, a_j) -> (k,)``, the velocity of body i against body j where they touch, along k
+        slip: with friction, ``slip(q_i, q_j, v_i, v_j, a_i, a_j) -> (k,)``, the velocity of body i against body j where they touch, along k
             orthonormal tangents: 1 in the plane, 2 in space, which may jump as bodies move; affine in v_i and v_j [m/s]. By virtual power it gives
-            the direction of friction, and the torque. Its coefficient is the problem's ``friction``, that at rest its ``static_friction``, one each for all contacts.
-        obstacle_slip: ``obstacle_slip(t, q_i, v_i, a_i) -> (o, k)``, the same of one body against each of its o obstacles.
+            the direction of friction, and its torque. The coefficient is the problem's ``friction``, that at rest its ``static_friction``, one each for
+            all contacts.
+        obstacle_slip: with friction, ``obstacle_slip(t, q_i, v_i, a_i) -> (o, k)``, the slip velocity of body i against each of its o obstacles.
     """
 
     number: int
@@ -118,7 +119,7 @@ class Bodies(OfBodies):
         return self._gaps(t, q, args, jnp.asarray(i, jnp.int32), jnp.asarray(j, jnp.int32))
 
     def sample(self, t: ArrayLike, q: Array, args: Any) -> Array:
-        """Gaps of the first two bodies, and of all bodies to their obstacles."""
+        """Gaps of the pair of the first two bodies, for all pairs, which would be too many to trace; and of all bodies to their obstacles."""
         return self._gaps(t, q, args, jnp.zeros(1, jnp.int32), jnp.full(1, min(1, self.number - 1), jnp.int32))
 
     def dimension(self, q: Any) -> int:
@@ -139,7 +140,7 @@ class Bodies(OfBodies):
         return D
 
     def check(self, t: Any, q: Array, args: Any, outcome: Callable) -> None:
-        """Raises ValueError or TypeError if the functions do not fit the coordinates; ``outcome`` evaluates one, as `output_shape` does."""
+        """Raises ValueError or TypeError if the functions do not fit the coordinates; ``outcome(name, function, *operands)``: shape of a result."""
         D = self.dimension(q)
         self._check_images()
         one = jax.ShapeDtypeStruct((D,), q.dtype)
@@ -220,7 +221,7 @@ class Bodies(OfBodies):
         return jnp.concatenate([of_pairs, self._walls(t, bodies, own).ravel()])
 
     def _own(self, t: ArrayLike, args: Any) -> Any:
-        """Parameters a_i of all bodies, and whether they differ between bodies."""
+        """Parameters a_i of all bodies: what ``each(t, args)`` returns, or ``args`` for every body."""
         return args if self.each is None else self.each(t, args)
 
     def _given(self, own: Any, i: Array, j: Array) -> tuple[Any, Any]:
@@ -231,11 +232,11 @@ class Bodies(OfBodies):
         return taken(i), taken(j)
 
     def pair_gap(self, a: Array, b: Array, own_a: Any, own_b: Any) -> Array:
-        """Gap of two bodies, the second at its periodic image nearest to the first."""
+        """Gap between body a and the nearest periodic image of body b."""
         return self.gap(a, self._image(a, b), own_a, own_b)
 
     def _image(self, a: Array, b: Array) -> Array:
-        """A body b (D,) at its periodic image nearest to another, a."""
+        """Coordinates (D,) of the periodic image of body b that is nearest to body a."""
         if self.box is not None:
             for axis, length in enumerate(self.box):
                 if length is not None:
@@ -268,7 +269,7 @@ class Bodies(OfBodies):
         return of_pairs, of_walls.astype(q.dtype)
 
     def pair_slip(self, a: Array, b: Array, va: Array, vb: Array, own_a: Any, own_b: Any) -> Array:
-        """Slip velocity (k,) of two bodies, the second at its periodic image nearest to the first."""
+        """Slip velocity (k,) of body a against the nearest periodic image of body b."""
         return jnp.atleast_1d(self.slip(a, self._image(a, b), va, vb, own_a, own_b))  # type: ignore[misc]
 
     def wall_slip(self, t: Array, x: Array, v: Array, own: Any) -> Array:
@@ -351,7 +352,7 @@ class Bodies(OfBodies):
 
 @dataclass(frozen=True)
 class SlipOfBodies:
-    """Slip velocities of the contacts of bodies, all of them or those on a list: ``slip`` of their problem."""
+    """Slip velocities of all contacts of bodies, or of those on a list, as a function (t, q, v, args) -> (m, k): ``slip`` of the problem."""
 
     bodies: Bodies | NearBodies
 
@@ -359,7 +360,7 @@ class SlipOfBodies:
         return self.bodies.slip_at(t, q, v, args)
 
     def sample(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
-        """Slip velocities of the first two bodies, and of all bodies against their obstacles."""
+        """Slip velocity of the pair of the first two bodies, for all pairs, and those of all bodies against their obstacles."""
         bodies: Any = self.bodies
         one, two = jnp.zeros(1, jnp.int32), jnp.full(1, min(1, bodies.number - 1), jnp.int32)
         of_pairs, of_walls = bodies.slips_of(t, q, v, args, one, two)
@@ -373,7 +374,7 @@ def _of_one(every: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class NearBodies(OfBodies):
-    """Constraints of the pairs on a list, and of all bodies with their obstacles: (m,), empty slots included."""
+    """Constraints (m,) of the pairs on a neighbour list, empty slots included, and of all bodies with their obstacles."""
 
     bodies: Bodies
     list: Neighbours
@@ -444,7 +445,7 @@ class NearBodies(OfBodies):
         return PairContacts(gap, drift, first, second, gi, gj, bodies=n, pairs=len(i), **by_mass)
 
     def rubbed(self, metric: Metric, t: ArrayLike, q: Array, friction: Array, args: Any) -> PairSlip:
-        """The tangential rows of the contacts at (t, q), with coefficients ``friction`` (m,)."""
+        """The gradients of the slip velocities of the contacts at (t, q), with coefficients ``friction`` (m,)."""
         bodies, n = self.bodies, self.bodies.number
         D, t = bodies.dimension(q), jnp.asarray(t, q.dtype)
         own, each, still = bodies._own(t, args), q.reshape(n, D), jnp.zeros(D, q.dtype)

@@ -1,4 +1,4 @@
-"""Near pairs by scipy's k-d tree, as an operation of jax on a CPU; nothing to compile, and faster there than cells."""
+"""Near pairs by scipy's k-d tree, as an operation of jax on a CPU, where it needs no compilation and is faster than a cell list."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def tree_pairs(
 
 
 def _count_crowded(points: np.ndarray, cutoff: float, slots: int) -> int:
-    """Lower bound on the number of pairs nearer than the cutoff: pairs in one cell with a diagonal of that length.
+    """Lower bound on the number of pairs nearer than the cutoff: the pairs that share a cell whose diagonal is the cutoff.
 
-    Counted only if a random eighth of the bodies has more than its share, 1/64, of ``slots``.
+    0 unless a random eighth of the bodies has more than its share, 1/64, of ``slots`` such pairs.
     """
     sample = points[np.random.default_rng(0).integers(len(points), size=len(points) // 8)]
     return 0 if 64 * _together(sample, cutoff) <= slots else _together(points, cutoff)

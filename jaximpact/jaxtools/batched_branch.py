@@ -1,4 +1,4 @@
-"""Branches under vmap, where jax computes both sides of a `lax.cond` for every lane: one that stays a branch, and one that is none."""
+"""Branches in functions that are batched: under vmap jax computes both sides of a `lax.cond` for every lane."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from jax.custom_batching import custom_vmap
 
 
 def run_where_needed(branches: bool, needed: Array, work: Callable, otherwise: Callable, *operands: Any) -> Any:
-    """``work(*operands)``, which gives what ``otherwise(*operands)`` does where it is not ``needed``, ().
+    """Computes ``work(*operands)``; where that is not ``needed`` (), ``otherwise(*operands)`` must have the same value.
 
-    With ``branches`` a lane then leaves it out. Without, all lanes do the work, which spares a selection from two results.
+    With ``branches``, where each lane takes branches of its own, a lane computes ``otherwise`` if that suffices. Without, all lanes do the work,
+    which saves the selection between two results.
     """
     return lax.cond(needed, work, otherwise, *operands) if branches else work(*operands)
 

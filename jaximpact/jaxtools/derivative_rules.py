@@ -129,7 +129,7 @@ def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
 
 
 def without_derivative(function: Callable, x: Any) -> Any:
-    """``function(x)`` as a constant in derivatives, of what ``function`` closes over too."""
+    """``function(x)`` as a constant: its derivatives are zero, also by the values that ``function`` closes over."""
     pure, constants = hoist_constants(function, x)
     return pure(*lax.stop_gradient((constants, x)))
 

@@ -30,18 +30,18 @@ def value_and_jacobian(function: Callable[[Array], Array], x: Array, rows: int) 
 
 
 def generic_change(tree: Any) -> Any:
-    """Tangents of a pytree in a direction that is not special: what does not change along it depends on none of its real numbers, to first order."""
+    """Tangents of a pytree in a generic direction: a function whose derivative along it is zero depends, to first order, on none of its real numbers."""
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, [_tangent(x, jnp.cos, 1.3 + k) for k, x in enumerate(leaves)])
 
 
 def no_change(tree: Any) -> Any:
-    """Tangents of zero."""
+    """Zero tangents of a pytree."""
     return jax.tree.map(lambda x: _tangent(x, jnp.zeros_like, 0.0), tree)
 
 
 def _tangent(x: Any, entries: Callable, start: float) -> Any:
-    """Tangent of a leaf, with ``entries`` of numbers from ``start`` on; of one that is not real the only one that jax takes."""
+    """Tangent of a leaf: ``entries`` of the numbers start, start + 1, ...; of a leaf that is not real zeros of type float0, as jax requires."""
     if not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
         return np.zeros(jnp.shape(x), jax.dtypes.float0)
     x = jnp.asarray(x)

@@ -160,9 +160,10 @@ def _inline_cached(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def remember_by_jaxpr(function: Callable) -> Callable:
-    """A function of a jaxpr, open or closed, and hashable arguments, which remembers its results as long as the jaxpr lives.
+    """Decorator of a function of a jaxpr, open or closed, and hashable arguments: caches its results as long as the jaxpr lives.
 
-    Emission asks the same of a nested jaxpr at each level around it: without this, deep programs take the square of their depth.
+    Code generation calls such a function for a nested jaxpr once for each level of nesting around it: without the cache the time grows with the
+    square of the depth.
     """
     known: WeakKeyDictionary[Jaxpr, dict] = WeakKeyDictionary()
 
@@ -196,7 +197,7 @@ def needed_equations(jaxpr: Any) -> list:
 
 
 def value_equations(jaxpr: Any) -> list:
-    """Equations of a jaxpr on which the values of its outputs depend: without those of a surrogate that has their derivative alone."""
+    """Equations of a jaxpr on which the values of its outputs depend, without those that only supply a derivative (`derivative_rules.graft`)."""
     return _value_equations(jaxpr)[0]
 
 
@@ -207,7 +208,7 @@ def value_variables(jaxpr: Any) -> set:
 
 @remember_by_jaxpr
 def _value_equations(jaxpr: Jaxpr) -> tuple[list, set]:
-    """These, and all variables that the values depend on."""
+    """The equations that `value_equations` returns, and the set of all variables on which the values of the outputs depend."""
 
     def operands(eqn: Any) -> Sequence:
         if eqn.primitive.name == "guard":
@@ -223,7 +224,7 @@ def _value_equations(jaxpr: Jaxpr) -> tuple[list, set]:
 
 @remember_by_jaxpr
 def used_inputs(jaxpr: Jaxpr, wanted: tuple[bool, ...] | None = None) -> list[bool]:
-    """Mask of a jaxpr's inputs on which the values of its outputs depend, or of those that are ``wanted``."""
+    """Mask of a jaxpr's inputs on which the values of its outputs depend; with a mask ``wanted``, the values of these outputs only."""
     outputs = jaxpr.outvars if wanted is None else compress(jaxpr.outvars, wanted)
     used = {v for v in outputs if not is_literal(v)}
     for eqn in reversed(jaxpr.eqns):
@@ -352,6 +353,6 @@ def _moving_outvars(eqn: Any, given: list[bool]) -> list[bool]:
 
 
 def depends_on(function: Callable, operands: Sequence, on: Sequence[int]) -> bool:
-    """Whether ``function`` depends on the operands at the positions ``on``, by its jaxpr alone: 0 * x depends on x."""
+    """Whether ``function`` depends on the operands at the positions ``on``, judged by its jaxpr, not by values: 0 * x depends on x."""
     flags = [i in on for i, x in enumerate(operands) for _ in jax.tree.leaves(x)]
     return any(varying_outputs(inline_calls(jax.make_jaxpr(function)(*operands)), flags))

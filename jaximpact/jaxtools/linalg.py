@@ -63,18 +63,18 @@ def substitute(factor: Array, b: Array) -> Array:
 
 
 def triangular_factor(a: Array) -> Array:
-    """The Cholesky factor of an (n, n) matrix, by its lower triangle; what stands above the factor's diagonal is of no account."""
+    """The Cholesky factor of an (n, n) matrix, from its lower triangle; entries of the result above the diagonal have no meaning."""
     return lax.linalg.cholesky_p.bind(a)
 
 
 def diagonal(a: Array) -> Array:
-    """The diagonal of an (n, n) matrix, as every (n + 1)-th entry: no mask of all entries."""
+    """The diagonal of an (n, n) matrix, read as every (n + 1)-th entry rather than by a mask of all entries."""
     n = a.shape[0]
     return lax.slice(a.reshape(-1), (0,), (n * n,), (n + 1,)) if n else jnp.zeros(0, a.dtype)
 
 
 def on_diagonal(x: Array, others: Array) -> Array:
-    """The (n, n) matrix ``others`` with the diagonal x (n,)."""
+    """The (n, n) matrix ``others`` with its diagonal replaced by x (n,)."""
     rows, columns = (lax.broadcasted_iota(jnp.int32, others.shape, axis) for axis in (0, 1))
     return lax.select(lax.eq(rows, columns), lax.broadcast_in_dim(x, others.shape, (0,)), others)
 
@@ -113,9 +113,9 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 @jax.custom_jvp
 def solve_by_inverse(a: Array, inverse: Array, b: Array) -> Array:
-    """Solves a x = b for b (n,) or (n, k), with the ``inverse`` (n, n) of a, or of those of its rows that count; x is 0 in the others.
+    """Solves a x = b for b (n,) or (n, k), with the ``inverse`` S (n, n) of a, or of its independent rows (`invert_semidefinite`); x is 0 in the others.
 
-    The derivative is dx = S (db - da x), S the inverse, which is a constant in it: products with vectors, where that of S itself has matrices.
+    The derivative is dx = S (db - da x) with S constant: products with vectors, where the derivative of S itself would have products of matrices.
     """
     return inverse @ b
 
@@ -157,7 +157,7 @@ def eliminate(a: list[list], b: list) -> tuple[list, Array | bool]:
 
 @jax.custom_jvp
 def solve_masked(a: Array, b: Array, active: Array) -> Array:
-    """Solves a x = b in the rows and columns of the mask ``active`` (n,) of a positive semidefinite matrix; x is 0 in the others.
+    """Solves a x = b in the rows and columns of the mask ``active`` (n,) of a positive semidefinite matrix; b is ignored and x is 0 in the others.
 
     A row that depends linearly on earlier rows gets x = 0 up to round-off.
     """
@@ -181,7 +181,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def _solve_rows(a: Array, b: Array, active: Array) -> Array:
-    """Solves a x = b, where a is the identity but for the rows and columns that are ``active`` (n,); x is 0 in the others."""
+    """Solves a x = b (n,) in the ``active`` (n,) rows and columns; a must be the identity in the others, where b is ignored and x is 0."""
 
     def part(rows: Array) -> Array:
         return a.at[rows[:, None], rows[None, :]].get(mode="fill", fill_value=0)
@@ -190,7 +190,10 @@ def _solve_rows(a: Array, b: Array, active: Array) -> Array:
 
 
 def _in_active(part: Callable[[Array], Array], whole: Callable[[], Array], b: Array, active: Array) -> Array:
-    """Solves a x = b in the ``active`` rows and columns; ``part(rows)`` is a in some of them, zero for the row n, ``whole()`` the solution by all."""
+    """Solves a x = b (n,) in the ``active`` (n,) rows and columns; x is 0 in the others. Few active rows are solved by themselves.
+
+    ``part(rows)``: the matrix in the given rows and columns, zero for row number n, which is none; ``whole()``: x from all rows, if many are active.
+    """
     n = b.shape[0]
 
     def few(size: int) -> Array:
@@ -224,7 +227,7 @@ def _solve_among_many(rows: Array, columns: Array, b: Array, active: Array) -> A
 
 @jax.custom_jvp
 def solve_among(rows: Array, columns: Array, b: Array, active: Array) -> Array:
-    """`solve_masked` for the matrix of products ``rows @ columns``, (n, d) and (d, n), of which those of ``active`` rows alone are computed."""
+    """`solve_masked` for the matrix ``rows @ columns``, (n, d) times (d, n), of which only the entries of ``active`` (n,) rows are computed."""
     if b.shape[0] <= MANY:
         return solve_masked(rows @ columns, b, active)
     return _solve_among_many(rows, columns, b, active)
@@ -249,10 +252,10 @@ def inverse(a: Array) -> Array:
 
 
 def inverse_in_order(a: Array) -> Array:
-    """Inverse of a matrix (n, n) with a positive definite symmetric part, which needs no exchange of rows; by that a fourth of the instructions.
+    """Inverse of a matrix (n, n) with a positive definite symmetric part, by elimination without pivoting, a fourth of the instructions of `inverse`.
 
-    Rounding grows with the square of the ratio of the other part to that one (Golub, Van Loan, Matrix Computations (2013), 4.2). Not finite
-    where a pivot is zero.
+    Rounding grows with the square of the ratio of the skew-symmetric to the symmetric part (Golub, Van Loan, Matrix Computations (2013), 4.2). Not
+    finite where a pivot is zero.
     """
     n = a.shape[0]
     if n > MAX_SWEPT:

@@ -1,7 +1,7 @@
-"""A loop whose derivative and batch jax finds by tracing its body once, however the numbers that it carries depend on each other.
+"""`while_loop`: a `lax.while_loop` whose body jax differentiates and batches only once, however its carried values depend on each other.
 
-jax differentiates and batches the body of a loop anew until it knows which carried numbers have a tangent, or differ between lanes, each time
-with all that is inside: of a large body the program takes several times as long to trace as need be. Here that is known before.
+jax differentiates and batches the body of a loop again and again until it knows which carried values have a tangent, or differ between lanes; a
+large body then takes several times as long to trace as necessary. Here these values are found first, from the jaxpr of the body.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _(continues: Callable, body: Callable, primals: tuple, tangents: tuple) -> t
 
 
 def _moving_carry(body: Any, constants: list[bool], carry: list[bool]) -> list[bool]:
-    """Which carried numbers of a loop with this body have a tangent, from which of its constants and starts do."""
+    """Mask of the carried values that have a tangent, from those of the loop's constants and initial carry; ``body``: its jaxpr."""
     while True:
         new = [x or y for x, y in zip(carry, moving_outputs(body, [*constants, *carry]), strict=True)]
         if new == carry:
@@ -60,7 +60,7 @@ def _moving_carry(body: Any, constants: list[bool], carry: list[bool]) -> list[b
 
 
 def _zeros(like: SymbolicZero, seed: Array) -> Array:
-    """Zeros that vary between lanes if ``seed``, (), does."""
+    """Zeros in place of a symbolic zero, batched if ``seed`` () is."""
     return jnp.broadcast_to(jnp.where(jnp.zeros((), bool), seed.astype(like.dtype), 0), like.shape)
 
 

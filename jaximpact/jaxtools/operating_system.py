@@ -1,4 +1,4 @@
-"""What differs between operating systems, each question in one place, with an answer where a system has none.
+"""What differs between operating systems, a function each, with a default where a system has no such feature.
 
 Run on Linux only. On macOS and Windows the answers follow their documentation; native code is left to XLA on Windows.
 """
@@ -30,7 +30,7 @@ def core_count() -> int:
 
 
 def free_host_memory() -> float:
-    """Bytes of memory that this process can still allocate; all that the machine has where that is all that is known, infinity if nothing is."""
+    """Bytes of memory that this process can still allocate; the machine's whole memory if only that is known, infinity if neither is."""
     free = _available_bytes()
     # a container's limit, of version 2 and 1 of control groups; "max" is no number and is skipped
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):

@@ -1,4 +1,4 @@
-"""Functions that a step asks for many times: jax traces, differentiates and batches them once, and native code has one of each, which it calls."""
+"""Functions that a step calls many times: jax traces, differentiates and batches each once, and native code keeps each as one function with many calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PREFIX = "outlined_"  # of the names of such calls, which derivatives and batche
 
 
 def outlined(function: Callable) -> Callable:
-    """A function of pytrees of arrays as one that is traced once for their shapes, see above."""
+    """Makes a function of pytrees of arrays a call that is traced once for each combination of shapes, and that native code does not inline."""
 
     return _named_call(PREFIX, function)
 
@@ -31,7 +31,7 @@ def _named_call(prefix: str, function: Callable) -> Callable:
 
 
 def is_outlined(eqn: Any) -> bool:
-    """Whether an equation of a jaxpr calls such a function, or a derivative of one."""
+    """Whether an equation of a jaxpr calls an `outlined` function, or a derivative of one."""
     return str(eqn.params.get("name", "")).startswith(PREFIX)
 
 

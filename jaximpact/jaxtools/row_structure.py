@@ -1,8 +1,8 @@
 """Some rows of a function's values with their Jacobian, at the cost of those rows alone, by the structure of its jaxpr.
 
-The gap of the k-th pair of bodies is made of the positions of that pair. Where rows go on side by side through a function (elementwise
-operations, sums over other axes, entries picked at known places), each one depends on a few entries of the argument: with these as the
-variables one pass backwards has the derivatives of all rows at once.
+The gap of the k-th pair of bodies depends on the positions of that pair only. Where the rows of arrays pass through a function without mixing
+(elementwise operations, sums over other axes, entries picked at known places), each row of the value depends on a few entries of the argument:
+with these as variables, one reverse pass computes the derivatives of all rows at once.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_a
 
 
 class Unstructured(Exception):
-    """Rows of a function are not to be told apart; the message says where."""
+    """Raised where an operation mixes the rows of a function; the message names the operation."""
 
 
 class Rows(NamedTuple):
-    """Numbers ``at`` (k times ``share``,) of rows of an array, ``share`` of them for each row of the result; ``used`` (k,): which matter.
+    """Rows of an intermediate array that k rows of the result need: their numbers ``at`` (k times ``share``,), ``share`` for each row of the result.
 
-    ``pieces``: of the arrays that are joined on the way, which one this is: the join and the piece.
+    ``used`` (k,): mask of the rows of the result that need them, None for all. ``pieces``: each concatenation on the way to the result, and the
+    number of its operand from which these rows come.
     """
 
     at: Array
@@ -45,16 +46,16 @@ class Rows(NamedTuple):
     pieces: tuple[tuple[Any, int], ...] = ()
 
     def apart(self, other: Rows) -> bool:
-        """Whether no row of the result can be made of both."""
+        """Whether no row of the result can depend on both: they come from different operands of a concatenation."""
         mine = dict(self.pieces)
         return any(mine.get(join, piece) != piece for join, piece in other.pieces)
 
 
 @dataclass
 class Leaf:
-    """Entries of the argument that rows are made of.
+    """Entries of the argument on which rows of the result depend.
 
-    ``columns``: their numbers in the argument; ``axis``: along which they are of ``rows``.
+    ``value``: the entries; ``columns``: their numbers in the argument, in the same shape; ``axis``: the axis along which they belong to ``rows``.
     """
 
     value: Array
@@ -70,16 +71,19 @@ class Leaf:
 
 @dataclass
 class RowWalk:
-    """Walk from the value of a function back to its argument x (d,), along some rows; ``given``: values of the leaves, else collected."""
+    """Walk from some rows of a function's value back through its jaxpr to the entries of the argument x (d,) that they depend on, the leaves.
+
+    ``given``: iterator over values for the leaves; None: they are read from x, and collected.
+    """
 
     jaxpr: Any
     argument: Any
     values: dict
-    places: dict  # of what is entries of the argument alone: their numbers in it
+    places: dict  # variables that consist of entries of the argument: the numbers of these entries
     moving: set  # variables that depend on the argument
     makers: dict = field(default_factory=dict)  # equations by their results
     leaves: list[Leaf] = field(default_factory=list)
-    known: dict = field(default_factory=dict)  # what was taken, and of which rows
+    known: dict = field(default_factory=dict)  # results of `take`, with the rows that were taken
     given: Any = None
 
     @classmethod
@@ -93,7 +97,7 @@ class RowWalk:
         return walk
 
     def learn(self, eqn: Any) -> None:
-        """Notes of an equation's results whether they depend on the argument, which entries of it they are, or their values if these are known."""
+        """Records for an equation's results whether they depend on the argument, which entries of it they are, and their values if these are known."""
         self.makers |= dict.fromkeys(eqn.outvars, eqn)
         moves = not self.moving.isdisjoint(v for v in eqn.invars if not is_literal(v))
         if moves:
@@ -113,7 +117,7 @@ class RowWalk:
             known.update(zip(eqn.outvars, found if isinstance(found, list) else [found], strict=True))
 
     def full(self, v: Any) -> Any:
-        """The whole value of an operand."""
+        """The whole value of an operand, computed at its first use."""
         if is_literal(v):
             return v.val
         if v not in self.values:
@@ -158,7 +162,7 @@ class RowWalk:
         return lax.broadcast_in_dim(self.leaf(w, 0, rows), shape, (axis,))
 
     def leaf(self, v: Any, axis: int, rows: Rows) -> Array:
-        """Rows of what is entries of the argument; of a single entry one for each row."""
+        """Rows of an array that consists of entries of the argument; a single entry is repeated for each row."""
         if self.given is not None:
             return next(self.given)
         places = np.asarray(self.places[v], np.int32)
@@ -207,7 +211,7 @@ def _gather_known(eqn: Any, x: np.ndarray, places: np.ndarray) -> np.ndarray | N
 
 
 def gather_known(params: Any, x: np.ndarray, places: np.ndarray, rank: int) -> np.ndarray | None:
-    """Result, of so many axes, of a gather with these parameters that picks whole entries along an axis; None of others."""
+    """Result, with ``rank`` axes, of a gather that picks whole entries along one axis; None for any other gather."""
     if (along := picked_axis(params, x.shape, places)) is None:
         return None
     n = params["dimension_numbers"]
@@ -311,7 +315,7 @@ def _concatenate(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Arra
 
 
 def _gather(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
-    """Picks entries along one axis, as ``x[places]`` does: of the rows only what they pick."""
+    """Rule for a gather that picks entries along one axis, as ``x[places]`` does: takes only the entries that the rows pick."""
     (w, indices), n = eqn.invars, eqn.params["dimension_numbers"]
     places, batch = walk.values.get(indices), [i for i in range(v.aval.ndim) if i not in n.offset_dims]
     along = None if places is None or is_traced(places) else picked_axis(eqn.params, w.aval.shape, places)
@@ -329,7 +333,7 @@ def _gather(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
 
 
 def _dot_general(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
-    """Products along other axes, of which one operand is fixed."""
+    """Rule for products summed over other axes than that of the rows; the other operand may not depend on the argument."""
     contracted, batch = eqn.params["dimension_numbers"]
     free = [
         [i for i in range(w.aval.ndim) if i not in (*c, *b)]
@@ -351,7 +355,7 @@ RULES: dict[str, Callable] = {
 
 
 class RowsOf(NamedTuple):
-    """Rows of a function at x (d,): their ``values`` (k,), and what makes their derivatives."""
+    """Some rows of a function at x (d,): their ``values`` (k,); ``pullback`` and ``leaves``, from which `jacobian` and `pull` compute derivatives."""
 
     values: Array
     pullback: Callable[[Array], tuple]
@@ -363,7 +367,7 @@ class RowsOf(NamedTuple):
         """The rows (k,) of ``function(x)``, (m,).
 
         Raises:
-            Unstructured: they are not to be told apart.
+            Unstructured: the function mixes its rows.
         """
         walk = RowWalk.of(function, x)
         walk.run(rows)
@@ -381,7 +385,8 @@ class RowsOf(NamedTuple):
         return jnp.sum(sum(self._spread(self.pullback(change)), jnp.zeros((len(change), self.d), change.dtype)), axis=0)
 
     def _spread(self, parts: Sequence[Array]) -> list[Array]:
-        """Derivatives by the entries of leaves as arrays (k, d): one for each, but for those of pieces that share no row."""
+        """Derivatives of the rows by the entries of the leaves, as arrays (k, d) to be added: one for each entry of a row, or one for several of which no
+        row needs two."""
         slots: list[list[tuple[Rows, Array, Array]]] = []
         for leaf, part in zip(self.leaves, parts, strict=True):
             columns, numbers = leaf.by_row(leaf.columns), leaf.by_row(part)

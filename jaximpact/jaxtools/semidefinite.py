@@ -1,6 +1,6 @@
-"""Symmetric semidefinite matrices whose rows may depend on earlier ones: those are left out, and a solve gives them 0.
+"""Inverse of a symmetric positive semidefinite matrix without the rows that depend linearly on earlier ones; a solution is 0 in these.
 
-The inverse is one primitive, so that a program that asks for many of them is short to trace and to differentiate: with substitutions written out,
+The inverse is one primitive, so that a program with many of them is short to trace and to differentiate: with substitutions written out,
 a step of a four-bar linkage with its derivative (8 rows) had twice the equations.
 """
 
@@ -20,9 +20,9 @@ inverse_p.multiple_results = True
 
 
 def invert_semidefinite(a: Array, cut: float) -> tuple[Array, Array]:
-    """Inverse (n, n) of a symmetric matrix in the rows that do not depend on earlier ones, 0 in the others; and pivots (n,), 0 for the others.
+    """Inverts a symmetric positive semidefinite matrix (n, n) in the rows that do not depend on earlier ones: inverse (n, n) and pivots (n,).
 
-    Rows that depend on others are those whose pivot is at most the part ``cut`` of their diagonal entry. It has no derivative: see `linalg.solve_by_inverse`.
+    Both are 0 in dependent rows, those whose pivot is at most ``cut`` times their diagonal entry. Without derivative: see `linalg.solve_by_inverse`.
     """
     if a.shape[0] <= MAX_UNROLLED:
         inverse, pivots = inverse_p.bind(a, cut=cut)
@@ -34,7 +34,7 @@ def invert_semidefinite(a: Array, cut: float) -> tuple[Array, Array]:
 
 
 def _sweep(a: Array, pivots: Array, here: Array, column: Array, limits: Array) -> tuple[Array, Array]:
-    """One step of Gauss and Jordan on a symmetric matrix, by the row that is ``here`` (n,): a sweep of Dempster.
+    """One step of Gauss-Jordan elimination on a symmetric matrix with the row marked in ``here`` (n,) as pivot: Dempster's sweep operator.
 
     Goodnight, The American Statistician 33 (1979).
     """

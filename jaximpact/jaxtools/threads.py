@@ -59,7 +59,7 @@ _abandoned: list[Future] = []  # computations that still ran when Ctrl-C ended t
 
 
 def abandon(futures: Iterable[Future]) -> None:
-    """Marks computations that cannot be cancelled as not waited for, at the end of the process neither."""
+    """Marks computations that cannot be cancelled, so that the end of the process does not wait for them either."""
     _abandoned[:] = filter(_is_running, [*_abandoned, *futures])
 
 
