@@ -5,9 +5,10 @@ Over any interval M(q) dv = g dt + G' dΛ gives, with Ṁ the rate of M along th
     change of M v        =  ∫ (g + Ṁ v) dt + Σ G' p,
     change of v' M v / 2 =  ∫ v·(g + Ṁ v / 2) dt - Σ loss - Σ p·f_t,      loss = p_a (1 - e_a)/(1 + e_a) (A p)_a / 2,
 
-p being percussions, A = G M^-1 G', f_t the partial time derivative of the gaps. For one contact that closes at the speed u
-the loss is (1 - e²) u² / (2 A). Lasting contact loses nothing. Where contacts rub, T' r joins G' p, A p is the whole change of gap velocities, and friction
-takes -Σ r·(s⁻ + s⁺)/2 for slip velocities s = T v + T_0 before and after, of which a moving surface gives -r·T_0. No scheme enforces these balances: their residuals measure its error.
+with forces g, gradients G of the gaps f, A = G M^-1 G', impulses Λ of contact and p in an impact, and f_t the partial time derivative of f. For one
+contact that closes at the speed u the loss is (1 - e²) u² / (2 A). Lasting contact loses nothing. With friction, impulses r along the tangents add
+T' r to G' p, A p is the whole change of gap velocities, and friction takes -Σ r·(s⁻ + s⁺)/2 for slip velocities s = T v + T_0 before and after, of
+which a moving surface supplies -r·T_0. No scheme enforces these balances: their residuals measure its error.
 
 Within a step that has an impulse, the time of the impact follows from the chord and the velocities; integrals are then of
 second order, as `EventCorrected` is. With the other schemes residuals are of first order, as the motions are.
@@ -37,18 +38,18 @@ from .listed_pairs import Chosen, every_step, is_listed, over_rows
 
 @dataclass(frozen=True, repr=False)
 class Balance(Drawable):
-    """Balances along one motion, accumulated from its first row on; k rows, those in the middle of an impact left out.
+    """Result of `balance`: balances along one motion, accumulated from its first row on; k rows, those in the middle of an impact left out.
 
     Attributes:
         t: times (k,) [s].
         kinetic: v' M v / 2 (k,) [J].
         work: work of the forces so far (k,) [J].
-        loss: energy lost in impacts so far, as the restitution law has it (k,) [J].
-        driven: work of moving constraints so far, of friction on moving surfaces too (k,) [J].
+        loss: energy lost in impacts so far according to the restitution law (k,) [J].
+        driven: work of moving constraints so far, including friction on moving surfaces (k,) [J].
         energy: residual, kinetic energy - its first value - work + loss + friction - driven (k,) [J].
         momentum: residual, change of M v - integral of g + Ṁ v - all impulses G' p and T' r (k, d).
         naming: names and units of the problem.
-        friction: energy lost to friction so far (k,) [J]; None where nothing rubs.
+        friction: energy lost to friction so far (k,) [J]; None without friction.
     """
 
     t: np.ndarray
@@ -68,7 +69,7 @@ class Balance(Drawable):
         return self._table("t", *self._parts())
 
     def _parts(self) -> list[str]:
-        """Names of what is accumulated."""
+        """Names of the arrays."""
         rubbed = [] if self.friction is None else ["friction"]
         return ["kinetic", "work", "loss", *rubbed, "driven", "energy", "momentum"]
 
@@ -98,7 +99,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
         `Balance`.
 
     Raises:
-        ValueError: the solution is a batch, has one row only, is not finite, or is not one of the problem; or that has a reset.
+        ValueError: the solution is a batch, has one row only, is not finite, or is of another problem; or the problem has a reset.
     """
     check_result("solution", solution, Solution, "solve")
     q, v, t, impulse = (np.asarray(x) for x in (solution.q, solution.v, solution.t, solution.impulse))

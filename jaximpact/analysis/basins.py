@@ -43,10 +43,10 @@ MOST = 100  # attractors recognised
 
 @dataclass(frozen=True, repr=False)
 class Attractor(Result):
-    """An attractor on which some of the motions end.
+    """An attractor on which some of the motions end; found by `recognise`.
 
     Attributes:
-        period: forcing periods after which it repeats, 0 for none (chaotic or quasi-periodic).
+        period: number p of forcing periods after which it repeats, 0 for none (chaotic or quasi-periodic).
         q, v: its states once a forcing period (p, d), in order; without a period the states kept of one of its motions.
         lanes: how many motions end on it.
     """
@@ -71,7 +71,7 @@ class Attractor(Result):
 
 @dataclass(frozen=True, repr=False)
 class Basins(Drawable):
-    """Basins over a grid of starts.
+    """Result of `basins`: basins of attraction over a grid of starts.
 
     Attributes:
         coordinates: which initial numbers run along x and y: ("q", i) or ("v", i).
@@ -154,7 +154,7 @@ def basins(
         x, y: values (nx,), (ny,) of the two initial numbers that ``coordinates`` names.
         coordinates: ("q", i) or ("v", i), for x and for y.
         q0, v0: the other initial numbers (d,).
-        period: forcing period [s], a number or a function of args; with a surface about the time between two passages.
+        period: forcing period [s], a number or a function of args; with a surface an estimate of the time between two passages.
         surface, direction: as in `poincare_section`; by default states are taken once a forcing period.
         steps, cycles, skip: as in `stroboscopic`; ``skip`` periods must be enough to settle, and attractors of periods up
             to cycles/2 are recognised as periodic.
@@ -164,7 +164,7 @@ def basins(
         A `Basins`.
 
     Raises:
-        ValueError, TypeError: as `stroboscopic`; a coordinate is not one; every start of the grid is forbidden.
+        ValueError, TypeError: as `stroboscopic`; ``coordinates`` names something else; every start of the grid violates a constraint.
     """
     check_problem(problem)
     options, steps = choose_scheme(problem, options, steps, PICTURE, 1 if surface is None else ROWS)
@@ -212,14 +212,14 @@ def recognise(
     """Finds the attractors on which the motions of a section end, and assigns each motion to one.
 
     Motions of one period p whose last p states (`Section.states`) agree within ``radius``, up to a cyclic shift, are one
-    attractor. A motion of period 2p whose halves agree within ``radius`` counts as one of period p, which it slowly settles to. A
-    motion without a period yet belongs to an attractor if the second half of its states stays within ``radius`` of it. The remaining
+    attractor. A motion of period 2p whose halves agree within ``radius`` counts as one of period p that it slowly settles to. A
+    motion that has no period yet belongs to an attractor if the second half of its states stays within ``radius`` of it. The remaining
     motions are grouped by boxes of state space, 1/32 of the range of each coordinate wide: motions connected by common boxes are one
     attractor without a period, if they are at least two and 0.2 % of all. The rest is unsettled: skip more periods.
 
     Args:
         section: what `stroboscopic` returned, at least two states of each motion.
-        tolerance: of `period_of`.
+        tolerance: as in `period_of`.
         radius: [unit of q]; by default 100 tolerances. Attractors closer than that count as one.
 
     Returns:
@@ -232,7 +232,7 @@ def recognise(
     states = section.states
     labels = np.where(period < 0, FAILED, UNSETTLED)
     orbits: list[np.ndarray] = []  # states (p, 2d) of the periodic attractors
-    members: list[int] = []  # a motion that shows each attractor
+    members: list[int] = []  # number of a motion on each attractor
 
     for p in np.unique(period[period > 0]):
         waiting = np.flatnonzero(period == p)

@@ -33,7 +33,7 @@ Parameter = str | int | Sequence[str | int]
 
 @dataclass(frozen=True, repr=False)
 class Bifurcation(Drawable):
-    """Sections over P values of one parameter, each from S starts.
+    """Result of `bifurcation`: sections over P values of one parameter, each from S starts.
 
     Attributes:
         parameter: name of the parameter.
@@ -41,8 +41,8 @@ class Bifurcation(Drawable):
         starts: number of starts S.
         sweep: None, "up" or "down".
         section: all lanes (P * S), the starts of one value next to each other (`Section`).
-        of: what the points are, "" for the states of the section.
-        points: what ``of`` has found in all lanes (n, k); None without it.
+        of: name of the quantity in ``points``, "" if the diagram shows the states of the section.
+        points: values (n, k) of this quantity in all lanes; None without ``of``.
         lane: the lane of each point (n,), S * value + start; None without ``of``.
     """
 
@@ -96,7 +96,7 @@ class Bifurcation(Drawable):
         return self._in_shape(period_of(self.section, tolerance=tolerance, most=most))
 
     def points_of(self, component: int) -> tuple[np.ndarray, np.ndarray, str]:
-        """Points (n,) of a component of the states or of what ``of`` returned, the parameter's values there, and the label of their axis.
+        """Data of the diagram for one component of the states, or of ``points``: the parameter's values (n,), the component (n,), and the label of its axis.
 
         Raises:
             ValueError: there is no such component.
@@ -126,14 +126,14 @@ class Bifurcation(Drawable):
 
 @dataclass(frozen=True, repr=False)
 class ParameterMap(Drawable):
-    """Period and impacts of the motions over a grid of two parameters.
+    """Result of `two_parameter_map`: period and impacts of the motions over a grid of two parameters.
 
     Attributes:
         parameters: names of those along x and y.
         x, y: their values (nx,), (ny,).
         period: as `period_of` finds it (ny, nx): 0 for none, -1 where the motion failed, -2 where it has not settled.
-        impacts: mean number of impacts in a forcing period (ny, nx), inf where they accumulate, NaN where the motion failed, and in
-            maps of the rows that a study saved.
+        impacts: mean number of impacts in a forcing period (ny, nx), inf where they accumulate, NaN where the motion failed; all NaN in
+            maps from the rows that a study saved.
         status: `Status` bits (ny, nx).
     """
 
@@ -192,7 +192,7 @@ def bifurcation(
     progress: bool | None = None,
     **options: Unpack[MotionOptions],
 ) -> Bifurcation:
-    """Section of a system over the values of one parameter: stroboscopic for a forced system, on a ``surface`` for any.
+    """Computes the section of a system for every value of one parameter: stroboscopic for a forced system, on a ``surface`` for any.
 
     Args:
         problem, args, e, scheme, projection, phase, steps, cycles, skip, progress: as in `stroboscopic`; args without
@@ -202,17 +202,17 @@ def bifurcation(
         q0, v0: one start (d,), or several (S, d).
         parameter: a key of args, a sequence of keys into nested args, or "e", the restitution, "friction" or "static_friction".
         values: of the parameter (P,).
-        period: forcing period [s], a number or a function of args; with a surface about the time between two passages.
+        period: forcing period [s], a number or a function of args; with a surface an estimate of the time between two passages.
         surface, direction: as in `poincare_section`; by default states are taken once a forcing period.
         sweep: None: all values from the same starts, in one batch. "up" or "down": values in increasing or decreasing
-            order, every one from where the one before ended, at the same phase of the forcing; this follows an
-            attractor past where another one takes over, and takes as long as all periods one after the other. The
-            force must then depend on t through t/period alone (with a surface not at all), and the scheme be `EventDriven`, `EventCorrected` or `MoreauJean`, whose
-            states are all that they need to go on.
-        of: what stands over the parameter in place of the states: "impact velocity", the gap velocity before every impact of the last
+            order, each started from the final state at the value before, at the same phase of the forcing; this follows an
+            attractor into the range where others coexist with it, and takes as long as all periods one after the other. The
+            force must then depend on t through t/period only (with a surface not at all), and the scheme be `EventDriven`, `EventCorrected` or
+            `MoreauJean`, whose next step depends on the state (q, v) only.
+        of: quantity to show in place of the states: "impact velocity", the gap velocity before every impact of the last
             ``cycles`` periods; "rms" or "peak to peak" of every position over their rows; or a function ``of(motion, args)`` of one
-            motion over these periods, a `Solution` with a row at every step, and its parameters, which returns numbers (), (n,), n as
-            it likes, or (n, k). With `EventDriven` there are 100 rows in a period. Failed motions have no points. Not with a surface.
+            motion over these periods, a `Solution` with a row at every step, and its parameters, which returns numbers (), (n,) with any n,
+            or (n, k). With `EventDriven` there are 100 rows in a period. Failed motions have no points. Not with a surface.
 
     Returns:
         A `Bifurcation`, in the order of ``values``; its ``plot(path)`` draws the diagram.
@@ -267,7 +267,7 @@ def _continuation_sections(
     options: MotionOptions,
     runs: Callable[[Forced], tuple[Section, np.ndarray, np.ndarray]],
 ) -> Section:
-    """Sections at all values, each started from the final states at the value before."""
+    """Sections at all values of the parameter, computed in the given order, each started from the final states at the value before."""
     found: list = [None] * len(values)
     end = None
     for i in order:
@@ -286,7 +286,7 @@ def _onward(
     progress: bool | None,
     motions: Forced,
 ) -> tuple[Section, np.ndarray, np.ndarray]:
-    """The section of ``motions``, and the states (B, d) from which the next value starts; NaN for failed lanes."""
+    """The section of ``motions`` at one value of the parameter, and the states q, v (B, d) from which the next value starts; NaN for failed lanes."""
     if surface is not None:
         found = passages(motions, surface, direction, steps, cycles, skip, progress)
         return found, found.q[:, -1], found.v[:, -1]
@@ -327,17 +327,18 @@ def two_parameter_map(
     progress: bool | None = None,
     **options: Unpack[MotionOptions],
 ) -> ParameterMap:
-    """Period of the motion and its impacts per forcing period, over a grid of two parameters, in one batch.
+    """Computes the period of the motion and its impacts per forcing period over a grid of two parameters, in one batch.
 
     Args:
         problem, q0, v0: the start (d,) of every motion; or a `Study` over a grid of two parameters, in place of these, parameters,
-            values, args, e and methods. Without ``steps`` or ``scheme=EventDriven()`` its saved rows are taken as in `bifurcation`; impacts are not known then, and NaN.
-        parameters: those along x and y, each as in `bifurcation`.
-        values: of the two, (nx,) and (ny,).
+            values, args, e and methods. Without ``steps`` or ``scheme=EventDriven()`` its saved rows are taken as in `bifurcation`; the numbers of impacts
+            are then NaN.
+        parameters: the parameters along x and y, each as in `bifurcation`.
+        values: values of the two, (nx,) and (ny,).
         cycles: periods kept; motions of up to half as many periods are recognised.
         tolerance: as in `period_of`.
         steps, scheme: `EventCorrected()` by default, with ``steps`` in a period; `EventDriven` needs none, and takes five times as long, as impacts
-            are told from 60 rows of a period. Impacts that follow each other within two steps count as one, in more as lasting contact.
+            are found from 60 rows of a period. Impulses in up to two successive steps count as one impact, in more as lasting contact.
         others: as in `impact_section`.
 
     Returns:
@@ -346,7 +347,7 @@ def two_parameter_map(
     Raises:
         ValueError, TypeError, KeyError: as `impact_section` and `bifurcation`.
     """
-    # impacts are told from rows, at each of which a scheme that chooses its own steps would end one
+    # impacts are found from rows, at each of which a scheme that chooses its own steps would have to end a step
     options["scheme"] = options["scheme"] or EventCorrected()
     options, steps = choose_scheme(problem, options, steps, PICTURE, FEW_ROWS)
     for name, pair in {"values": values, "parameters": parameters}.items():

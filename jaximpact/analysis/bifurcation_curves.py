@@ -5,9 +5,9 @@ bordered system,
 
     [[A, b], [c', 0]] (w, g) = (0, 1),      A = dP/dx - 1 or dP/dx + 1,
 
-which is zero where A is singular and smooth beside it; b and c are the singular vectors of A at the point before. At a grazing P has no
-derivative. There the section is the touch itself, at a time theta that is an unknown too: gap = 0 and gap rate = 0 are conditions on (theta, x)
-alone, and from shortly before the touch until shortly after it the contact is lifted out of the way, so that P is smooth.
+where g is zero if A is singular, and smooth nearby; b and c are the singular vectors of A at the previous point of the curve. At a grazing the map P
+has no derivative. There the section is at the time theta of the touch, an unknown too: gap = 0 and gap rate = 0 are conditions on (theta, x)
+only, and from shortly before to shortly after the touch the gap is enlarged, so that no contact acts and P is smooth.
 
 Derivatives of these conditions are central differences, all in one batch of motions.
 
@@ -49,13 +49,13 @@ from .stroboscopic_map import blocks, damped_newton, eigenvalues
 KINDS = ("fold", "period doubling", "grazing")
 CHANGE = 1e-5  # of scaled unknowns: the difference that stands for a derivative
 BEYOND = 0.05  # of the width of the bounds: how far beyond these Newton's method may look
-LIFTED = 0.01  # of the period before and behind a touch, in which the contact is out of the way
-FAR = 1e3  # sizes of the state, by which it is
+LIFTED = 0.01  # of the period before and after a touch, in which the gap of the contact is enlarged
+FAR = 1e3  # sizes of the state, by which the gap is enlarged
 
 
 @dataclass(frozen=True, repr=False)
 class BifurcationCurve(Drawable):
-    """Folds, period doublings or grazings along a curve in the plane of two parameters, in order; n points.
+    """Result of `continue_curve`: n folds, period doublings or grazings, in order along a curve in the plane of two parameters.
 
     Attributes:
         kind: "fold", "period doubling" or "grazing".
@@ -66,7 +66,7 @@ class BifurcationCurve(Drawable):
         period: of the orbits (n,) [s].
         multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; of a grazing, where there are none, NaN.
         residual: largest residual of the equations, scaled (n,).
-        ended: why it ends: "bounds", "points" (their number), or "no convergence": the orbit has an impact more or fewer from there on, say.
+        ended: why it ends: "bounds", "points" (their number), or "no convergence", for instance as the number of impacts of the orbit changes.
         naming: names and units of the problem.
     """
 
@@ -135,7 +135,7 @@ def continue_curve(
         `BifurcationCurve`.
 
     Raises:
-        ValueError, TypeError: as `periodic_orbit`, or a parameter is none. RuntimeError: there is no such point near the start.
+        ValueError, TypeError: as `periodic_orbit`, or a parameter is not valid. RuntimeError: there is no such bifurcation near the start.
     """
     options, steps = choose_scheme(problem, options, steps, ORBIT)
     args = options["args"]
@@ -182,7 +182,7 @@ def continue_curve(
 
 
 class Numbers(NamedTuple):
-    """Parameters of B motions: args with lane axes, restitution and friction (B, 1) or as they were given, periods of the orbit (B,)."""
+    """Numbers of B motions of a `ForcedSystem`: args and their lane axes, restitution and friction (B, 1) or as the user gave them, periods (B,)."""
 
     args: Any
     args_axes: Any
@@ -199,7 +199,7 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True)
 class ForcedSystem:
-    """A forced system over two parameters ``names``, in [low, low + width], each (2,)."""
+    """A forced system with two varied parameters ``names``, in [low, low + width], each (2,); ``methods``: options of `solve`."""
 
     problem: Problem
     names: tuple[str, ...]
@@ -217,9 +217,9 @@ class ForcedSystem:
         return self.low + self.width * z[:, -2:]
 
     def numbers(self, values: np.ndarray) -> Numbers:
-        """All numbers at parameters (B, 2)."""
+        """The numbers of motions with parameters (B, 2)."""
         own = dict(zip(self.names, values.T, strict=True))
-        # restitution and friction have none beyond their bounds, across which differences would be
+        # restitution and friction have no values beyond their bounds, where points of a difference may lie
         varied = {name: np.clip(own.pop(name), *bounds)[:, None] for name, bounds in BOUNDS.items() if name in own}
         args = self.args if not own else self.args | own
         axes = {key: 0 if key in own else None for key in args} if own else None
@@ -254,11 +254,11 @@ class Equations(ABC):
         return bool(np.all(np.isfinite(z)) and np.all(np.abs(z[-2:] - 0.5) <= 0.5 + BEYOND))
 
     def settle(self, z: np.ndarray) -> None:  # noqa: B027  # most have nothing to make ready
-        """Makes ready for the points that follow z (n,)."""
+        """Prepares the equations, such as their bordering vectors, for the points after z (n,)."""
 
     @abstractmethod
     def point(self, z: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, float]:
-        """Time of the section, state (d,), (d,), multipliers (2d,) and period at z (n,)."""
+        """Time of the section, q and v (d,), multipliers (2d,) and period of the orbit with unknowns z (n,)."""
 
     def states(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Positions and velocities (B, d) of unknowns (B, n)."""
@@ -269,19 +269,19 @@ class Equations(ABC):
         return (p - self.system.low) / self.system.width
 
     def beside(self, z: np.ndarray) -> np.ndarray:
-        """The points (1 + 2n, n) of which differences are taken at z (n,), itself the first."""
+        """Points (1 + 2n, n) for central differences at z (n,): z itself, then z shifted by each unknown forwards, then backwards."""
         shifts = CHANGE * np.eye(len(z))
         return z + np.concatenate([np.zeros((1, len(z))), shifts, -shifts])
 
     def jacobian(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """Residuals (n - 1,) at z (n,), their Jacobian (n - 1, n), and the status of the motions that these take."""
+        """Residuals (n - 1,) at z (n,), their Jacobian (n - 1, n) by differences, and the joined status of all motions computed for it."""
         n = len(z)
         value, status = self.values(self.beside(z))
         return value[0], (value[1 : n + 1] - value[n + 1 :]).T / (2 * CHANGE), int(np.bitwise_or.reduce(status))
 
 
 class Singular(Equations):
-    """Orbits of which dP/dx + ``shift`` is singular: -1 for folds, 1 for period doublings. Unknowns: state and parameters."""
+    """Equations of orbits at which dP/dx + ``shift`` I is singular: -1 for folds, 1 for period doublings. Unknowns: state and parameters."""
 
     def __init__(self, system: ForcedSystem, q: np.ndarray, v: np.ndarray, p: np.ndarray, shift: float) -> None:
         super().__init__(system, q, v)
@@ -328,7 +328,7 @@ class Singular(Equations):
 
 
 class Touching(Equations):
-    """Orbits that touch a constraint without speed. Unknowns: state and time of the touch, and parameters."""
+    """Equations of grazing orbits, which touch a constraint with zero gap rate. Unknowns: state and time of the touch, and parameters."""
 
     def __init__(self, system: ForcedSystem, q: np.ndarray, v: np.ndarray, p: np.ndarray, contact: int) -> None:
         super().__init__(system, q, v)
@@ -393,7 +393,7 @@ def _gap_and_rate(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> 
 
 
 def _with_lift(problem: Problem) -> Problem:
-    """The problem with args {"own", "lift"}, by the second of which (m,) its gaps are larger."""
+    """The problem with args {"own": its args, "lift": (m,)}: its gaps are enlarged by "lift"."""
     mass, switches, reset, e = problem.mass, problem.switches, problem.reset, problem.restitution
     slip = problem.slip
     rubs = {name: getattr(problem, name) for name in OF_FRICTION}
@@ -410,12 +410,12 @@ def _with_lift(problem: Problem) -> Problem:
 
 
 def _of_own(function: Any) -> Any:
-    """A function of args, of those with a lift."""
+    """A function of the problem's args as a function of the args of `_with_lift`."""
     return lambda args: function(args["own"])
 
 
 def _follow(kind: str, equations: Equations, direction: int, step: float, most: int, tol: float) -> BifurcationCurve:
-    """The curve from the start on."""
+    """Computes the curve from the equations' start: corrects the start, then continues by pseudo-arclength."""
     last = len(equations.start) - 1
 
     def corrected(guess: np.ndarray, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray, int, float] | None:

@@ -8,13 +8,14 @@ Unknowns are the state at the section and the parameter p, and the period of an 
     period doubling    a multiplier passes -1,
     Neimark-Sacker     a complex pair passes the unit circle,
     grazing            an impact appears or disappears: a free flight touches a constraint, or an impact velocity vanishes,
-    end of sticking    impacts do not accumulate any more before the contact that they ended in would be released; or, with friction, a contact
-                       does not come to rest any more: its slip turns round instead, or does not reach zero.
+    end of sticking    impacts no longer accumulate in a lasting contact before that contact would be released; or, with friction, a contact
+                       no longer sticks: its slip reverses instead, or does not reach zero.
 
-The first four, and slip that turns round, are located by root finding along the arc. At grazing the map has no derivative and the branch ends; its place
-is extrapolated from points ever closer to it. Where lasting contact ends the branch ends too: orbits behind have impacts of their own; the place is
-that of the last point, a contact of a few steps being the shortest that is seen. Where slip turns round in place of a rest the map has a
-derivative, and the branch goes on; where slip only just reaches zero the orbit ends, at a place that is extrapolated from the rate at which it does.
+The first four, and a slip that begins to reverse, are located by root finding along the arc. At grazing the map has no derivative and the branch ends;
+the parameter there is extrapolated from points ever closer to it. Where lasting contact vanishes the branch ends too, as orbits beyond have other
+impacts; the parameter is that of the last point, since a contact shorter than a few steps is not resolved. Where slip reverses in place of sticking
+the map has a derivative, and the branch goes on; where slip only just reaches zero the branch ends, at a parameter extrapolated from the rate at
+which the slip vanishes.
 
 References: E. J. Doedel, Congr. Numer. 30 (1981) 265-284 (arclength); A. B. Nordmark, J. Sound Vib. 145 (1991) 279-297
 (grazing).
@@ -47,7 +48,7 @@ from .stroboscopic_map import eigenvalues, lost_derivatives
 EASY = 3  # iterations up to which the next step is longer
 LONGEST, SHORTEST = 8.0, 2.0**-12  # steps, in multiples of the first
 ROOM = 0.05  # an impact nearer to the section, as a share of the orbit, moves the section
-UPRIGHT = 1e-6  # below which a test function is zero along the whole branch; rounding makes it some 1e-11
+UPRIGHT = 1e-6  # a test function below it counts as zero along the whole branch; rounding makes it some 1e-11
 TURN = 0.9  # smallest cosine between the tangents of neighbouring points
 
 
@@ -57,9 +58,9 @@ class BranchEvent(Result):
 
     Attributes:
         kind: "fold", "branch point", "period doubling", "Neimark-Sacker", "grazing" or "end of sticking".
-        parameter: the parameter's value there.
+        parameter: the parameter's value at the event.
         q, v: state at the section (d,); where the branch ends, at a grazing or an end of sticking, that of the last point before.
-        multipliers: Floquet multipliers there, as in `PeriodicOrbit`; where the branch ends those of the last point before.
+        multipliers: Floquet multipliers at the event, as in `PeriodicOrbit`; where the branch ends those of the last point before.
         index: number of the last point of the branch before the event.
         detail: for grazing, what vanishes: "impact speed" or "clearance"; for the end of sticking "lasting contact"; or, with friction, "reversal" where one rest of a contact in a
             period gives way to a slip that turns round, or the other way about, and "slip" where a slip does not reach zero any more.
@@ -86,7 +87,7 @@ POINTWISE = (
 
 @dataclass(frozen=True, repr=False)
 class Branch(Drawable):
-    """Periodic orbits along a branch, in order; n points.
+    """Result of `continue_orbit`: periodic orbits at n points along a branch, in order.
 
     Attributes:
         name: the parameter.
@@ -96,8 +97,8 @@ class Branch(Drawable):
         multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; (n, 2d - 1) through a surface; fewer with joints, as of `PeriodicOrbit`.
         stable: whether all lie inside the unit circle (n,).
         impacts: impacts in one period (n,), without those that accumulate.
-        accumulations: how often in one period infinitely many impacts end in lasting contact (n,).
-        lasting: share of the period in which some contact lasts (n,).
+        accumulations: how often in one period infinitely many impacts accumulate and end in lasting contact (n,).
+        lasting: share of the period with some lasting contact (n,).
         impact_speed: smallest speed at which a gap closes in an impact (n,), inf where there is none.
         clearance: smallest minimum of a gap in free flight (n,), inf where there is none.
         events: `BranchEvent`s in order.
@@ -163,13 +164,13 @@ def continue_orbit(
         q0, v0: guess of the orbit's state at t0 (d,), for the parameter's value in args (or e).
         parameter: a key of args whose value is one number, or "e", the restitution, "friction" or "static_friction".
         bounds: interval of the parameter in which to stay; with "e" within [0, 1], with "friction" not below 0, nor above "static_friction".
-        period, t0: numbers or functions of args, as in `periodic_orbit`. Inside, the section moves away from impacts;
+        period, t0: numbers or functions of args, as in `periodic_orbit`. Internally the section moves away from impacts;
             states are reported at t0.
         steps, cycles: as in `periodic_orbit`.
-        surface: as in `periodic_orbit`, of an autonomous system, whose period is an unknown along the branch; it stays where it is: keep
+        surface: as in `periodic_orbit`, for an autonomous system, whose period is an unknown along the branch; it does not move: keep
             it away from impacts.
-        direction: 1 to start towards larger values, -1 towards smaller ones; of larger states where the parameter does not change along the
-            branch, as that of a conservative system with a parameter of dissipation.
+        direction: 1 to start towards larger values of the parameter, -1 towards smaller ones; or of the state, if the parameter does not change along
+            the branch, as for orbits of a conservative system over a dissipation parameter.
         step: length of the first arc, in units of the width of the bounds and the size of the first state; then it adapts.
         points: points at most.
 
@@ -177,7 +178,7 @@ def continue_orbit(
         `Branch`, with the events in order.
 
     Raises:
-        ValueError, TypeError: as `periodic_orbit`, or if the parameter is none. RuntimeError: no orbit at the start.
+        ValueError, TypeError: as `periodic_orbit`, or if the parameter is not valid. RuntimeError: no orbit at the start.
     """
     check_problem(problem)
     check_counts(points=points, cycles=cycles)
@@ -232,9 +233,9 @@ def value_of(parameter: str, problem: Problem, options: MotionOptions) -> float:
     return real_number(f"parameter {parameter!r}", value)
 
 
-# functions of a point whose sign changes tell of an event
+# test functions of a point: a sign change between two points is an event
 def _folds(point: Point) -> float:
-    """Test function of a fold: dp/ds; 0 where the parameter stays the same along the branch, as along the orbits of a conservative system."""
+    """Test function of a fold: dp/ds, s the arclength; 0 where the parameter is constant along the branch, as in families of a conservative system."""
     slope = float(point.tangent[-1])
     return slope if abs(slope) > UPRIGHT else 0.0
 
@@ -262,7 +263,7 @@ TESTS = {"fold": _folds, "branch point": _crosses, "period doubling": _doubles, 
 
 
 def _room(k: int, point: Point) -> float:
-    """Test function of a rest that gives way to a reversal: `OrbitSlips.room` of the one with the least but k."""
+    """Test function of sticking that gives way to a reversal of slip: the k-th smallest `OrbitSlips.room`, k from 0."""
     return float(point.slips.room[k]) if k < len(point.slips.room) else np.nan
 
 
@@ -332,7 +333,7 @@ def _between(family: Family, here: Point, there: Point, index: int) -> list[Bran
         if kind != "Neimark-Sacker" or _complex_pair(point):
             found.append((root, _event(family, kind, point, index)))
     if len(here.slips.room) == len(there.slips.room):
-        # one after the other the slips that rest begin to turn round, or those that turn round to rest
+        # the number of slips that reverse changes one by one
         for k in range(*sorted((here.slips.turns, there.slips.turns))):
             root, point = _locate(family, partial(_room, k), here, there)
             found.append((root, _event(family, "end of sticking", point, index, detail="reversal")))
@@ -381,7 +382,7 @@ def _event(
 
 
 def _end_of_sticking(family: Family, branch: list[Point], behind: Point) -> BranchEvent | None:
-    """The end of sticking at a branch's last point, if orbits ``behind`` it have fewer accumulations of impacts; else None."""
+    """The end of sticking at a branch's last point, if the orbit ``behind``, found beyond it, has fewer accumulations of impacts; else None."""
     last = branch[-1]
     if behind.contacts.accumulations >= last.contacts.accumulations:
         return None
@@ -389,7 +390,7 @@ def _end_of_sticking(family: Family, branch: list[Point], behind: Point) -> Bran
 
 
 def _grazing_ahead(family: Family, branch: list[Point]) -> BranchEvent | None:
-    """The grazing just beyond a branch's last point: an impact speed or a clearance extrapolates to zero there; else None."""
+    """The grazing just beyond a branch's last point, where an impact speed or a clearance extrapolates to zero; None if neither does."""
     if len(branch) < 2:
         return None
     before, last = branch[-2:]
@@ -411,12 +412,12 @@ def _grazing_ahead(family: Family, branch: list[Point]) -> BranchEvent | None:
 
 
 def _end_of_slip_ahead(family: Family, branch: list[Point]) -> BranchEvent | None:
-    """The end of sticking just beyond a branch's last point: slip only just reaches zero, at a rate whose square extrapolates to zero there; else None."""
+    """The end of sticking just beyond a branch's last point, where the squared rate at which a slip reaches zero extrapolates to zero; else None."""
     if len(branch) < 2:
         return None
     before, last = branch[-2:]
     early, late = before.slips.square, last.slips.square
-    # as for a grazing, but slip is known to some part of a step alone
+    # as for a grazing, but the instant at which slip vanishes is known to a part of a step only
     if not np.isfinite([early, late]).all() or early <= late or late > 4 * (early - late):
         return None
     parameter = family.value(last.z + late / (early - late) * (last.z - before.z))

@@ -41,7 +41,7 @@ SUBSAMPLES = 4  # midpoints per step at which velocities are compared
 MEASURES = ("position", "velocity", "impulse")
 COLUMNS = {"position": "position", "velocity": "velocity L1", "impulse": "impulse", "graph": "graph [s]"}
 EXACT = "the exact motion"
-TELL = 2  # times the reference's own error from which an error says something
+TELL = 2  # times the reference's own error: errors above are significant
 FINE = (2, 4)  # multiples of the most steps in the two runs that locate a reference's impacts
 
 
@@ -61,7 +61,7 @@ class Convergence(Drawable):
         floor: estimated error of the reference by name ("position", "velocity", "impulse"), or the round-off of the runs if larger. Errors
             below twice that are not significant, and no order is taken from them.
         naming: names and units of the problem.
-        graph: `graph_distance` of the velocities (k,) [s], in which a late impact is off by its delay; None unless asked for.
+        graph: `graph_distance` of the velocities (k,) [s], in which a late impact counts by its delay; None unless asked for.
     """
 
     steps: np.ndarray
@@ -137,7 +137,7 @@ class Convergence(Drawable):
         return "\n".join([*lines, *(f"% {remark}" for remark in self._remarks())])
 
     def _remarks(self) -> list[str]:
-        """What the errors are measured against, and from which size on they say something."""
+        """Lines of text: what the errors are measured against, and above which size they are significant."""
         own = ", ".join(f"{name} {self.floor[name]:.1e}" for name in self.measures)
         below = any(np.any(getattr(self, name) <= TELL * self.floor[name]) for name in self.measures)
         lines = [f"against {self.reference}"]
@@ -391,7 +391,7 @@ def _roundoff_errors(solution: Solution, n: int, scale: np.ndarray | None) -> di
 
 
 def _among(program: Program, motion: Motion) -> Solution:
-    """Runs one motion through XLA with a program that has rows for more steps, so that all runs share one compilation."""
+    """Runs one motion through XLA with a program that has rows for as many steps as the longest run, so that all runs share one compilation."""
     found, n, rows = one_lane(program, motion, task=trajectory), int(motion.steps), {}
     for name in ("t", "q", "v", "z", "impulse", "energy"):
         value = getattr(found, name)

@@ -29,7 +29,7 @@ from .restarts import run_between
 from .sections import Section, stroboscopic
 from .shooting_equations import Surface, check_surface
 
-HALVINGS = 60  # of the piece that a passage lies in
+HALVINGS = 60  # bisections of the interval that a passage lies in
 NOISE = 64  # units of rounding of the largest value of s within which it counts as zero
 PERIODS = 32  # of a run between two looks at how many passages there are
 PATIENCE = 4  # times as many periods as passages are asked for, after which no more are waited for
@@ -42,7 +42,7 @@ class Crossings(Drawable):
     Attributes:
         lane: which motion (n,).
         t: times (n,) [s].
-        q, v: states there (n, d).
+        q, v: states at these times (n, d).
         direction: 1 where s increases, -1 where it decreases (n,).
         naming: names and units of the problem.
     """
@@ -161,7 +161,7 @@ Pieces = tuple[Any, ...]
 
 
 def _state(piece: Pieces, s: Array) -> tuple[Array, Array, Array]:
-    """Time, position and velocity on one piece of a curve at its local time s."""
+    """Time, position and velocity on one polynomial piece of a curve at its local time s; a piece is (origin, start, end, coefficients of q, of v)."""
     origin, _, _, positions, velocities = piece
     q, v = (sum(x * s**i for i, x in enumerate(part)) for part in (positions, velocities))
     return origin + s, q, v
@@ -224,23 +224,23 @@ def poincare_section(
         problem, q0, v0, args, args_axes, e, projection: as in `ensemble`; without any lane axis there is one lane.
         surface: ``surface(t, q, v, args) -> ()``, zero on the section. Keep the function: another one compiles anew.
         direction: 1 for passages where it increases, -1 where it decreases, 0 for both.
-        period: about the time between two passages [s], a number, (B,), or a function of args: h = period/steps where there are steps, and motions run for at most
-            4 (skip + cycles) periods.
-        steps: steps in that time, of a scheme that goes by them.
-        cycles: passages kept, at least one.
-        skip: passages before those, the transient.
+        period: an estimate of the time between two passages [s], a number, (B,), or a function of args: h = period/steps if steps are given, and motions
+            run for at most 4 (skip + cycles) periods.
+        steps: number of steps in a period, for a scheme with fixed steps.
+        cycles: number of passages kept, at least one.
+        skip: number of passages left out before these, the transient.
         phase: part of the period, in [0, 1), at which the motion starts.
-        scheme: by default `EventDriven(1e-10, 1e-10)`, and where ``steps`` are given `EventCorrected()` or `MoreauJean()`: a state
-            of theirs is all that the next step needs. With `EventDriven` passages are as accurate as the motion; its steps, by default 100 in a
-            period, are the rows between which they are told apart.
+        scheme: by default `EventDriven(1e-10, 1e-10)`, and where ``steps`` are given `EventCorrected()`; `MoreauJean()` will do too. The next step of
+            these schemes depends on the state (q, v) only. With `EventDriven` passages are as accurate as the motion; ``steps``, by default
+            100 in a period, are then the rows between which passages are distinguished.
         progress: show a progress bar, as in `ensemble`.
 
     Returns:
-        A `Section` with n = cycles. Failed lanes are flagged in its ``status``; lanes that do not pass as often, having come to rest
-        say, have NaN for the last of their rows.
+        A `Section` with n = cycles. Failed lanes are flagged in its ``status``; lanes that pass less often, for instance because they come to rest, have
+        NaN in their last rows.
 
     Raises:
-        ValueError, TypeError: as `stroboscopic`; the surface is none, or the scheme carries an impact over into the next step.
+        ValueError, TypeError: as `stroboscopic`; the surface is not valid, or the scheme carries an impact over into the next step.
     """
     check_direction(direction)
     options, steps = choose_scheme(problem, options, steps, SECTION, ROWS)
@@ -323,7 +323,7 @@ def _passages(
 
 
 def _located(motions: Forced, window: Solution, found: Crossings, surface: Surface, args: Any) -> Crossings:
-    """Passages between rows of a scheme that ends at surfaces, to the accuracy of its motions."""
+    """Locates passages found between rows to the accuracy of the motion, by running it again with a scheme that can end at the surface."""
     t, q, v = (np.array(x) for x in (found.t, found.q, found.v))
     times, positions, velocities = (np.asarray(x) for x in (window.t, window.q, window.v))
     rows = times, positions, velocities

@@ -1,4 +1,4 @@
-"""The scheme of an analysis where none is named: events to a tolerance where no steps are given, `EventCorrected` where they are."""
+"""Default scheme of the analyses: `EventDriven` with a tolerance, or `EventCorrected` if a number of steps is given."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ROWS = 100  # of a period between which passages and impacts are told apart
 def choose_scheme(
     problem: Problem, options: Options, steps: Any, tolerance: float, rows: int = 1
 ) -> tuple[Options, int]:
-    """The options of an analysis with its scheme, and the steps in a period, which one that chooses its own has only for its ``rows``.
+    """The options of an analysis with its scheme filled in, and the steps in a period; for a scheme that chooses its own, ``rows`` by default.
 
     Raises:
-        ValueError, TypeError: the scheme is none, or goes by steps and has none.
+        ValueError, TypeError: the scheme is not valid, or has fixed steps and no number of steps is given.
     """
     check_problem(problem)
     scheme = options["scheme"]

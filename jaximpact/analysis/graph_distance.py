@@ -1,4 +1,4 @@
-"""Distance between velocities with jumps, as sets in the (t, v)-plane: a late impact is off by its delay, not by its jump.
+"""Distance between velocities with jumps, as curves in the (t, v)-plane: an impact that is late counts by its delay, not by its jump.
 
 The Hausdorff distance of the completed graphs (jumps filled in by segments), in which solutions of hybrid systems converge:
 R. Goebel, R. G. Sanfelice, A. R. Teel, Hybrid Dynamical Systems, Princeton University Press 2012, chapter 5.
@@ -88,14 +88,14 @@ def _of_solution(name: str, motion: Solution) -> tuple[np.ndarray, np.ndarray]:
 
 
 def acceleration_scale(t: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Range of each velocity over the time of all rows (d,); of one that never changes the largest of the others."""
+    """Range of each velocity component divided by the time of all rows (d,); for a component that never changes, the largest of the others."""
     ranges = np.ptp(v, axis=0)
     largest = np.max(ranges, initial=0.0) or np.max(np.abs(v), initial=0.0) or 1.0
     return np.where(ranges > 0, ranges, largest) / (np.ptp(t) or 1.0)
 
 
 def scaled_curve(t: np.ndarray, v: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Points (n, 1 + d) of the curve, all in seconds."""
+    """Points (n, 1 + d) of the curve (t, v / scale), all coordinates in seconds."""
     return np.concatenate([t[:, None], v / scale], axis=1)
 
 
@@ -174,7 +174,8 @@ def _nearest(starts: np.ndarray, ends: np.ndarray, other: np.ndarray) -> tuple[n
 
 
 def _bounds(starts: np.ndarray, ends: np.ndarray, other: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Distances of starts and of ends (n,) from the nearest of some segments ``places`` (n, p) of a curve, and a bound for what is between."""
+    """Distances (n,) of the starts and of the ends of segments from the nearest of the segments ``places`` (n, p) of a curve, and an upper bound (n,) on
+    those of the points between."""
     a, along = other[places], other[places + 1] - other[places]
     squared = np.sum(along**2, axis=-1)
 

@@ -7,10 +7,10 @@
   impact law of the limit is not Moreau's and depends on the discretisation.
 - M must be positive definite, and gradients bounded away from zero near the boundary.
 
-With friction: Painlevé's bound of each contact, mu |A_nt| < A_nn, A being its block of the Delassus matrix, within which one contact in the plane has exactly one
-solution of a step; and what is proved of the motion, and what is not.
+With friction: Painlevé's condition for each contact, mu |A_nt| < A_nn, with A its block of the Delassus matrix, under which a single contact in the
+plane has exactly one solution in a step; and which theorems cover the motion.
 
-And whether h is small enough for penetrations, which add up along chains of contacts, to be small against the motion.
+And whether h is small enough for penetrations, which add up along chains of contacts, to be small compared with the motion.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NEWTON = 80  # steps to a boundary: towards that of q^k the distance shrinks by 
 
 @dataclass(frozen=True, repr=False)
 class Hypotheses(Result):
-    """Findings at the rows of a motion where constraints are active.
+    """Result of `check_hypotheses`: findings at the rows of a motion where constraints are active.
 
     Attributes:
         active: whether each constraint is active in each row (k, m).
@@ -55,7 +55,7 @@ class Hypotheses(Result):
         worst: rows, pairs of constraints and cosines of the corners that fail, worst first: (row, a, b, cosine).
         failures: the hypotheses that fail, in words; empty where all hold.
         painleve: with friction, the largest mu |A_nt| / A_nn of each contact over the rows where it is active (m,), NaN where it never is; else None.
-        notes: with friction, what is proved of such a motion and what is not, in words.
+        notes: with friction, which theorems cover such a motion and what is not proved, in words.
         pairs: with listed bodies, the bodies of each of the m constraints (m, 2), as in `Solution.pairs`: every pair that was on the list.
             Cosines are then of contacts that share a body, and a cluster of more than 1000 contacts has its rank bounded by its coordinates.
     """
@@ -193,7 +193,7 @@ def _painleve(problem: Problem, t: Array, z: Array, args: Any, active: np.ndarra
 
 
 def _of_friction(problem: Problem, bound: np.ndarray, e: float, ends: np.ndarray | None) -> tuple[str, ...]:
-    """What is proved with friction, and what is not, in words; ``bound`` (m,) are the contacts' ratios of Painlevé."""
+    """Which theorems cover a motion with friction and what is not proved, in words; ``bound`` (m,): Painlevé's ratio of each contact."""
     met = sorted((a for a in range(len(bound)) if np.isfinite(bound[a])), key=lambda a: -bound[a])
     ratios = ", ".join(f"{_name(problem, ends, a)} {bound[a]:.3g}" for a in met[:MANY])
     found = [
@@ -307,7 +307,7 @@ def _corners(active: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, list[
 def _flat(
     problem: Problem, args: Any, t: Array, z: Array, gap: np.ndarray, active: np.ndarray, diagonal: np.ndarray
 ) -> list[int]:
-    """Constraints whose gradient vanishes on their boundary, which Newton's method reaches from the nearest row.
+    """Constraints whose gradient vanishes on their boundary; Newton's method finds a point of the boundary from the nearest row.
 
     At a regular boundary the gradient keeps its size; at a flat one the distance and the gradient both shrink with every iteration.
     """

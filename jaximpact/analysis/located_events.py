@@ -1,4 +1,4 @@
-"""Impacts and releases between two rows of a solution, located once more by a scheme that tells of its events."""
+"""Impacts and releases between two rows of a solution, located by running the motion again with a scheme that locates events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEAR = 1e-6  # of the time between two rows: an impact met as near to the first 
 
 @dataclass(frozen=True)
 class Begun:
-    """Motions of a problem that are begun again at ``rows``, t (B, k), q and v (B, k, d), of a batch with these args."""
+    """A batch of motions that can be run again from their ``rows``: t (B, k), q and v (B, k, d); with the args that they were computed with."""
 
     problem: Problem
     scheme: Scheme | None
@@ -39,8 +39,8 @@ class Begun:
     def impacts(
         self, lane: np.ndarray, row: np.ndarray, contact: np.ndarray, e: np.ndarray | None
     ) -> tuple[np.ndarray, ...]:
-        """Of impacts (n,) between a row and the next: whether it is the only one of its contact there, its time, and the gap velocities before
-        and after it."""
+        """Locates impacts (n,), each between a row of a lane and the row after it: whether it is the only one of its contact in that interval, its time,
+        and the gap velocities before and after it."""
         t = self.rows[0]
         # from a row earlier: an impact may be met at the row itself
         events = self.run(lane, np.maximum(row - 1, 0), t[lane, row + 1], e, save=Events(impacts=SEVERAL)).events
@@ -69,8 +69,8 @@ class Begun:
         known: np.ndarray,
         times: np.ndarray,
     ) -> np.ndarray:
-        """Times (n,) at which contacts that last alone let go between a row and the next, where the gap's free acceleration becomes positive; where
-        that is not ``known``, or not found, the ``times`` given."""
+        """Times (n,) at which lasting contacts, the only ones of their motions, open between a row and the next: where the gap's free acceleration
+        becomes positive. ``known``: mask of those to look for; the others, and those not found, keep the given ``times``."""
         found, t = times.copy(), self.rows[0]
         for one in np.unique(contact[known]):
             which = np.flatnonzero(known & (contact == one))
@@ -86,7 +86,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class FreeAcceleration:
-    """The acceleration of a contact's gap without contact forces, negative while it is pressed, as a surface."""
+    """Function (t, q, v, args) -> acceleration of a contact's gap without contact forces, negative while the contact is pressed; a surface for `Until`."""
 
     problem: Problem
     contact: int

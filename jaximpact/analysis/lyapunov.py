@@ -104,9 +104,9 @@ def lyapunov(
         problem, q0, v0, t0, e, args, args_axes, projection: as in `ensemble`; without any lane axis it is one motion.
         interval: time between orthonormalisations [s]: a number, (B,), or a function of args; for periodic forcing its
             period, say. Short enough for tangents not to align within it.
-        steps: steps in one interval, of a scheme that goes by them.
-        intervals: intervals that are averaged over, a multiple of ``blocks``.
-        skip: intervals before that, left out: the motion finds its attractor, the frame its directions.
+        steps: number of steps in one interval, for a scheme with fixed steps.
+        intervals: number of intervals that are averaged over, a multiple of ``blocks``.
+        skip: number of intervals before these, left out: the motion finds its attractor, the frame its directions.
         blocks: parts of the average whose scatter gives the error; long against correlations, two at least.
         scheme: by default `EventDriven(1e-10, 1e-10)`, and where ``steps`` are given `EventCorrected()`. With one that locates no impacts
             a derivative is lost wherever an impact falls within two steps of an end of an interval.
@@ -144,7 +144,8 @@ def lyapunov(
 
 @partial(jax.jit, static_argnames=("axes", "shares", "size"), compiler_options=COMPILE)
 def _average(program: Program, motion: Motion, many: Array, axes: tuple, shares: int, size: int) -> tuple[Array, ...]:
-    """Sums of log R over blocks of intervals (lanes, blocks, size), of ``size`` directions, and the final state."""
+    """Sums of the logarithms of R's diagonal over blocks of ``many`` (1 + blocks,) intervals, the first of which are those to skip: (lanes, 1 + blocks, size),
+    for ``size`` directions; and the final states and statuses."""
 
     def one(motion: Motion) -> tuple[Array, ...]:
         length = motion.t1 - motion.t0

@@ -26,14 +26,14 @@ from .orbits import PeriodicOrbit
 from .shooting_equations import Closing, Surface
 from .stroboscopic_map import damped_newton, directions, prepare_strobe
 
-CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
+CORRECTIONS = 8  # Newton iterations of a point at most; if it takes more, the arc is too long
 BOUNDS = {"e": (0.0, 1.0)} | dict.fromkeys(OF_FRICTION, (0.0, np.inf))  # beyond which there is no motion
 ITERATIONS = 30  # for the speed of an impact, where restitution depends on it
-ROWS = 256  # of an orbit from which its contacts are told, where there are no steps
+ROWS = 256  # of an orbit to find its contacts, for a scheme that chooses its own steps
 
 
 class OrbitContacts(NamedTuple):
-    """Contacts of one orbit.
+    """Properties of the contacts of one orbit, found by `Family.contacts`.
 
     Attributes:
         impacts, speed: number of impacts in a period that do not accumulate, and their smallest speed.
@@ -54,13 +54,13 @@ class OrbitContacts(NamedTuple):
 
     @property
     def pattern(self) -> tuple[int, int]:
-        """Numbers of contacts that change along a branch only at a grazing or the end of sticking."""
+        """Numbers of impacts and accumulations, which change along a branch only at a grazing or the end of sticking."""
         return self.impacts, self.accumulations
 
 
 class Point(NamedTuple):
-    """A point of the branch: scaled unknowns z (n + 1,), unit tangent, Jacobian (n, n + 1) of the equations, and of its orbit monodromy, contacts,
-    rows (k, 2d) and slips that vanish."""
+    """A point of the branch: scaled unknowns z (n + 1,), unit tangent of the branch (n + 1,), Jacobian (n, n + 1) of the equations, number of
+    evaluations; and of its orbit the monodromy matrix, contacts, states (k, 2d) at its rows, and instants where slip vanishes."""
 
     z: np.ndarray
     tangent: np.ndarray
@@ -73,7 +73,8 @@ class Point(NamedTuple):
 
 
 class Family:
-    """The equations of `Closing` in scaled unknowns z = (y / scale, (p - low) / width), and properties of the orbits that solve them."""
+    """The equations of `Closing` in scaled unknowns z = (y / scale, (p - low) / width), with y the unknowns of `Closing` and p the parameter; and
+    properties of the orbits that solve them."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class Family:
         self.scale[2 * self.d :] = first.period
         self.tol = float(np.finfo(self.dtype).eps) ** (2 / 3) if tol is None else tol
         self.steps = section["steps"] * section["cycles"]
-        # of a scheme that chooses its steps the rows are no steps of the shooting
+        # with a scheme that chooses its own steps, rows are not steps of the shooting
         self.rows = self.steps if self.program.scheme.traits.order else max(ROWS, self.steps)
         self.rough = False  # whether a sound motion had no finite derivative
         self.shift = 0  # rows from t0 to the section
@@ -121,7 +122,7 @@ class Family:
         return args if self.parameter in OF_CONTACTS else args | {self.parameter: p}
 
     def times(self, z: np.ndarray) -> np.ndarray:
-        """Start and end of the orbit at the section."""
+        """Times (2,) at which the orbit starts and ends at the section."""
         args = self.args(self.value(z))
         begin = number_of("t0", self.section["t0"], args, None)
         if self.closing.surface is not None:
@@ -144,7 +145,7 @@ class Family:
         return self.lanes.replace(**changes)
 
     def can_start(self, z: np.ndarray) -> np.ndarray:
-        # a little beyond the bounds, so that differences across them exist; restitution and friction have none beyond
+        # parameters a little beyond the user's bounds are allowed, so that differences across these exist; not so restitution and friction
         low, high = BOUNDS.get(self.parameter, (-np.inf, np.inf))
         inside = (z[:, -1] >= low) & (z[:, -1] <= high)
         if not (inside.all() and np.isfinite(z).all() and np.diff(self.times(z[0]))[0] > 0):
@@ -178,7 +179,7 @@ class Family:
         return self.closing.return_map((jacobian[:, :-1] * self.size / self.scale)[None])[0]
 
     def slope_of(self, time: Any) -> Callable[[float], float]:
-        """Derivative with respect to the parameter of a time, which may be a function of args; compiled, as every evaluation asks for it."""
+        """Derivative with respect to the parameter of a time that may be a function of args; compiled, since every evaluation calls it."""
         if not callable(time):
             return lambda p: 0.0
         slope = jax.grad(lambda p: time(self.args(p)))
@@ -205,7 +206,8 @@ class Family:
         return np.array([begin, begin + length])
 
     def correct(self, guess: np.ndarray, normal: np.ndarray, along: np.ndarray | None) -> Point | None:
-        """Newton correction to the orbit on the plane through ``guess`` normal to ``normal``; its tangent is oriented along ``along``."""
+        """Corrects ``guess`` by Newton's method to an orbit on the plane through it with this normal: a point whose tangent is oriented along ``along``; None
+        if that fails."""
 
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             value, jacobian, status = self.evaluate(z[0])
@@ -242,7 +244,7 @@ class Family:
         return found._replace(tangent=found.tangent * np.sign(found.tangent[-1] * point.tangent[-1]))
 
     def contacts(self, z: np.ndarray) -> tuple[OrbitContacts, np.ndarray, OrbitSlips]:
-        """`OrbitContacts`, rows and `OrbitSlips` of the orbit at z."""
+        """`OrbitContacts`, states (k, 2d) at the rows, and `OrbitSlips` of the orbit with unknowns z."""
         program, data = self.program, self.at(z).take(0)
         motion = solve(
             program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.rows, args=data.args,
@@ -259,7 +261,7 @@ class Family:
 
 
 def _observer(problem: Problem) -> Callable[..., Any]:
-    """Compiled function for gaps (k, m) and Delassus diagonals (k, m) at the rows of a motion."""
+    """Compiled function of t (k,), q (k, d) and args: gaps (k, m) and diagonals of the Delassus matrix (k, m) at the rows of a motion."""
 
     @jax.jit
     def look(t: Array, q: Array, args: Any) -> tuple[Array, Array]:
@@ -273,9 +275,9 @@ def _observer(problem: Problem) -> Callable[..., Any]:
 
 
 def _approach_speeds(problem: Problem, e: np.ndarray, args: Any, change: Any) -> Any:
-    """Speeds w (m,) before impacts that ``change`` gap velocities by (1 + e) w (m,)."""
+    """Closing speeds w (m,) before impacts, from the ``change`` (1 + e) w (m,) of gap velocities, also if e depends on w."""
     speed = change
-    # where e depends on the speed by iteration, whose error shrinks by w e'/(1 + e) each time
+    # where e depends on the speed, by fixed-point iteration, whose error shrinks by w e'/(1 + e) each time
     for _ in range(ITERATIONS if callable(problem.restitution) else 1):
         speed = change / (1 + np.asarray(problem.restitution_at(e, -speed, args)))
     return speed
@@ -315,8 +317,8 @@ def _contacts(
 def _isolated_impacts(found: Runs, e: np.ndarray) -> tuple[np.ndarray, int]:
     """Mask of the runs that are isolated impacts, and the number of accumulations in a periodic motion.
 
-    For an elastic contact, lasting contact after impacts is the limit of infinitely many: all impacts since the previous lasting contact
-    accumulate. How many are resolved depends on h.
+    For e > 0, lasting contact after impacts is the limit of infinitely many: all impacts since the previous lasting contact accumulate. How many
+    are resolved depends on h.
     """
     isolated, ends = found.impact.copy(), np.zeros(len(found), bool)
     for contact in np.unique(found.contact[found.lasting & (e[found.contact] > 0)]):

@@ -1,4 +1,4 @@
-"""Where the contacts of an orbit with friction come to rest or turn round, and how near each is to the other."""
+"""Where slip at the contacts of an orbit with friction vanishes: whether the contact then sticks or the slip reverses, and by how much."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .slips import REVERSAL, STOP, slips
 
 
 class OrbitSlips(NamedTuple):
-    """Slips that vanish in one period.
+    """Result of `orbit_slips`: the n instants in one period at which the slip of a contact vanishes.
 
     Attributes:
-        room: (n,), increasing: of the force that would hold a contact where its slip vanishes, what is left up to the limit of friction, as
-            a share of that limit; a contact rests where it is positive, and turns round where it is negative.
+        room: (n,), increasing: (limit of friction - force that would hold the contact) / limit of friction; where it is positive the contact sticks,
+            where it is negative the slip reverses.
         square: smallest square of the rate at which a slip comes to rest [square of velocity over time], inf where none does.
     """
 
@@ -31,7 +31,7 @@ class OrbitSlips(NamedTuple):
 
     @property
     def turns(self) -> int:
-        """How many of the slips turn round rather than rest."""
+        """Number of instants at which the slip reverses."""
         return int(np.sum(self.room < 0))
 
 
@@ -56,9 +56,10 @@ def orbit_slips(problem: Problem, solution: Solution, data: Motion) -> OrbitSlip
 
 
 def _vanishing(last: np.ndarray, before: np.ndarray, earlier: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Share of a step after which a slip vanishes, and the square of its change in a step there, (n,), from slips (n, k) of three rows.
+    """Share (n,) of a step after which a slip vanishes, and the square (n,) of its change per step at that time, from slips (n, k) at three rows.
 
-    Of a parabola the square is what it is at a row less twice the curvature times the slip: it is known, and smooth, where slip only just vanishes.
+    By a parabola through the three: the square is its value at the last row less twice the curvature times the slip, smooth also where slip only just
+    reaches zero.
     """
     x, y, z = (np.linalg.norm(slip, axis=1) for slip in (last, before, earlier))
     bend = x - 2 * y + z
@@ -69,14 +70,14 @@ def _vanishing(last: np.ndarray, before: np.ndarray, earlier: np.ndarray) -> tup
 
 
 def _ahead(share: np.ndarray, *states: tuple) -> tuple[np.ndarray, ...]:
-    """Values at a ``share`` (n,) of a step behind the first of three states, a step apart, by the parabola through them."""
+    """Values at a ``share`` (n,) of a step after the first of three states (latest first, a step apart), by the parabola through them."""
     s = share[:, None]
     return tuple(x + s * (x - y) + 0.5 * s * (s + 1) * (x - 2 * y + z) for x, y, z in zip(*states, strict=True))
 
 
 @jax.jit
 def _rooms(problem: Problem, t: Array, q: Array, v: Array, args: Any, contact: Array, modes: Array) -> Array:
-    """`OrbitSlips.room` (n,), not sorted, of contacts at states (n, ...), of which others are in ``modes`` (n, m)."""
+    """`OrbitSlips.room` (n,), not sorted, of the contacts ``contact`` (n,) at states (n, ...), with all other contacts in their ``modes`` (n, m)."""
 
     def one(t: Array, q: Array, v: Array, contact: Array, modes: Array) -> Array:
         here = Balance.at(problem, t, q, v, args)

@@ -20,17 +20,17 @@ from .listed_pairs import check_pairs, is_listed
 
 @dataclass(frozen=True, repr=False)
 class Packing(Result):
-    """Contacts that push at one instant: c of them between N bodies in a space of 1, 2 or 3 directions.
+    """Result of `packing`: the c contacts with a force between N bodies at one instant, in a space of 1, 2 or 3 directions.
 
     Attributes:
         t: the time [s].
         ends: the two bodies of each contact (c, 2); obstacle a as -1 - a.
-        force: normal force of each, the mean over the step (c,) [N].
-        push: the force on the first body, friction included (c, space) [N].
-        net: what is left of pushes and the problem's force on each body (N, space) [N].
+        force: normal force of each contact, the mean over the step (c,) [N].
+        push: the contact force on the first body, friction included (c, space) [N].
+        net: resultant of the contact forces and the problem's force on each body (N, space) [N].
         branch: from the second body to the first one, by its nearest periodic image (c, space) [length]; NaN of an obstacle.
-        rattles: whether a body is held by less than ``needed`` contacts, those of other rattlers not counted (N,).
-        coordination: mean number of contacts of the bodies that do not rattle, obstacles counted; NaN if all rattle.
+        rattles: mask (N,) of the rattlers: bodies held by less than ``needed`` contacts, those with other rattlers not counted.
+        coordination: mean number of contacts of the bodies that are not rattlers, obstacles counted; NaN if all are.
         fabric: mean of n n' over contacts between bodies, n the direction of the normal force (space, space).
         stress: sum of push branch' over contacts between bodies by the volume, positive where they press (space, space) [N/area]
             (Christoffersen, Mehrabadi, Nemat-Nasser 1981); NaN without a volume.
@@ -56,7 +56,7 @@ class Packing(Result):
 
     @property
     def unbalance(self) -> float:
-        """Root mean square of what is left on bodies that do not rattle, by that of the forces of contacts (Ng 2006); NaN if all rattle."""
+        """Root mean square of the resultant on bodies that are not rattlers, divided by that of the contact forces (Ng 2006); NaN if all are rattlers."""
         rms = lambda x: np.sqrt(np.mean(np.square(x))) if len(x) else np.nan
         return float(rms(np.linalg.norm(self.net[~self.rattles], axis=1)) / rms(self.force))
 
@@ -85,7 +85,7 @@ def packing(
     needed: int | None = None,
     least: float = 1e-3,
 ) -> Packing:
-    """The contacts of listed bodies that push in one row of a motion, and what a packing is described by.
+    """Computes the contact network of listed bodies in one row of a motion: contacts with a force, rattlers, coordination, fabric and stress.
 
     Args:
         problem: bodies with neighbour lists (`jaximpact.bodies`).
@@ -93,10 +93,10 @@ def packing(
         h: the step of the motion [s]: rows hold the impulses of one step, and a force is an impulse by h.
         row: which row; by default the last.
         args: as they were given to `solve`.
-        volume: that the stress refers to (area in the plane); by default the periodic box's, if all its directions are periodic.
-        needed: contacts that hold a body, by default one more than there are directions; where gravity presses bodies down or they rub, as
-            many as there are directions.
-        least: contacts count whose force is more than this part of the mean one; a solver leaves smaller ones open.
+        volume: volume that the stress refers to (area in the plane); by default that of the periodic box, if all its directions are periodic.
+        needed: number of contacts that hold a body, by default one more than there are directions; with gravity or friction give the number of
+            directions.
+        least: contacts count whose force is more than this part of the mean one; smaller ones are errors of the solver.
 
     Returns:
         A `Packing`; ``to_pandas()`` is the table of its contacts.
@@ -162,7 +162,7 @@ def packing(
 
 
 def _geometry(bodies: Any, t: Any, q: np.ndarray, args: Any, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Gradients of gaps by the first body's position, and branches, (c, space) each."""
+    """Gradients of the gaps by the first body's position, and branch vectors (`Packing.branch`), (c, space) each."""
     points = np.asarray(bodies.positions(q))
     space = points.shape[1]
     i, j = ends[:, 0], np.maximum(ends[:, 1], 0)
@@ -199,17 +199,17 @@ def _slip_gradient(bodies: Any, t: Any, q: np.ndarray, args: Any, ends: np.ndarr
 
 
 def _counted(ends: np.ndarray, holds: np.ndarray) -> np.ndarray:
-    """Whether a contact is one between bodies that hold, or of such a body and an obstacle (c,)."""
+    """Mask (c,) of the contacts between bodies in the mask ``holds`` (N,), or between such a body and an obstacle."""
     return holds[ends[:, 0]] & ((ends[:, 1] < 0) | holds[ends[:, 1]])
 
 
 def _degrees(ends: np.ndarray, number: int) -> np.ndarray:
-    """Contacts of every body (N,)."""
+    """Number of contacts of every body (N,)."""
     return np.bincount(ends[ends >= 0], minlength=number)
 
 
 def _rattlers(ends: np.ndarray, number: int, needed: int) -> np.ndarray:
-    """Bodies held by less than ``needed`` contacts with others that are held, (N,): taken away one after the other."""
+    """Mask (N,) of the rattlers: bodies with less than ``needed`` contacts are removed until all that remain have as many among themselves."""
     holds = np.ones(number, bool)
     while True:
         few = holds & (_degrees(ends[_counted(ends, holds)], number) < needed)

@@ -32,12 +32,13 @@ VISIBLE = 1e-6  # a multiplier nearer to one, and what dies out less within what
 
 @dataclass(frozen=True, repr=False)
 class Section(Drawable):
-    """States of B motions once a forcing period, at ``t = (phase + k) period``, or at their passages through a surface.
+    """Result of `stroboscopic` and `poincare_section`: states of B motions once a forcing period, at ``t = (phase + k) period``, or at their passages
+    through a surface.
 
     Attributes:
         t: times (B, n) [s].
         q, v: positions and velocities (B, n, d).
-        period: forcing period of each lane, or about the time between two passages as it was given (B,) [s].
+        period: forcing period of each lane, or the user's estimate of the time between two passages (B,) [s].
         status: `Status` bits of each lane (B,).
         failed_at: time of the first failure of each lane, NaN where none (B,) [s].
         naming: names and units of the problem.
@@ -82,7 +83,7 @@ class Section(Drawable):
 
 @dataclass(frozen=True, repr=False)
 class ImpactSection(Drawable):
-    """The impacts of B motions over a number of forcing periods, with their phases.
+    """Result of `impact_section`: the impacts of B motions over a number of forcing periods, with their phases.
 
     Attributes:
         impacts: their records (n,), with the lane of each (`Impacts`).
@@ -145,9 +146,9 @@ def stroboscopic(
     Args:
         problem, q0, v0, args, args_axes, e, projection: as in `ensemble`; without any lane axis there is one lane.
         period: forcing period > 0 [s]: a number, one for each lane (B,), or a function of the args of one lane.
-        steps: steps in a period, of a scheme that goes by them: h = period/steps.
-        cycles: periods kept, at least one.
-        skip: periods before those, the transient.
+        steps: number of steps in a period, for a scheme with fixed steps: h = period/steps.
+        cycles: number of periods kept, at least one.
+        skip: number of periods left out before these, the transient.
         phase: part of the period, in [0, 1), at which the motion starts and states are taken.
         scheme: by default `EventDriven(1e-10, 1e-10)`, and where ``steps`` are given `EventCorrected()`, of second order, which takes less time
             where few digits will do. With whole steps in a period a scheme of first order ties impacts to the grid of steps: near resonance
@@ -196,9 +197,9 @@ def impact_section(
     The motions are restarted after ``skip`` periods, so that every step is saved only from then on.
 
     Args:
-        scheme: as in `stroboscopic`, or `MoreauJean()`: a state of theirs is all that the next step needs. With `MoreauJean` a position
-            inside a wall is moved onto it, by O(h). With `EventDriven` impacts are as accurate as the motion; its steps, by default 100 in a
-            period, are the rows between which they are told apart.
+        scheme: as in `stroboscopic`, or `MoreauJean()`, whose next step depends on the state (q, v) only too. With `MoreauJean` a position
+            inside a wall is moved onto it, by O(h). With `EventDriven` impacts are as accurate as the motion; ``steps``, by default 100 in a
+            period, are then the rows between which impacts are distinguished.
         others: as in `stroboscopic`.
 
     Returns:
@@ -229,10 +230,10 @@ def impact_section(
 def windows(
     motions: Forced, steps: int, cycles: int, skip: int, progress: bool | None
 ) -> Iterator[tuple[Forced, Solution, np.ndarray, Section]]:
-    """Runs motions group by group, and yields of each what it does in the last ``cycles`` periods.
+    """Runs motions group by group; of each group yields what happens in the last ``cycles`` periods.
 
-    Yields the lanes restarted after ``skip`` periods, their rows of every step, which of them are sound and not padding, and the
-    section of those that are not padding.
+    Yields the lanes restarted after ``skip`` periods; their solution with every step; a mask of the lanes that neither failed nor are padding; and the
+    section of the lanes that are not padding.
     """
     d, m = motions.lanes.motion.q0.shape[1], motions.constraints()
     for part, live in motions.parts(8 * (1 + 3 * d + m) * (steps * cycles + 1)):
@@ -275,7 +276,7 @@ def period_of(section: Section, *, tolerance: float | None = None, most: int | N
         most: largest p looked for; by default half of the states kept.
 
     Returns:
-        p; 0 where none is found, because the motion has a longer period or is not periodic; -1 where the lane failed, or passes the surface no more; -2
+        p; 0 where none is found, because the motion has a longer period or is not periodic; -1 where the lane failed, or no longer passes the surface; -2
         (`NOT_SETTLED`) where its states still approach a periodic motion, too slowly to tell which: skip more periods.
     """
     period = repeats_after(section, tolerance=tolerance, most=most)

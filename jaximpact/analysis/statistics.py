@@ -19,7 +19,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True, repr=False)
 class Statistics(Drawable):
-    """Statistics over lanes of each saved row; with groups every array has a leading axis G (after the axis of quantiles).
+    """Result of `statistics`: over lanes, for each saved row; with groups every array has a leading axis G (after the axis of quantiles).
 
     Attributes:
         t: times of the rows (k,) [s].
@@ -27,9 +27,9 @@ class Statistics(Drawable):
         count: number of lanes used, () or (G,).
         failed: number of failed lanes, which are left out, () or (G,).
         levels: the quantiles asked for (Q,).
-        mean, std: by name ("q", "v", "impulse", "energy" and what was given), (k, ...); NaN where no lane counts. The
+        mean, std: arrays (k, ...) by name ("q", "v", "impulse", "energy" and the user's ``values``); NaN where no lane counts. The
             standard deviation is that of the sample, NaN for one lane.
-        quantile: by name, (Q, k, ...).
+        quantile: arrays (Q, k, ...) by name.
         naming: names and units of the problem.
     """
 

@@ -21,15 +21,15 @@ from .mprgp_call import solve_mprgp, sweep_cones
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PairContacts:
-    """Contacts between bodies ``i`` and ``j`` (m,), N standing for an obstacle, linearised at one configuration.
+    """Contacts between bodies ``i`` and ``j`` (m,), with N in place of an obstacle, linearised at one configuration.
 
     The first ``pairs`` contacts are between two bodies; then follow those with obstacles, the same number for every body, sorted by body.
     Products gather and scatter the pair contacts, with sums over a body's coordinates written out, which takes XLA a tenth of the time;
     obstacle contacts need neither, being sorted like the bodies.
 
-    ``gap`` f (m,), ``drift`` f_t (m,) or None; gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates,
-    ``ri`` and ``rj`` (m, D) the responses, M^-1 times these; ``hi`` and ``hj`` (m, D) H times these, with H' H = M^-1, or None for a
-    diagonal mass.
+    ``gap`` f (m,), ``drift`` df/dt (m,) or None; gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates, responses ``ri`` and
+    ``rj`` (m, D), M^-1 times the gradients, and ``hi`` and ``hj`` (m, D), H times the gradients, with H' H = M^-1, or None for a diagonal mass.
+    In the methods G (m, d) is the matrix of the gradients, A = G M^-1 G' the Delassus matrix, and L (m,) are impulses.
     """
 
     gap: Array
