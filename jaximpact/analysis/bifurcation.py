@@ -338,7 +338,7 @@ def two_parameter_map(
         cycles: periods kept; motions of up to half as many periods are recognised.
         tolerance: as in `period_of`.
         steps, scheme: `EventCorrected()` by default, with ``steps`` in a period; `EventDriven` needs none, and takes five times as long, as impacts
-            are found from 60 rows of a period. Impulses in up to two successive steps count as one impact, in more as lasting contact.
+            are found from 60 rows of a period. Impacts that follow each other within two steps count as one; more steps in a row, as lasting contact.
         others: as in `impact_section`.
 
     Returns:

@@ -22,7 +22,7 @@ from ..simulation.arguments import OF_CONTACTS
 from ..simulation.canonical_arrays import cast_numbers, check_finite, full_axes, leaf_axes
 from ..simulation.validation import check_problem
 
-ROWS = 10  # of a motion from which the largest change of a gap between two tells how near a contact is
+ROWS = 10  # of a motion, from which on the largest change of a gap between two rows bounds how far away a contact with an impulse can be
 
 
 def check_steps(steps: int, periods: int, what: str, name: str = "steps") -> None:
@@ -152,9 +152,9 @@ def check_solution(problem: Problem, solution: Solution, args: Any) -> None:
 
 
 def check_gaps(solution: Solution, gap: np.ndarray) -> None:
-    """Raises if gaps (k, m) cannot be those of the motion, so that the problem or its args must be others.
+    """Raises if gaps (k, m), computed with the problem and args, contradict the motion: then it was computed with others.
 
-    The signs are positions deeper in the walls than the solution's largest penetration, and impulses where no contact is near.
+    They contradict it if a position lies deeper in a wall than the solution's largest penetration, or an impulse acts where the gap is wide.
     """
     if gap.size == 0 or not np.all(np.isfinite(gap)):
         return
@@ -177,7 +177,7 @@ def check_gaps(solution: Solution, gap: np.ndarray) -> None:
 
 
 class StudyLike(ABC):
-    """Interface of a `Study` as the analyses use it; they lie below the package of studies."""
+    """Interface of `jaximpact.study.Study` that the analyses use; they must not import that package, which imports them."""
 
     @property
     @abstractmethod
@@ -210,11 +210,11 @@ STATED = (
     *OF_CONTACTS,
     "scheme",
     "projection",
-)  # what a study knows of what an analysis asks
+)  # arguments of an analysis that a study supplies
 
 
 def takes_study(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: the analysis also takes a `Study` in place of its first arguments, and what the study knows may be left out.
+    """Decorator: the analysis also takes a `Study` in place of its first arguments, and arguments that the study supplies may be left out.
 
     For an analysis of one motion ``lane=`` selects it, as in `Study.lane`; the motion is recomputed with every step saved.
     """
@@ -245,7 +245,7 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _call_eagerly(function: Callable[P, R], *given: P.args, **options: P.kwargs) -> R:
-    """Calls an analysis eagerly, also inside another function's jit, where jax would trace its operations on known numbers."""
+    """Calls an analysis eagerly, also inside another function's jit, where jax would otherwise trace operations on concrete numbers."""
     if is_concrete():
         return function(*given, **options)
     try:
@@ -259,7 +259,7 @@ def _call_eagerly(function: Callable[P, R], *given: P.args, **options: P.kwargs)
 
 
 def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator: called with a `Study` first, the analysis is ``other(study, **options)``."""
+    """Decorator: if the first argument of the analysis is a `Study`, ``other(study, **options)`` is called in its place."""
 
     def wrapper(function: Callable[P, R]) -> Callable[P, R]:
         other.__qualname__ = function.__qualname__  # in what Python says of arguments that are missing

@@ -1,4 +1,4 @@
-"""What a bifurcation diagram shows in place of states: impact velocities, amplitudes, or any function of a motion."""
+"""Quantities that a bifurcation diagram can show in place of states: impact velocities, amplitudes, or any function of a motion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OF_COORDINATE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def check_of(of: Any, surface: Any) -> None:
-    """Raises for an ``of`` of `bifurcation` that it does not know."""
+    """Raises unless the argument ``of`` of `bifurcation` is valid."""
     names = (IMPACT_VELOCITY, *OF_COORDINATE)
     if of is None:
         return
@@ -38,10 +38,10 @@ def check_of(of: Any, surface: Any) -> None:
 
 
 class Points:
-    """Collects what ``of`` finds in motions, group by group.
+    """Collects the values of ``of`` (see `bifurcation`) for motions, group by group.
 
     Attributes:
-        name: of what it finds, for tables and axes.
+        name: name of the quantity, for tables and axes.
     """
 
     def __init__(self, of: str | Of | None, steps: int, cycles: int, skip: int, progress: bool | None) -> None:
@@ -51,7 +51,7 @@ class Points:
         self._found: list[np.ndarray] = []  # (n, k) for each lane
 
     def of_all(self, motions: Forced) -> tuple[Section, np.ndarray, np.ndarray]:
-        """Runs motions and keeps their points; returns their section, and the states (B, d) from which they go on, NaN for failed lanes."""
+        """Runs motions and keeps their points; returns their section, and their final states q, v (B, d), NaN for failed lanes."""
         check_restarts(motions.scheme)
         sections = []
         for begun, window, sound, section in windows(motions, *self._counts, self._progress):
@@ -83,7 +83,7 @@ class Points:
         return found if found.ndim == 2 else found.reshape(-1, 1)
 
     def in_order(self, order: Iterable[int], starts: int) -> None:
-        """Sorts the lanes: those of value ``order[k]`` were the k-th to be run, all ``starts`` of a value at once."""
+        """Sorts the lanes by the parameter's value: value number ``order[k]`` was the k-th to be run, with all of its ``starts`` at once."""
         parts = {i: self._found[k * starts : (k + 1) * starts] for k, i in enumerate(order)}
         self._found = [one for i in sorted(parts) for one in parts[i]]
 

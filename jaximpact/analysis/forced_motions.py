@@ -35,9 +35,9 @@ LIFT = 4e3  # rounding units of gap at which a motion is started again: above wh
 
 @dataclass(frozen=True)
 class Forced:
-    """Checked motions of one forced system: starts q0, v0 (B, d), restitution and args in ``lanes``, and forcing periods (B,).
+    """Checked motions of one forced system: starts q0, v0 (B, d), restitution and args in ``lanes``, and forcing periods ``period`` (B,) [s].
 
-    ``begins``: start time in periods, a phase plus a whole number.
+    ``begins``: start time of all motions in periods, a phase plus a whole number.
     """
 
     problem: Problem
@@ -61,7 +61,7 @@ class Forced:
         return jax.tree.map(lambda mark: None if mark < 0 else mark, self.lanes.marks.args)
 
     def strobes(self, k: np.ndarray) -> np.ndarray:
-        """Times (B, n) at which k (n,) periods have passed since the start."""
+        """Times (B, n), k (n,) periods after the start."""
         return (self.begins + k) * self.period[:, None]
 
     def constraints(self) -> int:
@@ -78,7 +78,7 @@ class Forced:
         return e[:, None] if own is not None and e.ndim == 1 else np.atleast_2d(e)
 
     def friction(self, name: str = "friction") -> np.ndarray | None:
-        """Friction given in place of the problem's, by lane (B, 1), or by lane and contact (B, m) or (1, m); None for the problem's own."""
+        """Coefficients ``name`` that replace the problem's, by lane (B, 1), or by lane and contact (B, m) or (1, m); None if the problem's own are used."""
         mu = getattr(self.lanes.motion, name)
         return None if mu is None else mu[:, None] if mu.ndim == 1 else np.atleast_2d(mu)
 
@@ -98,7 +98,7 @@ class Forced:
             yield self.some(np.minimum(np.arange(first, first + count), len(self) - 1)), live
 
     def run(self, periods: int, steps: int, save: Any, progress: bool | None) -> Solution:
-        """Runs all lanes over a number of periods."""
+        """Runs all lanes over a number of periods, with so many steps in each."""
         motion, dtype = self.lanes.motion, self.lanes.motion.q0.dtype
         times = (self.begins * self.period, (self.begins + periods) * self.period, self.period / steps)
         t0, t1, h = (x.astype(dtype) for x in times)
@@ -202,7 +202,8 @@ def check_restarts(scheme: Scheme) -> None:
 def of_contacts(
     name: str, problem: Problem, q0: np.ndarray, args: Any, axes: Any, e: Any, scheme: Scheme, sizes: dict
 ) -> Any:
-    """Restitution ``e`` or friction as a number, (1, m), (B, 1) or (B, m): read as in `solve` if nothing else has lanes, else as in `ensemble`."""
+    """Restitution ``e`` or friction as a number, (1, m), (B, 1) or (B, m); its shape is interpreted as in `solve` if no other argument has lanes, else as in
+    `ensemble`."""
     if e is None:
         return None
     e = known_numbers(STATED[name], e).astype(q0.dtype)

@@ -18,7 +18,7 @@ METHODS = (*OF_CONTACTS, "scheme", "projection")
 
 
 def computes_anew(options: dict[str, Any]) -> bool:
-    """Whether an analysis of a study is given what it needs to compute motions: steps, or a scheme that chooses its own."""
+    """Whether an analysis of a study computes its motions anew: if ``steps``, or a scheme that chooses its own, is among its options."""
     scheme = options.get("scheme")
     return "steps" in options or (isinstance(scheme, Scheme) and scheme.traits.order is None)
 
@@ -26,7 +26,8 @@ def computes_anew(options: dict[str, Any]) -> bool:
 def diagram_lanes(
     study: StudyLike, parameter: Any, sweep: str | None, surface: Any, direction: int, options: dict[str, Any]
 ) -> tuple[np.ndarray, int, Section]:
-    """Distinct values of a varied quantity, the number of lanes for each, and the section of all lanes, grouped by value."""
+    """Data of a bifurcation diagram from a study: the distinct values (P,) of a varied quantity, the number of lanes for each, and the section of all
+    lanes, grouped by value."""
     if sweep is not None:
         raise ValueError(
             f"sweep={sweep!r}: the lanes of a study start from states of their own; to follow an attractor give problem, q0, v0 and values"
@@ -74,7 +75,7 @@ def saved_section(
     """States of all lanes once a forcing period, from the saved rows of a study: the last ``cycles``, or all after ``skip``.
 
     Raises:
-        ValueError: a row is missing at one of these times. TypeError: an option requires a new computation.
+        ValueError: no row was saved at one of these times. TypeError: an option requires a new computation.
     """
     beyond = sorted(rest) + ([] if surface is None else ["surface"])
     if beyond:

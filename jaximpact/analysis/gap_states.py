@@ -16,7 +16,7 @@ from .listed_pairs import over_rows
 
 
 def free_motion(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array, Array]:
-    """Gaps (m,), their rates and their free accelerations at a state."""
+    """Gaps (m,), their rates, and their accelerations without contact forces at a state."""
     metric = Metric.at(problem, q, args, t)
     contacts = linearise(problem, metric, t, q, args)
     gap_velocity, turning = gap_derivatives(problem, t, q, v, args)
@@ -33,7 +33,7 @@ def gaps_at(
     lane: np.ndarray,
     contact: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
-    """Gap of a contact, its rate and its free acceleration (n,) at states of lanes (n,)."""
+    """Gap of contact ``contact[i]``, its rate, and its acceleration without contact forces (n,), at the state t[i], q[i], v[i] of lane ``lane[i]``."""
     n = len(lane)
     if n == 0:
         return (np.zeros(0),) * 3

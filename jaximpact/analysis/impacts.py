@@ -1,7 +1,7 @@
 """Impacts of computed motions: times, velocities and impulses; accumulation points and lasting contact.
 
-Short runs of steps with an impulse (`runs`) are impacts; in long runs contact lasts from the first step on. The time of an impact is
-found by continuing the motion before it, with its acceleration, to the wall.
+Short runs of steps with an impulse (`runs`) are impacts; long runs are lasting contact from their first step on. The time of an impact is
+found by extrapolating the motion before it, with its acceleration, to gap zero.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from .gap_states import gaps_at
 from .listed_pairs import Chosen, every_step, is_listed
 from .located_events import Begun
 
-SLOW = 2.0  # a closing speed that the acceleration makes within this many steps is no impact at the start of a lasting contact
+SLOW = 2.0  # steps: a lasting contact begins without impact if its closing speed is less than the acceleration makes in as many
 ACCUMULATING = 2  # impacts in ever shorter flights, ended by lasting contact, that count as accumulating
 REBOUNDS = 0.01  # of the speed of an impact: a contact that leaves slower than that does not rebound, and its impacts do not accumulate
 
 
 @dataclass(frozen=True, repr=False)
 class Intervals(Result):
-    """Time intervals of lasting contact or of accumulating impacts, by lane and contact.
+    """n time intervals of lasting contact or of accumulating impacts, sorted by lane and contact.
 
     Attributes:
         lane, contact: which motion and which constraint (n,).
         start, end: times (n,) [s].
-        impacts: number of impacts within, both ends included (n,).
+        impacts: number of impacts in the interval, both ends included (n,).
         pairs: with listed bodies, the two bodies in contact (n, 2), as in `Solution.pairs`.
     """
 
@@ -65,20 +65,20 @@ class Intervals(Result):
 
 @dataclass(frozen=True, repr=False)
 class Impacts(Drawable):
-    """Impacts of one or many motions, sorted by lane, contact and time.
+    """Result of `impacts`: n impacts of one or many motions, sorted by lane, contact and time.
 
     Attributes:
         lane, contact: which motion and which constraint (n,).
         t: times (n,) [s].
         before, after: gap velocities G v + df/dt just before (negative) and just after (n,) [unit of f / s]; ``after`` is
             NaN where the motion ends within the impact.
-        impulse: impulse of the impact, as far as the motion goes (n,).
+        impulse: impulse of the impact, up to the end of the motion (n,).
         row: the solution's row at the end of the step in which the impulse begins (n,).
         lasting: lasting contact (`Intervals`), from the impact or the touch that begins it to where its force vanishes.
         accumulations: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact; of the infinitely
-            many impacts only those that the steps resolve are records.
+            many impacts only those that the steps resolve are listed.
         naming: names and units of the problem.
-        pairs: with listed bodies, the two bodies in contact (n, 2), as in `Solution.pairs`; ``contact`` numbers the pairs that ever push.
+        pairs: with listed bodies, the two bodies in contact (n, 2), as in `Solution.pairs`; ``contact`` then numbers the pairs that ever have an impulse.
     """
 
     lane: np.ndarray
@@ -150,10 +150,10 @@ def impacts(
 ) -> Impacts:
     """Finds all impacts in a solution that holds every step.
 
-    Impacts of `EventDriven`, and releases of a contact that lasts alone, are located once more from the row before them, to the accuracy of the motion. With other schemes the time
-    of an impact is of second order in h given the motion before it. So with `EventCorrected` times and
-    velocities are of second order, and with the other schemes those of the first impact; behind it their motion itself
-    is late by O(h) for every impact. Impacts of one contact that follow each other within two steps count as one.
+    For `EventDriven`, impacts and the ends of lasting contact (of one contact at a time) are located by running the motion again from the row before them,
+    to the accuracy of the motion. For other schemes the time of an impact is of second order in h, given the motion before it: so times and velocities
+    are of second order with `EventCorrected`, and with the others those of the first impact, after which the motion itself is late by O(h) for every
+    impact. Impacts of one contact that follow each other within two steps count as one.
 
     Args:
         problem: the mechanical system.
@@ -162,7 +162,8 @@ def impacts(
         e: restitution, as it was given to `ensemble` (or `solve`). Without it a contact counts as elastic if a rebound is visible in
             the rows.
         scheme: needed for a solution put together by hand, which does not record it (`Solution.timing`): schemes differ in the
-            number of steps of an impact and in the time to which a velocity belongs. Of `EventDriven` the one that locates, by default to 1e-12.
+            number of steps of an impact and in the time to which a velocity belongs. For solutions of `EventDriven` the scheme that locates impacts
+            again, by default with tolerances 1e-12.
         lanes: which lanes (B,) to look at, all by default; those of a failed motion may hold NaN.
 
     Returns:
@@ -293,7 +294,7 @@ def timing_of(solution: Solution, scheme: Scheme | None) -> Timing:
 
 
 def _fall(gap: np.ndarray, gap_velocity: np.ndarray, gap_acceleration: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Time at which a gap with these derivatives reaches zero or, if it does not, its minimum."""
+    """Time (n,) after which a gap with these derivatives reaches zero or, if it does not, its minimum; within [-most, most]."""
     root = np.sqrt(np.maximum(gap_velocity**2 - 2 * gap_acceleration * gap, 0))
     with np.errstate(divide="ignore", invalid="ignore"):
         lowest = np.where(gap_acceleration < 0, (gap_velocity + root) / -gap_acceleration, 0.0)
@@ -310,10 +311,10 @@ def _accumulations(
     lasting: Intervals,
     h: float,
 ) -> Intervals:
-    """Accumulations: groups of impacts in ever shorter flights that end in lasting contact, the limit of infinitely many.
+    """Accumulations: groups of impacts with ever shorter flights between them that end in lasting contact, the limit of infinitely many.
 
-    How many impacts are resolved before the limit depends on h alone. Where contacts are ``sure`` to rebound, the impact that begins
-    lasting contact suffices; otherwise an earlier impact with a visible rebound is required.
+    How many impacts are resolved before the limit depends on h only. With ``sure``, if contacts are known to rebound, the impact that begins the
+    lasting contact suffices; otherwise an earlier impact with a visible rebound is required. ``rebounds`` (n,): whether one is visible.
     """
     n = len(lane)
     if n == 0 or len(lasting) == 0:
@@ -380,9 +381,12 @@ def _gap_states(
     *,
     lag: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gap of a contact, its rate and its free acceleration (n,) at given rows and lanes, the rate at the row's own time."""
+    """Gap of a contact, its rate and its free acceleration (n,) at given rows and lanes.
+
+    ``lag``: by which part of the step the velocity of a row lags behind its time; the rate returned is at the row's time.
+    """
     at = t[lane, row], q[lane, row], v[lane, row]
-    # zero in the first row, the velocity of which lags behind nothing
+    # h is zero in the first row, whose velocity does not lag
     h = t[lane, row] - t[lane, np.maximum(row - 1, 0)]
     gap, gap_velocity, gap_acceleration = gaps_at(problem, *at, args, args_axes, lane, contact)
     return gap, gap_velocity + lag * h * gap_acceleration, gap_acceleration
@@ -393,7 +397,7 @@ def _arrays(record: Impacts | Intervals) -> dict[str, np.ndarray]:
 
 
 def _rebuilt(arrays: Callable[[Callable], dict[str, np.ndarray]]) -> Impacts:
-    """`Impacts` from ``arrays(part)``, which gives the fields of each part: the records, lasting contacts and accumulations."""
+    """`Impacts` from ``arrays(part)``, the fields of each of its parts: impacts, lasting contacts and accumulations."""
     lasting = Intervals(**arrays(lambda x: x.lasting))
     accumulations = Intervals(**arrays(lambda x: x.accumulations))
     records: dict[str, Any] = arrays(lambda x: x)

@@ -1,6 +1,6 @@
-"""Motions of bodies with neighbour lists, as the analyses see them: relevant pairs as fixed constraints, and corners between them.
+"""Motions of bodies with neighbour lists as problems with fixed constraints for the analyses, and corners between these constraints.
 
-Relevant are pairs that push at some time, or that were on the list at some time; their number grows linearly with the number of bodies.
+The constraints are the pairs that have an impulse, or are on the list, at some time; their number grows linearly with the number of bodies.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MAX_RANK_CONTACTS = 1000  # contacts of a cluster up to which the rank of their 
 
 
 class Chosen(NamedTuple):
-    """Selected pairs of bodies as fixed constraints.
+    """Selected pairs of bodies as fixed constraints, for the analyses.
 
-    ``problem``: has these pairs and all obstacles as its constraints. ``impulse`` (..., k, m), and that of friction (..., k, m, 1 or 2) where there is any:
-    accumulated, as in problems without lists. ``ends`` (m, 2): the two bodies of each constraint, as in `Solution.pairs`.
+    ``problem``: has these pairs and all obstacles as its m constraints. ``impulse`` (..., k, m), and with friction ``friction`` (..., k, m, 1 or 2): impulses
+    accumulated since the start, as in problems without lists. ``ends`` (m, 2): the two bodies of each constraint, as in `Solution.pairs`.
     """
 
     problem: Problem
@@ -36,10 +36,10 @@ class Chosen(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, solution: Solution, every: bool) -> Chosen:
-        """Selects the pairs that push at some time, or with ``every`` all that were on the list at some time.
+        """Selects the pairs that have an impulse at some time, or with ``every`` all that are on the list at some time.
 
         Raises:
-            ValueError: the solution is not one of the bodies.
+            ValueError: the solution is not one of these bodies.
         """
         bodies: Any = problem.constraints
         check_pairs(problem, solution)
@@ -59,7 +59,7 @@ class Chosen(NamedTuple):
         stays, places = matters & (known[where] == code), where.reshape(-1, listed)
 
         def accumulated(x: np.ndarray) -> np.ndarray:
-            """Of the chosen pairs and obstacles, from what rows hold of one step (..., m)."""
+            """Impulses of the selected pairs and obstacles accumulated over the rows, from the rows' impulses of one step (..., slots)."""
             steps = np.zeros((*x.shape[:-1], known.size + walls), x.dtype)
             flat = steps.reshape(-1, known.size + walls)
             kept = np.where(stays, x[..., :listed], 0).reshape(-1, listed)
@@ -117,14 +117,14 @@ def every_step(solution: Solution) -> None:
 
 
 def over_rows(problem: Problem, one: Any) -> Any:
-    """Maps ``one`` over rows: all at once, or in small batches for listed bodies, whose arrays are large."""
+    """``one`` mapped over rows: by vmap, or in small batches for listed bodies, whose arrays are large."""
     if not problem.is_local:
         return jax.vmap(one)
     return lambda *rows: jax.lax.map(lambda row: one(*row), rows, batch_size=ROWS_AT_ONCE)
 
 
 class PairRow(NamedTuple):
-    """The constraints at one row: gaps at q and at z and the Delassus diagonal (m,); sparse gradients and their responses M^-1 grad f."""
+    """The constraints at one row, linearised at z: gaps at q and at z and diagonal of the Delassus matrix (m,); sparse gradients and M^-1 times these."""
 
     at_q: np.ndarray
     gap: np.ndarray
@@ -141,7 +141,7 @@ class PairRow(NamedTuple):
 
 
 def rows_of(problem: Problem, t: Any, q: Any, z: Any, args: Any) -> list[PairRow]:
-    """The constraints at every row."""
+    """The constraints at every row (t, q, z) of a motion."""
 
     @jax.jit
     def look(t: Any, q: Any, z: Any) -> tuple:
@@ -179,7 +179,7 @@ def corners(rows: list[PairRow], active: np.ndarray) -> tuple[np.ndarray, list[t
         a, b, values = chosen[cosines.row[above]], chosen[cosines.col[above]], cosines.data[above]
         found += [(k, *pair) for pair in zip(a.tolist(), b.tolist(), values.tolist(), strict=True)]
         if len(values) < len(chosen) * (len(chosen) - 1) // 2:
-            # two that share no body
+            # some two contacts share no body: their cosine is zero
             found.append((k, int(chosen[0]), int(chosen[0]), 0.0))
     return deficit, found
 

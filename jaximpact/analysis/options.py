@@ -1,4 +1,4 @@
-"""Options that analyses hand on to the motions that they compute, stated once and checked by name."""
+"""Options that analyses pass on to the motions that they compute, declared in one place and checked by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MotionOptions(TypedDict, total=False):
 
 
 class LaneOptions(MotionOptions, total=False):
-    """Options of batches of motions, as in `ensemble`: the same, and which leaves of args carry a lane axis."""
+    """Options of batches of motions, as in `ensemble`: those of `MotionOptions`, and which leaves of args carry a lane axis."""
 
     args_axes: Any
 

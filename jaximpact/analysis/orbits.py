@@ -35,7 +35,7 @@ LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, thre
 
 @dataclass(frozen=True, repr=False)
 class PeriodicOrbit(Drawable):
-    """Periodic orbits at their section; a batch adds a leading axis B to each array.
+    """Result of `periodic_orbit`: periodic orbits at their section; a batch adds a leading axis B to each array.
 
     Attributes:
         q, v: state at t0 (d,).
@@ -43,7 +43,7 @@ class PeriodicOrbit(Drawable):
         period: time after which the orbit closes, () [s]: cycles times the forcing period, or with a surface the period that was
             found.
         multipliers: Floquet multipliers, complex, by decreasing modulus; NaN where Newton failed. (2d,), or with j independent joints
-            (2 (d - j),), of the variations that these allow; of an orbit through a surface one less, as the multiplier 1 along the orbit of an
+            (2 (d - j),), for the variations that these allow; with a surface one less, as the multiplier 1 along the orbit of an
             autonomous system is left out.
         monodromy: Jacobian (2d, 2d), of (q, v), of the stroboscopic map at the orbit, or of the map from the surface back to it.
         residual: largest component of P(q, v) - (q, v), and of the distance from the surface, ().
@@ -53,8 +53,8 @@ class PeriodicOrbit(Drawable):
             of t0, or with `EventDriven` within 1000 rtol periods.
         error: with ``extrapolate``, the largest change that extrapolation made in the state, an estimate of the finest run's
             error, (); else None.
-        order: with ``extrapolate``, observed orders over h, h/2, h/4 of "state" and "monodromy", and of the "period" that was
-            found, () each; else None.
+        order: with ``extrapolate``, observed orders over h, h/2, h/4 of "state" and "monodromy", and with a surface of the "period",
+            () each; else None.
         naming: names and units of the problem.
     """
 
@@ -131,28 +131,28 @@ def periodic_orbit(
 ) -> PeriodicOrbit:
     """Finds periodic orbits near given states, by Newton's method on the map of a section, and their multipliers.
 
-    The section is the time t0, of a system with periodic forcing, or a ``surface`` in the state space of an autonomous system.
+    The section is the time t0, for a system with periodic forcing, or a ``surface`` in the state space of an autonomous system.
 
     Every argument may carry a lane axis as in `ensemble`: several starts or parameters at once. A lane that does not
-    converge is flagged (``converged``) and spoils no other.
+    converge is flagged (``converged``) and does not affect the others.
 
     Args:
         problem, e, projection, args, args_axes: as in `ensemble`.
         q0, v0: guess of the state at t0, (d,) or (B, d), admissible.
         period: period of the forcing [s]: a number, (B,), or a function of args. With a surface a guess of the time between two
             passages, to a factor of 2.
-        steps: steps in one period, of a scheme that goes by them.
-        cycles: periods of the forcing, or passages of the surface, in one period of the orbit.
+        steps: number of steps in one period, for a scheme with fixed steps.
+        cycles: number of periods of the forcing, or of passages through the surface, in one period of the orbit.
         t0: time of the section [s]: a number, (B,), or a function of args. Keep it away from impacts, where the state has
             no derivative.
         surface: ``surface(t, q, v, args) -> ()``, zero on the section of an autonomous system, which the orbit crosses, and away
-            from its impacts: velocities zero at the top of a flight, say. t is t0.
-        scheme: by default `EventDriven(1e-12, 1e-12)`, and where ``steps`` are given `EventCorrected()`, of second order: (q, v) is all that
-            these need to be restarted.
+            from its impacts: for instance a velocity that is zero at the top of a flight. Called with t = t0.
+        scheme: by default `EventDriven(1e-12, 1e-12)`, and where ``steps`` are given `EventCorrected()`, of second order: both can be restarted from
+            (q, v).
         tol: largest |P(x) - x| over 1 + |x|; by default eps^(2/3).
-        iterations: evaluations of the map at most.
-        extrapolate: also with 2 and 4 times the steps, and Richardson's extrapolation of state and monodromy from
-            the two finest (second order for `EventCorrected`, first otherwise).
+        iterations: largest number of evaluations of the map.
+        extrapolate: compute the orbit also with 2 and 4 times the steps, and extrapolate state and monodromy from the two finest runs
+            (Richardson; second order for `EventCorrected`, first otherwise).
 
     Returns:
         `PeriodicOrbit`.
@@ -197,7 +197,7 @@ def periodic_orbit(
 
 
 def _solve(closing: Closing, lanes: Lanes, tol: float, iterations: int) -> PeriodicOrbit:
-    """Periodic orbits of all lanes at one step size."""
+    """Computes periodic orbits of all lanes at one step size."""
     problem = closing.program.problem
     count, d = lanes.motion.q0.shape
     y, matrix, status, residual, used, done = damped_newton(
@@ -220,9 +220,9 @@ def _solve(closing: Closing, lanes: Lanes, tol: float, iterations: int) -> Perio
 
 
 def _without_remarks(orbit: PeriodicOrbit, scheme: Scheme) -> np.ndarray:
-    """Status (B,) without remarks on derivatives for orbits with lasting contact in every direction.
+    """Status (B,) without bits on derivatives for orbits whose monodromy matrix is zero, as lasting contact makes it in every direction.
 
-    Their derivatives are zero whatever lies before the contact.
+    Their derivatives are zero whatever happens before that contact.
     """
     zero = FORGOTTEN * max(float(np.finfo(orbit.monodromy.dtype).eps), float(getattr(scheme, "rtol", 0.0)))
     forgets = np.all(np.abs(orbit.monodromy) <= zero, axis=(1, 2))
@@ -231,7 +231,7 @@ def _without_remarks(orbit: PeriodicOrbit, scheme: Scheme) -> np.ndarray:
 
 
 def _extrapolate(found: list[PeriodicOrbit], order: int, unknown: bool) -> PeriodicOrbit:
-    """Richardson extrapolation of orbits with steps h, h/2, h/4, whose periods were ``unknown`` or given."""
+    """Richardson extrapolation of orbits with steps h, h/2, h/4; ``unknown``: whether their periods were unknowns too."""
     coarse, middle, fine = found
     factor = 1 / (2**order - 1)
 
@@ -262,7 +262,7 @@ def _extrapolate(found: list[PeriodicOrbit], order: int, unknown: bool) -> Perio
 
 
 def _first(orbit: PeriodicOrbit) -> PeriodicOrbit:
-    """The only lane, without its lane axis."""
+    """The orbit of the first lane, without its lane axis."""
     values = {
         name: value[0]
         for name, value in vars(orbit).items()

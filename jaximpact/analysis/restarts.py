@@ -1,4 +1,4 @@
-"""Motions begun again at rows of a solution: what lies between two rows, as accurate as the scheme."""
+"""Motions run again from rows of a solution: states between two rows, as accurate as the scheme."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def recomputed(
     static_friction: Any = None,
     scheme: Scheme | None = None,
 ) -> Solution:
-    """The motion at other times, each run from the row before it: see `Solution.at`."""
+    """The motion at other times t, each computed by a run from the row before: see `Solution.at`."""
     of_name: dict[str, Scheme] = {"EventDriven": EventDriven(ORBIT, ORBIT), "EventCorrected": EventCorrected()}
     made_by = None if solution.timing is None else solution.timing.scheme
     scheme = of_name.get(str(made_by)) if scheme is None else scheme
@@ -96,7 +96,7 @@ def recomputed(
     last = batch.t.shape[1] - 1
     row = np.array([np.searchsorted(own, times, side="right") - 1 for own in batch.t], int).ravel()
     at_row = batch.t[lane, row] == times[which]
-    # a time that is a row's is that row: what is run in its place is not looked at
+    # a time that is that of a row gives the row itself: the run made in its place is ignored
     begin = np.where(at_row, 0, np.minimum(row, last - 1))
     end = np.where(at_row, batch.t[lane, 1], times[which])
     m = batch.impulse.shape[-1]
@@ -120,7 +120,7 @@ def recomputed(
 
 
 def _by_lane(e: Any, lanes: int, m: int, batch: bool) -> np.ndarray:
-    """Restitution or friction by lane and contact (B, m), read as `solve` does of one motion and `ensemble` of many."""
+    """Restitution or friction by lane and contact (B, m); its shape is interpreted as in `solve` for one motion, as in `ensemble` for a batch."""
     e = np.asarray(e)
     return np.broadcast_to(e[:, None] if batch and e.ndim == 1 else e, (lanes, m))
 
@@ -128,7 +128,7 @@ def _by_lane(e: Any, lanes: int, m: int, batch: bool) -> np.ndarray:
 def _recomputed_one(
     problem: Problem, scheme: Scheme, solution: Solution, t: Any, args: Any, of_contacts: dict[str, Any]
 ) -> Solution:
-    """The same under a transformation of jax, of one motion."""
+    """`recomputed` for one motion under a transformation of jax."""
     check_rows(solution)
     if jnp.ndim(solution.q) != 2:
         raise TypeError("solution.at(t, problem) under a transformation of jax is of one motion: vmap over motions")

@@ -42,7 +42,7 @@ class Closing:
 
     program: Program
     surface: Surface | None
-    directions: int  # in which states may vary: 2d, fewer with joints
+    directions: int  # number of directions in which states may vary: 2d, fewer with joints
 
     @classmethod
     def of(cls, program: Program, lanes: Lanes, surface: Any) -> Closing:
@@ -85,7 +85,8 @@ class Closing:
         return inside & (y[:, -1] < NEAR * guess) & (y[:, -1] > guess / NEAR)
 
     def evaluate(self, lanes: Lanes, y: np.ndarray, wrt: tuple[str, ...] = ()) -> tuple[Any, ...]:
-        """Residuals (B, n) of the equations, their Jacobian (B, n, n), statuses (B,), and the Jacobian of the flow by the inputs in ``wrt``."""
+        """Residuals (B, n) of the equations at unknowns y (B, n), their Jacobian (B, n, n), statuses (B,), and the Jacobian of the flow by the unknowns and
+        the inputs in ``wrt``, as in `sensitivities`."""
         moved = self.at(lanes, y)
         names = ("q0", "v0") if self.surface is None else ("q0", "v0", "t1")
         value, jacobian, status = jacobians(self.program, moved, tuple(dict.fromkeys((*names, *wrt))))
@@ -100,7 +101,7 @@ class Closing:
         return value, matrix, status, jacobian
 
     def distance(self, lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:
-        """Signed distances (B,) of the starts from the surface, to first order, and unit normals (B, 2d) there."""
+        """Signed distances (B,) of the starts from the surface, to first order, and unit normals (B, 2d) of the surface."""
         starts = lanes.only("q0", "v0", "t0", "args")
         away, normal = _distance(self.surface, starts.motion, starts.axes)
         return np.asarray(away), np.asarray(normal)
@@ -142,7 +143,7 @@ class Closing:
 
 @partial(jax.jit, static_argnames="axes")
 def _on_joints(problem: Problem, motion: Motion, axes: tuple) -> tuple[Array, Array]:
-    """Positions and velocities (B, d) on the joints, beside those of the motions."""
+    """The positions and velocities (B, d) nearest to the starts of the motions that satisfy the joints."""
 
     def one(motion: Motion) -> tuple[Array, Array]:
         q = motion.q0
@@ -161,7 +162,7 @@ def _distance(surface: Surface, motion: Motion, axes: tuple) -> tuple[Array, Arr
 
 
 def _from_surface(surface: Any, motion: Motion) -> tuple[Array, Array]:
-    """Signed distance of a start from the surface, to first order, and the unit normal (2d,) there."""
+    """Signed distance of a start from the surface, to first order, and the unit normal (2d,) of the surface."""
     d = motion.q0.shape[0]
     s = lambda x: jnp.asarray(surface(motion.t0, x[:d], x[d:], motion.args), x.dtype)
     value, normal = jax.value_and_grad(s)(jnp.concatenate([motion.q0, motion.v0]))

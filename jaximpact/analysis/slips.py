@@ -1,7 +1,8 @@
-"""What the contacts of a motion with friction do: open, stick or slip in every step, the work of friction, and when slip stops, begins or turns round.
+"""Modes of the contacts of a motion with friction, open, stick or slip in every step; the work of friction; and when slip stops, begins or reverses.
 
-A step's contact slips or sticks by its slip velocity at the end, where the scheme has it: at (t+, q+, v+), or in `MoreauJean` at (t+, q + h v, v+). Of listed
-bodies contacts are the pairs that ever push, and a solver's residual decides how slow a slip is rest.
+Whether a contact sticks or slips in a step is decided by its slip velocity where the scheme evaluates it: at the end of the step, (t+, q+, v+), or in
+`MoreauJean` at (t+, q + h v, v+). With listed bodies the contacts are the pairs that ever have an impulse, and the solver's residual decides which slips
+count as zero.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..simulation.canonical_arrays import cast_numbers, full_axes, split_frictio
 from .checks import check_result, check_solution, one_lane, takes_study
 from .listed_pairs import Chosen, is_listed, over_rows
 
-RESIDUALS = 1e2  # of a solver of listed contacts, up to which a slip is rest
+RESIDUALS = 1e2  # multiples of the residual of a solver of listed contacts up to which a slip counts as zero
 STOP, BREAK, REVERSAL = "stop", "break", "reversal"
 
 
@@ -40,23 +41,23 @@ class ContactMode(enum.IntEnum):
 
 @dataclass(frozen=True, repr=False)
 class Slips(Drawable):
-    """Slip and stick at the contacts of one or many motions, and the events between, sorted by lane, contact and time.
+    """Result of `slips`: slip and stick at the contacts of one or many motions, and n events between them, sorted by lane, contact and time.
 
     Attributes:
         lane, contact: which motion and which constraint (n,).
         t: times (n,) [s].
-        kind: "stop" (slip comes to rest), "break" (a contact that sticks begins to slip) or "reversal" (planar slip turns round without a rest).
-        before, after: slip velocities (n, k) at the rows around [m/s], k = 1 in the plane and 2 in space; zero where a contact sticks.
+        kind: "stop" (slip ends in sticking), "break" (a contact that sticks begins to slip) or "reversal" (planar slip changes sign without sticking).
+        before, after: slip velocities (n, k) at the rows before and after the event [m/s], k = 1 in the plane and 2 in space; zero where a contact sticks.
         row: the solution's row at or after the event (n,).
         times: times of the rows (rows,), or (B, rows) [s].
-        modes: what each contact did in the step that ends at a row, (rows, m) or (B, rows, m), as `ContactMode`: 0 open, 1 sticks, 2 slips. In the
-            first row, at which no step ends, contacts are open.
-        velocity: slip velocity at the end of that step (..., rows, m, k) [m/s], with the contact open too.
-        work: work of friction at each contact since the start (..., rows, m) [J]: impulses times the mean of the slips before and after a step;
-            negative where friction dissipates.
+        modes: `ContactMode` of each contact in the step that ends at a row, (rows, m) or (B, rows, m): 0 open, 1 sticks, 2 slips. In the
+            first row, at which no step ends, contacts count as open.
+        velocity: slip velocity at the end of that step (..., rows, m, k) [m/s], of open contacts as well.
+        work: work of friction at each contact since the start (..., rows, m) [J]: impulses times the mean of the slip velocities before and after each
+            step; negative where friction dissipates.
         naming: names and units of the problem.
-        pairs: with listed bodies, the two bodies of each of the m contacts (m, 2), as in `Solution.pairs`: the pairs that push at some time, and all bodies with
-            their obstacles.
+        pairs: with listed bodies, the two bodies of each of the m contacts (m, 2), as in `Solution.pairs`: the pairs of bodies that have an impulse at some
+            time, and every body paired with each obstacle.
     """
 
     lane: np.ndarray
@@ -92,7 +93,7 @@ class Slips(Drawable):
 
     @property
     def lost(self) -> Any:
-        """Energy that friction has taken from each motion, () or (B,) [J]."""
+        """Energy that each motion has lost to friction, () or (B,) [J]."""
         return -np.sum(self.work[..., -1, :], axis=-1)
 
 
@@ -107,11 +108,11 @@ def slips(
     friction: Any = None,
     static_friction: Any = None,
 ) -> Slips:
-    """Finds what the contacts of a solution with friction do, step by step, and the events between.
+    """Finds whether the contacts of a solution with friction are open, stick or slip in each step, and the events between these modes.
 
-    A stop is where the slip of the steps before vanishes, continued; a break where the force of friction, continued, reaches mu (that of static friction) times the normal
-    force; a reversal where the slip between two rows does: all to O(h), as the motion of `MoreauJean` is. A contact that opens or closes has no event here: see
-    `impacts`.
+    A stop is located where the extrapolated slip vanishes; a break where the extrapolated friction force reaches mu (that of static friction) times the
+    normal force; a reversal where slip vanishes between two rows: all to O(h), like the motion of `MoreauJean`. Opening and closing of a contact are not
+    listed: see `impacts`.
 
     Args:
         problem: the mechanical system, with friction.
@@ -181,7 +182,7 @@ def slips(
 
 
 def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None]:
-    """Coefficients as they were given to `solve` or `ensemble`, with the axis of lanes that they have then."""
+    """Coefficients of friction as given to `solve` or `ensemble`, in a shape that broadcasts over contacts, and their lane axis: 0, or None if shared."""
     by_lane = np.ndim(mu) == 2 or (np.ndim(mu) == 1 and not single and len(mu) == lanes != m)
     mu = mu[:, None] if by_lane and np.ndim(mu) == 1 else mu
     by_lane = by_lane and len(mu) == lanes
@@ -192,10 +193,11 @@ def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None
 def _look(
     problem: Problem, lanes: tuple, structure: Any, ends: bool, t: Any, q: Any, v: Any, args: Any, mu: Any
 ) -> tuple[Array, ...]:
-    """Of every step of every lane, at its ``ends`` or where `MoreauJean` has it: slips (B, n, m, k) before and after, the largest terms that they consist of (B, n, m), of
-    listed contacts what makes impulses velocities (B, n, m), mu (B, 1, m) and static friction by it.
+    """Evaluates every step of every lane, at its ``ends`` or where `MoreauJean` evaluates slip: slip velocities (B, n, m, k) before and after, the largest of
+    the terms that they are sums of (B, n, m), the diagonal of the Delassus matrix for listed contacts (B, n, m), mu (B, 1, m), and static over sliding
+    friction.
 
-    ``lanes`` are the leaves, in a tree of ``structure``, that tell the axes of (t, q, v, args, mu).
+    ``lanes``: leaves of a pytree of ``structure``, the vmap axes of (t, q, v, args, mu).
     """
 
     def steps(t: Array, q: Array, v: Array, args: Any, mu: Any) -> tuple[Array, ...]:
@@ -227,11 +229,11 @@ def _look(
 
 
 def _events(t: np.ndarray, modes: np.ndarray, slip: np.ndarray, load: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Lane, contact, time, kind, slips before and after, and row of the events between the steps (B, n, m) of motions with rows t (B, n + 1).
+    """Lane, contact, time, kind, slip velocities before and after, and row of the events between steps with ``modes`` (B, n, m) and rows t (B, n + 1).
 
-    ``slip`` (B, n, m, k) at the ends of steps; ``load`` (B, n, m), impulses of friction over their bounds.
+    ``slip`` (B, n, m, k): velocities at the ends of steps; ``load`` (B, n, m): impulses of friction divided by their bounds.
     """
-    # of a contact at rest rounding may open the gap for a step
+    # rounding may open the gap of a lasting contact for a step
     missed = (modes[:, 1:-1] == OPEN) & (modes[:, :-2] != OPEN) & (modes[:, 2:] != OPEN)
     modes = modes.copy()
     modes[:, 1:-1] = np.where(missed, modes[:, :-2], modes[:, 1:-1])

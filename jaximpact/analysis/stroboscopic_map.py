@@ -1,8 +1,7 @@
 """Stroboscopic map of a periodically forced motion and its Jacobian, for many lanes at once.
 
-Shared by periodic orbits, continuation and Lyapunov exponents. A section is a time t0 + k T; a state (q, v) there is all
-that `EventCorrected` and `MoreauJean` need to go on, while `PaoliSchatzman` and `Maury` also use the previous step: a restart changes
-their motion by O(h).
+Shared by periodic orbits, continuation and Lyapunov exponents. A section is a time t0 + k T. `EventCorrected` and `MoreauJean` can be restarted from
+the state (q, v) at a section, while `PaoliSchatzman` and `Maury` also use the previous step: a restart changes their motion by O(h).
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ def prepare_strobe(
     t0: Any = 0.0,
     name: str = "period",
 ) -> tuple[Program, Lanes, bool]:
-    """Checked motions over ``cycles`` periods of ``steps`` steps each, with a lane axis, and whether a single motion was given.
+    """Checked program and lanes of motions over ``cycles`` periods of ``steps`` steps each, and whether the arguments were those of a single motion.
 
-    ``tolerance`` is that of the default scheme, which has no steps; ``name`` is the caller's name for the period, used in messages.
+    ``tolerance``: that of the default scheme if no steps are given; ``name``: the caller's name for the period, used in messages.
     """
     if period is None:
         raise ValueError(
@@ -159,9 +158,9 @@ def near_impact(problem: Problem, lanes: Lanes, x: np.ndarray, resolution: Array
 def damped_newton(
     evaluate: Callable, allowed: Callable, x: np.ndarray, tol: float, iterations: int
 ) -> tuple[np.ndarray, ...]:
-    """Finds roots by Newton's method with a damping of each lane's own.
+    """Finds roots by Newton's method, with damping for each lane separately.
 
-    A step is halved until its end is ``allowed(x) -> (B,)`` and has a smaller value than its start.
+    A step is halved until its end is ``allowed(x) -> (B,)`` and has a smaller residual than its start.
 
     Args:
         evaluate: ``evaluate(x) -> (value (B, n), jacobian (B, n, n), status (B,), more)``; lanes must not interact.

@@ -18,17 +18,17 @@ ROUNDING = 1e-10  # relative, of eigenvalues and symmetry of a covariance matrix
 
 @dataclass(frozen=True, repr=False)
 class Covariance(Drawable):
-    """Covariance of outputs by the delta method, C_y = J C_x J': of first order in the spread of the inputs.
+    """Covariance of outputs by the delta method, C_y = J C_x J': of first order in the spread of the inputs; from `Sensitivities.covariance`.
 
     Attributes:
         outputs, inputs: names, (n,) and (N,).
-        value: the outputs (n,).
-        matrix: their covariance (n, n).
-        at: the inputs (N,).
-        spread: their covariance (N, N).
+        value: values of the outputs (n,).
+        matrix: covariance C_y of the outputs (n, n).
+        at: values of the inputs (N,).
+        spread: covariance C_x of the inputs (N, N).
         jacobian: J (n, N).
-        status: `Status` bits of the motion; those named DERIVATIVE_... say that J, and with it all this, is not to be trusted.
-        units: of the outputs (n,), "" where not known.
+        status: `Status` bits of the motion; those named DERIVATIVE_... say that J, and with it this covariance, is not to be trusted.
+        units: units of the outputs (n,), "" where not known.
     """
 
     outputs: tuple[str, ...]
@@ -68,11 +68,11 @@ class Covariance(Drawable):
         return not int(self.status) & int(FAILURES | DOUBTS)
 
     def check(self, samples: int = 100, seed: int = 0, tolerance: float = 0.2) -> Linearity:
-        """Compares the linear spread with a small ensemble of motions whose inputs are normally distributed.
+        """Compares the linearised outputs with a small ensemble of motions whose inputs are normally distributed.
 
         Args:
             samples: number of motions to compute; each with its Jacobian, which may be untrusted at some of them.
-            seed: of the random inputs.
+            seed: seed of the random inputs.
             tolerance: root-mean-square deviation from the linearisation that still counts as linear, in standard deviations.
 
         Returns:
@@ -128,7 +128,7 @@ class Covariance(Drawable):
 
 @dataclass(frozen=True, repr=False)
 class Linearity(Drawable):
-    """Sampled motions compared with their linearisation: S samples, n outputs, N inputs.
+    """Result of `Covariance.check`: sampled motions compared with their linearisation; S samples, n outputs, N inputs.
 
     Attributes:
         outputs, inputs: names.
@@ -137,8 +137,8 @@ class Linearity(Drawable):
         linear: outputs as the linearisation predicts them (S, n).
         status: `Status` bits of each sample (S,); START_NOT_ADMISSIBLE or INPUT_OUT_OF_RANGE for one that could not start.
         deviation: the linear standard deviations (n,).
-        tolerance: how far off the tangent, in standard deviations, still counts as linear.
-        units: of the outputs, "" where not known.
+        tolerance: root-mean-square deviation from the linearisation, in standard deviations, up to which it holds.
+        units: units of the outputs, "" where not known.
     """
 
     outputs: tuple[str, ...]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import xarray
 
 FORMAT = 1
-ABOUT = "jaximpact"  # the name of the text
+ABOUT = "jaximpact"  # name of the JSON text in a file
 FIELD = "field."  # before the name of an array that `to_xarray` does not have
 OPTIONAL = (
     "energy",
@@ -122,7 +122,7 @@ def load(path: str | Path) -> Any:
         path: of a file in .npz or .nc (NetCDF, needs h5netcdf), or a directory in .zarr (needs zarr and xarray).
 
     Returns:
-        The result, of the class that was saved; ``result.provenance`` tells what it was computed with.
+        The result, of the class that was saved; ``result.provenance`` says with which versions and device it was computed.
 
     Raises:
         FileNotFoundError: there is no such file. ValueError: the file is damaged or not a result; the message says which.

@@ -1,4 +1,4 @@
-"""Time intervals with impulses: runs of steps in which one contact pushes, classified as impacts or lasting contact.
+"""Time intervals with impulses: runs of steps in which one contact has an impulse, classified as impacts or lasting contact.
 
 The only place that decides in which steps a contact has an impulse; tables, balances, branches and pictures use it.
 """
@@ -20,15 +20,15 @@ REBOUND = 2  # steps of an impact where the scheme is not known: the most that o
 
 @dataclass(frozen=True, repr=False)
 class Runs(Result):
-    """Runs of steps with an impulse, sorted by lane, contact and time; step k leads from row k to row k + 1.
+    """Result of `runs`: n runs of steps with an impulse, sorted by lane, contact and time; step k leads from row k to row k + 1.
 
     Attributes:
         lane, contact: which motion and which constraint (n,).
         first, last: first and last step (n,); of a periodic motion ``last`` may lie before ``first``.
-        lasting: whether contact lasts (n,); else the run is an impact.
-        impact: whether the run begins with an impact (n,): the run is an impact alone, or a lasting contact whose first steps
-            push harder than its steady force.
-        active: which steps have an impulse (B, k - 1, m).
+        lasting: mask of the runs that are lasting contact (n,); the others are impacts.
+        impact: mask of the runs that begin with an impact (n,): those that are an impact, and lasting contacts whose force is larger in the first steps
+            than its steady value.
+        active: mask of the steps with an impulse, by lane, step and contact (B, k - 1, m).
     """
 
     lane: np.ndarray
@@ -56,7 +56,7 @@ class Runs(Result):
 
     @property
     def inside(self) -> np.ndarray:
-        """Mask (B, k) of rows in the middle of an impact, where the velocity is neither the one before it nor the one after it."""
+        """Mask (B, k) of rows in the middle of an impact, whose velocity is neither that before nor that after the impact."""
         lanes, steps, _ = self.active.shape
         found = np.zeros((lanes, steps + 1), bool)
         for lane, first, length in zip(*(x[~self.lasting] for x in (self.lane, self.first, self.length)), strict=True):
@@ -76,20 +76,19 @@ class Runs(Result):
 def runs(impulse: np.ndarray, timing: Timing | None = None, *, periodic: bool = False) -> Runs:
     """Finds the runs of steps with an impulse.
 
-    A contact pushes in a step if its impulse there is above 1e-9 of its largest in a step, plus four units of rounding of
-    the sum accumulated so far. The first part lies above what solvers leave where nothing pushes, with residuals of 1e-12,
-    and below the push of a steady force, which is about h/T of an impact's impulse, T being the time between impacts:
-    1e-8 of it takes a hundred million steps from one impact to the next. The second is what a difference of two rounded sums
-    shows where there is none: half a unit from each, and as much again where rows were converted or added up once more. It
-    is the larger part in float32.
+    A contact has an impulse in a step if the increment is above 1e-9 of its largest in a step, plus four units of rounding of
+    the sum accumulated so far. The first part lies above the errors of solvers, with residuals of 1e-12, and below the
+    impulse of a steady force in a step, which is about h/T of an impact's impulse, T being the time between impacts:
+    1e-8 of it takes a hundred million steps from one impact to the next. The second is the error of a difference of two rounded
+    sums: half a unit from each, and as much again where rows were converted or added up once more. It is the larger part in float32.
 
-    A run that is longer than the steps of an impact by more than two is lasting contact. So two impacts that follow each
-    other at once are still impacts, counted as one.
+    A run that is longer than the steps of an impact by more than two is lasting contact. So two impacts in successive steps are still
+    impacts, counted as one.
 
     Args:
         impulse: accumulated impulses (B, k, m) at the rows of B motions [N s].
-        timing: of the scheme (`Solution.timing`), which tells how many steps an impact takes; two, the most, if None.
-        periodic: whether the last step is followed by the first, so that runs go on across the seam.
+        timing: that of the scheme (`Solution.timing`), with the number of steps that an impact takes; two, the most, if None.
+        periodic: whether the last step is followed by the first, so that runs may extend from the last to the first.
 
     Returns:
         `Runs`. A motion that is not finite has no runs from its first non-finite impulse on.

@@ -17,7 +17,7 @@ from .impulse_intervals import REBOUND, runs
 if TYPE_CHECKING:
     from .solution import Solution
 
-ALIGNED = 1e-9  # of a step: times as near as that to a row are the row's
+ALIGNED = 1e-9  # of a step: times as near as that to a row count as the time of the row
 
 
 def at(solution: Solution, t: Any) -> Solution:
@@ -36,7 +36,7 @@ def at(solution: Solution, t: Any) -> Solution:
 
 
 def checked_times(solution: Solution, t: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Times (k,) within a motion, and the times of its rows, which must be all steps."""
+    """The times t as an array (k,) within the motion, and the times of its rows; raises unless rows are all steps and t lies in [t0, t1]."""
     check_rows(solution)
     times = np.atleast_1d(real("t", t).astype(np.float64))
     if times.ndim != 1 or not np.all(np.isfinite(times)):
@@ -59,7 +59,7 @@ def check_rows(solution: Solution) -> None:
 
 
 def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows of one motion interpolated to other times, by field."""
+    """Fields of a `Solution` (t, q, v, z, impulse, ...) of one motion, interpolated to other times (k,), by name."""
     one = until_stop(one)
     t, q, v, z, impulse = (np.asarray(x, np.float64) for x in (one.t, one.q, one.v, one.z, one.impulse))
     # the row at or after each time, and the part of its step that is still to come
@@ -94,7 +94,7 @@ def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def until_stop(one: Solution) -> Solution:
-    """One motion without the rows that repeat the one at which it has stopped."""
+    """One motion without the rows after its stop, which repeat the row of the stop."""
     if one.stopped is None or not one.stopped:
         return one
     rows = slice(int(np.argmax(np.asarray(one.t) >= one.t[-1])) + 1)
@@ -103,7 +103,7 @@ def until_stop(one: Solution) -> Solution:
 
 
 def _sides(times: np.ndarray, t: np.ndarray, step: np.ndarray, kink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Masks of the times before and after the impact within their step."""
+    """Masks of the times before and after the impact in their ``step``, which lies ``kink`` after its start."""
     before = times - t[step] < kink[step]
     return before, ~before
 
@@ -138,7 +138,7 @@ class Curve:
         return position, velocity
 
     def pieces(self) -> tuple[np.ndarray, ...]:
-        """All p pieces in order of time: origin of its local time, local start and end (p,), coefficients of position and velocity."""
+        """All p polynomials in order of time: origin of the local time, local start and end (p,), coefficients of position (4, p, d) and velocity (3, p, d)."""
         h, kinked = np.diff(self.t), np.isfinite(self.kink)
         cut = np.where(kinked, self.kink, h)
         order = np.argsort(np.append(np.arange(len(h)), np.flatnonzero(kinked)), kind="stable")

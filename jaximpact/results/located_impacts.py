@@ -1,4 +1,4 @@
-"""The first impacts of a motion, located by its scheme: times, places and velocities that can be differentiated."""
+"""The first impacts of a motion, located by its scheme: times, positions and velocities that can be differentiated."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .result import Arrays, Result
 class LocatedImpacts(Result):
     """The first k impacts of a motion, in order of time; of many motions with a leading lane axis. From ``save=Events(impacts=k)``.
 
-    Contacts that strike at once are entries of their own, in order of the contacts. All real numbers have the derivative of the motion, times
-    included. An entry of an impact that did not happen has contact -1, NaN in place of numbers, and no derivative: where they are many, take
-    ``jnp.where(impacts.happened, impacts.t, 0)`` before anything else is done with them.
+    Impacts of several contacts at the same time are separate entries, in order of the contacts. All real numbers have the derivative of the motion,
+    times included. If there are fewer than k impacts, the remaining entries have contact -1, NaN in place of numbers, and no derivative: then take
+    ``jnp.where(impacts.happened, impacts.t, 0)`` before any other operation.
 
     Attributes:
         t: times (k,) [s].
-        contact: which constraint (k,).
+        contact: number of the constraint (k,).
         q: positions (k, d).
         before, after: velocities just before and just after (k, d).
         impulse: impulse of the contact (k,).
@@ -38,7 +38,7 @@ class LocatedImpacts(Result):
 
     @property
     def happened(self) -> Array:
-        """Which of the k entries are impacts (k,)."""
+        """Mask of the k entries that are impacts (k,)."""
         return self.contact >= 0
 
     def _arrays(self) -> Arrays | None:

@@ -1,4 +1,4 @@
-"""ParaView files of motions of bodies: positions as points, contacts as lines, one file of each per row."""
+"""ParaView files of motions of bodies: for each row a file of positions as points, and a file of contacts as lines."""
 
 from __future__ import annotations
 

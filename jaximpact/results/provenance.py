@@ -20,9 +20,9 @@ from ..version import __version__
 
 MATTERS = ("jaximpact", "jax", "jaxlib", "llvmlite", "device", "processor")  # to the last bits of results
 TRACED = (*MATTERS, "numpy")  # to the program that jax makes of a function
-# Settings of jax that change numbers; a worker computes under those of the study.
+# Settings of jax that change numbers; a worker computes with those of the study.
 SETTINGS = ("enable_x64", "numpy_dtype_promotion", "default_matmul_precision")
-# Settings of jax that change what is refused; a worker computes under those of whoever asks it.
+# Settings of jax that change which errors are raised; a worker computes with those of the calling process.
 CHECKS = ("numpy_rank_promotion", "debug_nans", "debug_infs", "disable_jit")
 
 
@@ -86,7 +86,7 @@ def settings_now(names: tuple[str, ...] = SETTINGS) -> dict[str, Any]:
 
 @contextmanager
 def settings_of(settings: Mapping[str, Any]) -> Iterator[None]:
-    """Context in which jax has the given settings, in this thread, whatever those of the process are."""
+    """Context in which jax has the given settings in this thread, independent of those of the process."""
     with ExitStack() as stack:
         for name, value in settings.items():
             if getattr(jax.config, f"jax_{name}") != value:

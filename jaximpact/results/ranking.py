@@ -15,15 +15,14 @@ LINES = 14  # of a ranking that is printed
 
 @dataclass(frozen=True, repr=False)
 class Ranking(Drawable):
-    """Ranked derivatives of outputs by inputs, grouped by output, the largest first; arrays (n,).
+    """Derivatives of outputs by inputs, grouped by output, the largest first, as arrays (n,); the result of `Sensitivities.ranking`.
 
     Attributes:
         output, value: name and value of the output.
         input, at: name and value of the input.
         derivative, unit: dy/dp, and its unit, "" where one of the two is not known.
-        relative: d ln|y| / d ln|p| = (p / y) dy/dp: percent of y for one percent of p; NaN where y or p is zero, of which
-            there is no percent.
-        by: what they are ranked by, "relative" or "absolute".
+        relative: d ln|y| / d ln|p| = (p / y) dy/dp: percent of y for one percent of p; NaN where y or p is zero.
+        by: quantity by which they are ranked, "relative" or "absolute".
         status: `Status` bits of the motion.
     """
 

@@ -1,6 +1,6 @@
 """Base class of all results: short printing, and conversion to tables, datasets, pictures and files.
 
-Methods that need a room above this one import it here, when they are called: there is no other way upwards.
+Methods that need a package above this one, such as plots, look it up in `UPPER` when they are called, as this package does not import it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Result:
     """A result: a dataclass that prints as one line for each field, never as whole arrays.
 
     Attributes:
-        made: (name, text) of versions, device and processor that it was computed with, where it comes from a file.
+        made: pairs (name, text) of versions, device and processor that it was computed with, if it comes from a file; else None.
     """
 
     made: Any = field(default=None, kw_only=True, compare=False)
@@ -124,7 +124,7 @@ class Result:
     def save(self, path: str | Path) -> Path:
         """Write everything to a file that `jaximpact.load` reads: .npz, .nc (NetCDF) or .zarr.
 
-        NetCDF and Zarr hold the dataset of `to_xarray`, readable without jaximpact, and what else is needed to restore the result; they
+        NetCDF and Zarr hold the dataset of `to_xarray`, readable without jaximpact, and all else that is needed to restore the result; they
         need h5netcdf, or zarr, and xarray.
 
         A function in a result, such as what `Covariance.check` computes new motions with, is left out.

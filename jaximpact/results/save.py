@@ -27,7 +27,7 @@ class Save:
     every: Any = None
     times: Any = None
     function: Callable | None = None
-    impacts: ClassVar[int] = 0  # of which the time is kept
+    impacts: ClassVar[int] = 0  # number of impacts that are kept
 
     @classmethod
     def of(cls, save: Any) -> Save:
@@ -62,13 +62,13 @@ class Save:
 
 @dataclass(frozen=True)
 class Events(Save):
-    """Rows as `Save` has them, and beside them the first impacts of the motion, as ``solution.events``: `EventDriven` locates them.
+    """Saves rows, as `Save`, and the first impacts of the motion, as ``solution.events``; for `EventDriven`, which locates impacts.
 
-    Times, places and velocities of impacts that can be differentiated: ``jax.jacfwd(lambda e: solve(..., e=e, save=Events(impacts=5)).events.t)``.
+    Times, positions and velocities of impacts can be differentiated: ``jax.jacfwd(lambda e: solve(..., e=e, save=Events(impacts=5)).events.t)``.
 
     Attributes:
         impacts: the number k of impacts that are kept, from the first on.
-        every, times, function: rows, as in `Save`; by default the final state alone.
+        every, times, function: rows, as in `Save`; by default the final state only.
     """
 
     impacts: int = 8  # type: ignore[misc]

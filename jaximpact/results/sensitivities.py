@@ -26,7 +26,7 @@ UNITS = {"e": "1", "friction": "1", "static_friction": "1", "h": "s", "t0": "s",
 
 @dataclass(frozen=True, repr=False)
 class Sensitivities(Drawable):
-    """Outputs of motions and their Jacobians, numpy arrays; a batch adds a leading axis B to each.
+    """Outputs of motions and their Jacobians, the result of `jaximpact.sensitivities`, as numpy arrays; a batch adds a leading axis B to each.
 
     ``found[3]``, ``found[2:5]`` and ``found[mask]`` are lanes of a batch.
 
@@ -85,7 +85,7 @@ class Sensitivities(Drawable):
             zero) come last.
 
         Raises:
-            ValueError: of a batch, as every motion has its own ranking; or no such ``by`` or name.
+            ValueError: the sensitivities are those of a batch, where every motion has its own ranking; or ``by`` or a name in ``units`` is unknown.
         """
         self._single("ranking")
         outputs, y, inputs, x, jacobian = self._flat()
@@ -102,15 +102,15 @@ class Sensitivities(Drawable):
             inputs: standard deviations by name, ``{"q0": 0.01, "e": 0.02, "args": {"g": 0.05}}``, each of the shape of the
                 input or one number for all its components; components by their own names, ``{"q0[0]": 0.01, "args.g":
                 0.05}``. In place of a standard deviation of n components a covariance matrix (n, n). Or, for all inputs
-                together, a covariance matrix (N, N) in the order of ``to_pandas()``'s inputs. What is not named is known
-                exactly.
+                together, a covariance matrix (N, N) in the order of the inputs in ``to_pandas()``. Inputs that are not named do not
+                vary.
 
         Returns:
             `Covariance`, whose ``check()`` says where linearising fails.
 
         Raises:
-            ValueError, TypeError: of a batch; a name that is no input; a number that is negative or not finite; a matrix
-                that is not symmetric or not positive semidefinite.
+            ValueError, TypeError: the sensitivities are those of a batch; a name is no input; a number is negative or not finite; a matrix
+                is not symmetric or not positive semidefinite.
         """
         self._single("covariance")
         outputs, y, names, x, jacobian = self._flat()
@@ -158,7 +158,7 @@ class Sensitivities(Drawable):
         return outputs, y, inputs, x, np.concatenate(rows, axis=1)
 
     def _groups(self) -> dict[str, list[int]]:
-        """Columns of the inputs that each name covers: "q0", "args", or "args.g" where g is an array."""
+        """Numbers of the flat inputs that belong to each name: "q0", "args", or "args.g" where g is an array."""
         found: dict[str, list[int]] = {}
         start = 0
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.inputs):

@@ -35,12 +35,12 @@ R = TypeVar("R", bound=Result)
 
 @dataclass(frozen=True)
 class Origin:
-    """What a solution records of the call that made it; no arrays.
+    """Record of the call that made a solution; it holds no arrays, so that it is static for jax.
 
     Attributes:
         every_step: whether its rows are all steps of the motion; None if unknown.
         naming: names and units of its problem.
-        made: versions, device and processor that it was computed with, where it comes from a file.
+        made: versions, device and processor that it was computed with, if it comes from a file; else None.
     """
 
     every_step: bool | None = None
@@ -57,30 +57,30 @@ class Solution(Drawable):
 
     Attributes:
         t: times of the rows (k,) [s]; the last is t1.
-        q: positions U (k, d), interpolated affinely between steps. For e > 0 they may leave the admissible set by O(h).
+        q: positions (k, d), U in the papers of the schemes, interpolated affinely between steps. For e > 0 they may leave the admissible set by O(h).
         v: velocities (k, d) over the step that ends at or after the row's time.
-        z: admissible positions Z (k, d) of that step. Of `EventCorrected` and `EventDriven` q, v and z are those at the row's very time.
+        z: admissible positions (k, d) of that step, Z in these papers. With `EventCorrected` and `EventDriven` q, v and z are those at the row's time.
         impulse: impulse of each constraint accumulated since the start (k, m).
-        energy: (k,) where the problem defines one, else None; at (q, v), of a row within the two steps of an impact at the v before it.
+        energy: energy at (q, v) (k,) if the problem defines one, else None; in a row within the two steps of an impact, at the velocity before it.
         values: what ``Save(function=...)`` returned, leading axis k; q, v, z and impulse then hold the final row only.
-        penetration: largest violation of a gap by U over all steps, ().
-        residual: largest KKT residual of a projection [velocity], ().
-        iterations: projection iterations of all steps, (). In native code and kernels of steps in which a contact may close alone.
+        penetration: largest violation of a gap by q over all steps, ().
+        residual: largest KKT residual of a contact problem [velocity], ().
+        iterations: iterations of the contact solver over all steps, (). In native code and kernels only of the steps in which a contact may close.
         status: `Status` bits OR-ed over the steps, ().
         failed_at: time of the first failure, NaN where none, () [s].
         timing: the scheme, and the times to which its velocities and impulses belong (`Timing`); static. None in a solution
             put together by hand.
         origin: record of the call that made it (`Origin`); static.
-        pairs: with `jaximpact.bodies`, where near pairs are listed, which contacts these are (k, m, 2): bodies i < j, or
-            body i and obstacle a as (i, -1 - a); (N, N) where there is none. ``impulse`` is then that of the row's last step
-            alone. Else None.
+        pairs: with `jaximpact.bodies`, if near pairs are listed, the bodies of each of the m contacts (k, m, 2): bodies i < j, or
+            body i and obstacle a as (i, -1 - a); (N, N) in an empty slot. ``impulse`` is then that of the row's last step
+            only. Else None.
         events: the first impacts (`LocatedImpacts`), with ``save=Events(impacts=k)``; else None.
-        joint_impulse: with joints, the impulse of each of their equations accumulated since the start (k, j); where some follow from others,
-            the least in each step of those that make the motion. Else None.
+        joint_impulse: with joints, the impulse of each of their equations accumulated since the start (k, j); where some equations follow from others,
+            the smallest impulses in each step that make the motion. Else None.
         friction_impulse: with friction, the impulse of each contact along its tangents accumulated since the start, (k, m, 1) in the plane, (k, m, 2) in
             space. Else None.
-        joint_residual: with joints, the largest of their values |c| over all steps, (). Else None.
-        stopped: with ``until=``, whether the motion came to its end before t1, (); rows from there on are those of the stop, times included.
+        joint_residual: with joints, the largest value |c| of their equations c = 0 over all steps, (). Else None.
+        stopped: with ``until=``, whether the motion ended before t1, (); rows after the stop repeat the state and time of the stop.
             Else None.
     """
 
@@ -185,17 +185,17 @@ class Solution(Drawable):
         """Interpolates the motion to other times, as ``save=t`` would have given it.
 
         Positions are affine over each step, impulses are spread over it, v and z are those of the step that ends at or
-        after t: to rounding what `solve` gives with ``save=t``. Of `EventCorrected` and `EventDriven`, whose rows hold velocities too, a
-        cubic between rows, and two parabolas that meet in the impact where a step holds one: second order in h at least,
-        as the rows of `EventCorrected` are; those of ``save=t`` are as accurate as any. Energies are left out: they are ``problem.energy(t, q, v, args)``.
+        after t: to rounding what `solve` gives with ``save=t``. For `EventCorrected` and `EventDriven`, whose velocities belong to the times of the rows,
+        the path is a cubic between rows, or two parabolas that meet in the impact if the step has one: of second order in h at least,
+        like the rows of `EventCorrected`; rows of ``save=t`` are as accurate as all others. Energies are left out: they are ``problem.energy(t, q, v, args)``.
 
-        With the problem, and args and e as they were given (args_axes too), the motion is begun again at the row before each time: as accurate as the
-        scheme, near impacts too, at the cost of a substep or two for each time; the rows are then only those where it begins. Under a
-        transformation of jax this is the only way, and has the derivative of the motion, by t too; of one motion.
+        With the problem, and args and e as they were given (args_axes too), the motion is run again from the row before each time: as accurate as the
+        scheme, also near impacts, at the cost of a substep or two for each time. Under a transformation of jax this is the only way, for one motion
+        only; it has the derivative of the motion, also by t.
 
         Args:
-            t: times in [t0, t1], one or (k,) [s]. One gives one row.
-            problem: the mechanical system, of a solution by a scheme that locates impacts.
+            t: times in [t0, t1], a number or (k,) [s]; a number gives one row.
+            problem: the mechanical system; only for a solution by a scheme that locates impacts.
             **options: args, args_axes, e, and the scheme, by default `EventDriven(1e-12, 1e-12)` or `EventCorrected()`.
 
         Returns:
@@ -213,7 +213,7 @@ class Solution(Drawable):
     def joint_force(self) -> Array | None:
         """With joints, the mean force of each of their equations between rows, (..., k - 1, j) [J / unit of the equation]; else None.
 
-        Between two rows with an impact it has the impact's impulse too.
+        Between two rows with an impact it includes the impulse of the impact.
         """
         if self.joint_impulse is None:
             return None
@@ -225,7 +225,7 @@ class Solution(Drawable):
         return analysis().impacts(problem, self, **options)
 
     def slips(self, problem: Any, **options: Any) -> Any:
-        """Where each contact sticks or slips, the work of friction, stops, breaks and reversals: `jaximpact.analysis.slips` of this solution, with its options."""
+        """Modes (open, stick, slip) of each contact, work of friction, and events of slip: `jaximpact.analysis.slips` of this solution, with the same options."""
         return analysis().slips(problem, self, **options)
 
     # other forms
@@ -245,8 +245,8 @@ class Solution(Drawable):
     def to_paraview(self, path: str | Path, *, dimension: int = 3, radius: Any = None) -> Path:
         """Writes one motion of bodies for ParaView: ``path``, ending in .pvd, and a folder of VTK files beside it.
 
-        In every row bodies are points with their velocity [and radius]; with listed near pairs, acting contacts are lines with their impulse
-        in the step. Needs vtk (`pip install vtk`).
+        In every row bodies are points with their velocity, and radius if given; with listed near pairs, contacts with an impulse are lines with
+        their impulse in the step. Needs vtk (`pip install vtk`).
 
         Args:
             dimension: coordinates of each body, 2 or 3.

@@ -43,7 +43,7 @@ MEANING: dict[str, tuple[tuple[str, ...], str, str]] = {
     "failed_at": ((), SECOND, "time of the first failure, NaN where none"),
     "stopped": ((), PURE, "whether the motion came to the end that until= asks for before t1"),
 }
-# of `LocatedImpacts`, in datasets and files after "events_"
+# fields of `LocatedImpacts`, named "events_..." in datasets and files
 EVENTS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "t": (("impact",), SECOND, "time of the impact"),
     "contact": (("impact",), PURE, "its constraint, -1 for an impact that did not happen"),
@@ -80,7 +80,7 @@ def arrays(solution: Solution) -> dict[str, np.ndarray]:
 
 
 def value_name(where: tuple[str, ...]) -> str:
-    """Name of a leaf of ``values`` in files and datasets, without slashes, which would be paths there."""
+    """Name of a leaf of ``values`` in files and datasets, without slashes, which would be paths in a file."""
     return "_".join(where).replace("/", "_")
 
 
