@@ -58,7 +58,7 @@ class Design:
 
     Attributes:
         kind: "grid", a product of named dimensions, or "points", one dimension "lane".
-        values: for each quantity its values (n,), or (n, ...) where the quantity is an array.
+        values: values (n,) of each quantity by its key, (n, ...) if the quantity is an array.
         note: how the values were chosen.
 
     Quantities are "q0", "v0", "e", "friction", "static_friction", "h", "t0", "t1", parameters "args.NAME" (nested "args.a.b") and components
@@ -98,7 +98,7 @@ class Design:
 
     @classmethod
     def latin_hypercube(cls, count: int, *, seed: int = 0, **bounds: Any) -> Design:
-        """Latin hypercube of ``count`` points: of ``count`` equal slices of every quantity's (low, high) each holds exactly one.
+        """Latin hypercube of ``count`` points: if the interval (low, high) of a quantity is cut into ``count`` equal slices, each holds one point.
 
         Reference: M. D. McKay, R. J. Beckman, W. J. Conover, Technometrics 21 (1979) 239-245.
         """
@@ -120,7 +120,7 @@ class Design:
 
     @property
     def names(self) -> dict[str, str]:
-        """The coordinate name of each quantity; two parameters of one name keep their prefix."""
+        """Coordinate name of each quantity by its key; parameters whose names would coincide keep the prefix args_."""
         short = [key.name for key in self.keys]
         return {
             key.text: f"args_{key.name}" if key.root == "args" and short.count(key.name) > 1 else key.name
@@ -146,7 +146,7 @@ class Design:
         return math.prod(self.shape)
 
     def at(self, where: tuple[slice, ...]) -> dict[str, np.ndarray]:
-        """Values of each quantity on the lanes of a block, last dimension fastest: (B,) or (B, ...)."""
+        """Values (B,) or (B, ...) of each quantity on the B lanes of a block, given by its slices ``where`` along the dimensions; last dimension fastest."""
         if self.kind == "points":
             return {key: column[where[0]] for key, column in self.values.items()}
         lengths = [len(range(*part.indices(n))) for part, n in zip(where, self.shape, strict=True)]
@@ -165,14 +165,14 @@ class Design:
 
 
 class Blocks(NamedTuple):
-    """Partition of a design into rectangular blocks of at most ``shape`` lanes along each dimension, numbered in C order."""
+    """Partition of a design, with ``whole`` lanes along its dimensions, into rectangular blocks of at most ``shape`` lanes, numbered in C order."""
 
     whole: tuple[int, ...]
     shape: tuple[int, ...]
 
     @classmethod
     def of(cls, whole: tuple[int, ...], most: int) -> Blocks:
-        """Partition into blocks of at most ``most`` lanes and nearly equal sizes, whole along the last dimensions."""
+        """Partition into blocks of at most ``most`` lanes and nearly equal sizes, not divided along the last dimensions if possible."""
         shape: list[int] = []
         for n in reversed(whole):
             size = min(n, max(1, most // math.prod(shape)))

@@ -59,7 +59,7 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
 
 
 def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, tuple[Any, tuple]]:
-    """What a problem states besides its constraints, by name, with its operands: functions, or None and numbers where it has none."""
+    """Functions of a problem besides its constraints, by name, each with its operands; None or numbers in place of a function that it does not have."""
     everything = (t, q, v, args)
     return {
         "force": (problem.force, everything),
@@ -75,7 +75,7 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
 
 
 def speeds_of(problem: Problem, t: Any, q: Any, args: Any) -> Any:
-    """Abstract approach speeds of a restitution that is a function: of all contacts, of a list of bodies one."""
+    """Shape and dtype (m,) of the approach speeds that a restitution function takes: of all contacts, or of one if near pairs of bodies are listed."""
     m = 1 if problem.listed or not callable(problem.restitution) else problem.count(t, q, args)
     return jax.ShapeDtypeStruct((m,), q.dtype)
 
@@ -90,7 +90,7 @@ def of(function: Callable, operands: tuple) -> str:
     """Hash of one function on abstract operands; derivatives are included by all operands except the last, the parameters."""
     program = _Program()
     try:
-        # a new function each time: jax would answer with what it traced before
+        # a new function each time: otherwise jax returns an earlier trace
         program.trace(lambda *xs: function(*xs), operands)
         all_derivatives: Callable = function
         for _ in range(ORDERS):
@@ -105,7 +105,7 @@ def of(function: Callable, operands: tuple) -> str:
 
 
 def _derivative(function: Callable) -> Callable:
-    """Function giving all first derivatives by the float operands but the last: forward mode, or reverse mode where that has no rule."""
+    """Function that returns all first derivatives by all operands but the last: in forward mode, or in reverse mode where forward mode has no rule."""
 
     def all_derivatives(*operands: Any) -> Any:
         inner, args = operands[:-1], operands[-1]
@@ -228,7 +228,7 @@ def _scrub(x: Any) -> str:
     return ADDRESS.sub("", repr(x))
 
 
-# the source, for studies and versions that programs cannot be compared of
+# source, for studies and versions whose jaxprs cannot be compared
 
 
 def sources(problem: Problem) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def _import_module(module: str, folder: str | None) -> Any:
 
 
 def problem_name(problem: Any) -> str:
-    """Name of a problem: its catalogue name, or "module:name" of the module attribute that is this very object."""
+    """Name of a problem: its catalogue name, or "module:name" of the module attribute that is this object."""
     if isinstance(problem, str):
         return problem
     check_kind("problem", problem, Problem, "a Problem, a catalogue name or 'module:name'")

@@ -32,7 +32,7 @@ EARLIER = {
     "Save": "save",
 }
 NAMED: dict[str, type] = {method.__qualname__: method for method in (*METHODS, Save, Until, Gap, Speed, AtRest, Jammed)}
-# The classes that a study may hold, besides those of the module of its problem, and schemes and contact solvers of one's own.
+# Classes that a study may contain, in addition to those of the module of its problem, and to schemes and contact solvers defined by users.
 CLASSES: dict[str, type] = (
     {f"{method.__module__}:{name}": method for name, method in NAMED.items()}
     | {f"jaximpact.{EARLIER[name]}:{name}": method for name, method in NAMED.items() if name in EARLIER}

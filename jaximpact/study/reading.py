@@ -1,4 +1,4 @@
-"""`Reading`: a study that is complete or begun, and all that can be asked of it."""
+"""`Reading`: a stored study, complete or not: its definition, results so far, summaries and single lanes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import xarray
 
 F = TypeVar("F", bound=Callable[..., Any])
-# what is known of a finished chunk without reading it
+# facts stored with a finished chunk, which need no reading of its arrays
 FACTS = {"lanes": int, "failed": int, "bits": {str: int}, "refused": int, "steps": int, "seconds": int | float}
 
 
@@ -214,7 +214,7 @@ class Reading(StudyLike):
         return self._system.problem
 
     def settings(self) -> AbstractContextManager[None]:
-        """Context with the jax settings under which the study is computed."""
+        """Context with the jax settings with which the study is computed."""
         return settings_of(self._record.settings)
 
     def arguments(self, which: Any = slice(None)) -> dict[str, Any]:
@@ -302,7 +302,7 @@ class Reading(StudyLike):
 
     @cached_property
     def _system(self) -> StudySystem:
-        """Imports the problem, and warns if that runs a module which this program has not imported before."""
+        """The system, made by importing the problem; prints a message for each module that this process has not imported before."""
         for name in self.spec.modules():
             if name not in sys.modules:
                 where = printable(origin(name, self.spec.folder))

@@ -1,4 +1,4 @@
-"""Stored record of a study: its `Spec`, and what was known when it was created, against which a continuation is checked."""
+"""Stored record of a study: its `Spec`, and versions, settings and hashes at its creation, with which a continuation is compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .design import Blocks, Design, summarise
 from .plain import differences, in_words
 from .spec import Spec
 
-FORMAT = 2  # 1: without what the functions compute
+FORMAT = 2  # in format 1 the hashes of the functions' jaxprs are missing
 FORM = {
     "compared": {
         **{"problem": str, "scheme": object, "projection": object, "save": object, "base": {"$dict": dict}},
@@ -36,7 +36,7 @@ class Record:
         chunk: lanes of a chunk along each dimension of the design.
         source: hash of the source of each function of the problem, and its numbers.
         computes: hash of the jaxpr of each function; None in a store of format 1.
-        settings: jax settings under which it is computed.
+        settings: jax settings with which it is computed.
         variables: names of the result arrays.
         common_times: whether the rows of all lanes have the same times.
         batch: number of lanes computed at once.
@@ -172,7 +172,7 @@ class Record:
         return lines
 
     def remarks(self, new: Record) -> list[str]:
-        """Differences of the present process that do not make it another study, such as versions."""
+        """Differences between this record and ``new``, that of the present process, that do not prevent a continuation, such as versions; in words."""
         remarks = []
         changed = changes(self.versions, new.versions)
         if changed:
@@ -208,7 +208,7 @@ class Record:
 
 
 def _until(spec: Spec) -> dict[str, Any]:
-    """Where motions end, which is not spoken of where they do not, as in studies from before that could be said."""
+    """The entry "until" of a record; none if motions end at t1, as in records of earlier versions, which had no such entry."""
     return {} if spec.until is None else {"until": spec.until}
 
 

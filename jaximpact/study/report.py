@@ -36,15 +36,15 @@ class FailedLane:
 
 @dataclass(frozen=True)
 class Summary:
-    """Progress and failures of a study so far.
+    """Progress and failures of a study so far, the result of `Study.run` and `Reading.summary`.
 
     Attributes:
-        lanes, computed: number of lanes in the design, and of those computed.
+        lanes, computed: number of lanes in the design, and of lanes computed so far.
         failed: number of failed lanes; ``causes``: how many for each cause (a lane may have several).
         remarks: number of lanes for each status bit that is no failure.
-        steps: trajectory-steps computed.
+        steps: number of steps computed, summed over the lanes.
         seconds: sum over the chunks of the time they took [s].
-        chunks, finished: numbers of chunks.
+        chunks, finished: number of chunks, and of finished chunks.
         origins: number of chunks by versions, device and processor that computed them; chunks of different origin agree up to
             rounding, not to the last bit.
     """

@@ -41,7 +41,7 @@ ACCOUNT = ("penetration", "residual", "iterations", "status", "failed_at", "join
 
 
 class Rows(NamedTuple):
-    """Stands in for a design in the store of one motion: the dimension is time."""
+    """Takes the place of a `Design` in the store of one motion, whose only dimension is time."""
 
     values: dict[str, np.ndarray]
     names: dict[str, str]
@@ -53,13 +53,13 @@ class Run:
     """One motion whose rows are written to disk as they are computed, in a Zarr group that ``xarray.open_zarr`` can read meanwhile.
 
     A process that is killed loses at most one block of rows: the same call continues after the last block written, and on
-    processors of one kind reaches the same end to the last bit.
+    processors of one kind the result is the same to the last bit.
 
     Args:
-        path: a directory, e.g. "heap.zarr". A run that exists there is continued; it must be the same.
+        path: a directory, e.g. "heap.zarr". A run that exists in it is continued; it must be the same.
         problem, q0, v0, t1, h, t0, scheme, projection, args, e: as in `jaximpact.solve`.
         save: every k-th step, or "all".
-        until: as in `jaximpact.solve`. Rows behind the end repeat it, and cost no steps.
+        until: as in `jaximpact.solve`. Rows after the end repeat it, and take no steps.
         block: number of rows written together; by default 16 MB of them.
 
     Raises:
@@ -119,7 +119,7 @@ class Run:
         Args:
             progress: show a progress bar, of steps.
             unlock: take over the lock of a process on another host, known to have ended.
-            rows: slice of rows to return, ``slice(-1, None)`` for the last alone; by default all, which must fit memory.
+            rows: slice of rows to return, ``slice(-1, None)`` for the last one only; by default all, which must fit into memory.
 
         Raises:
             RuntimeError: another process computes this run, or blocks are missing; OSError: one cannot be written.
@@ -252,7 +252,8 @@ class Run:
                 self.store.keep(dict(self._carry_arrays(carry, block + 1)) | account)
 
     def _row(self, carry: Any, last: int) -> tuple[dict, dict, Any]:
-        """Advances to step ``last``: its row, the account so far and the carry; neighbour lists that overflow are enlarged."""
+        """Makes steps up to step ``last``: the row there and the totals so far, by field names of `Solution`, and the loop's carry; neighbour lists that overflow
+        are enlarged."""
         while True:
             step = np.asarray(last, np.int32)
             found, account, new, full = listed_lane(self._program, self._motion, (carry, step), task=resume_until_step)
@@ -282,7 +283,7 @@ class Run:
             yield f"carry_{i}", np.asarray(x)
 
     def _resume_point(self) -> tuple[Any, int]:
-        """Carry and number of the next block at which an earlier process stopped."""
+        """The loop's carry and the number of the next block, where an earlier process stopped; (None, 0) if there is none."""
         kept = self.store.kept()
         if not kept:
             return None, 0

@@ -24,7 +24,7 @@ PENDING, COMPUTED, REFUSED = 0, 1, 2
 
 
 class Variable(NamedTuple):
-    """A stored array: its dimensions after those of the design, their sizes, dtype and attributes."""
+    """Description of a stored array of results: its dimensions after those of the design, their sizes, dtype and attributes."""
 
     name: str
     dims: tuple[str, ...]
@@ -52,7 +52,7 @@ DONE = Variable(
 
 
 class Coordinate(NamedTuple):
-    """An array known from the start: values of a quantity, or the times of the rows."""
+    """A stored array whose values are known before anything is computed: values of a quantity, or the times of the rows."""
 
     name: str
     dims: tuple[str, ...]
@@ -114,7 +114,7 @@ def results(system: StudySystem, design: Design) -> tuple[tuple[Variable, ...], 
     """All variables and the common times of their rows, from the abstract evaluation of one lane; checks arguments as `solve` does."""
     one = system.lane({key: column[0] for key, column in design.values.items()})
     save, roots = system.save, {key.root for key in design.keys}
-    one["h"] = np.max(design.values.get("h", one["h"]))  # the one that limits how close saved times may be
+    one["h"] = np.max(design.values.get("h", one["h"]))  # the largest limits how close saved times may be
     problem, motion = canonical(
         system.problem,
         one["q0"],

@@ -56,8 +56,9 @@ class Spec:
     Attributes:
         problem: catalogue name or "module:name".
         design: the quantities that vary.
-        base: q0, v0, t0, t1, h, e, args, friction and static_friction, of which the last two are left out where they are not given, where the design does not replace them, encoded as JSON.
-        scheme, projection, save, until: encoded as JSON.
+        base: arguments that all lanes share unless the design replaces them, by name and encoded as JSON: q0, v0, t0, t1, h, e, args, and friction and
+            static_friction if given.
+        scheme, projection, save, until: as in `Study`, encoded as JSON.
         folder: last folder searched for the problem's module.
     """
 
@@ -205,7 +206,7 @@ def _canonical(base: dict[str, Any], design: Design, scheme: Scheme, save: Save)
 
 
 def _grid(base: dict[str, Any], design: Design, scheme: Scheme, save: Save) -> float | None:
-    """The step between rows of a scheme that chooses its own, as `solve` takes it where h is not given; None for another scheme."""
+    """Time between rows for a scheme that chooses its own steps, as in `solve` without h; None for a scheme with fixed steps."""
     given = (design.values.get(name, base[name]) for name in ("t0", "t1"))
     t0, t1 = (np.asarray(real_array(name, x), np.float64) for name, x in zip(("t0", "t1"), given, strict=True))
     number = choose_grid(scheme, save, None, None, t0.max(), t1.min())
@@ -238,7 +239,7 @@ def _save(value: Any) -> Any:
 
 
 def _until(value: Any) -> Any:
-    """The end of motions, as a table has it: "module:name", or a table of one of `UNTIL` and what goes with it."""
+    """``until`` from its entry in a table: "module:name" of a function, or a table with one of the keys of `UNTIL` and its options."""
     if isinstance(value, str):
         return load(value)
     check_kind("until", value, Mapping, "'module:name' or a table")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Damage(NamedTuple):
-    """A finished chunk whose data differ from what was written."""
+    """A finished chunk whose data differ from what was written, found by `Store.damaged`."""
 
     block: int
     file: str
@@ -39,7 +39,7 @@ class Store(abc.ABC):
     4. `read` and `dataset` return fill values for chunks that are not finished.
     5. `damaged`, if implemented, finds chunks changed since they were written.
 
-    Errors are OSError for an operation that fails now, ValueError for data that belong to no study.
+    Errors are OSError if an operation fails, ValueError for data that belong to no study.
     """
 
     @property
@@ -93,7 +93,7 @@ class Store(abc.ABC):
         """The whole study as an `xarray.Dataset`."""
 
     def check(self) -> None:  # noqa: B027
-        """Raises ValueError if the store contains anything that no study contains; called before its data are used. By default no check."""
+        """Raises ValueError if the store contains anything that does not belong in a study; called before its data are used. By default no check."""
 
     def damaged(self, chunks: Collection[int], contents: bool) -> list[Damage]:
         """Finished chunks with missing or truncated files or, with ``contents``, changed ones. By default none."""

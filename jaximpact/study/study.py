@@ -49,16 +49,16 @@ class Study(Reading):
 
     On disk the store is a Zarr group that ``xarray.open_zarr`` reads at any time: variables over the dimensions of the design,
     NaN where not computed yet (``done`` says so). It holds everything that defines the study: `Study.open` continues
-    it in another process, and what comes out does not depend, to the last bit, on how often it was interrupted, nor on how
-    many processes computed it, on processors of one kind.
+    it in another process. On processors of one kind the results do not depend, to the last bit, on how often it was interrupted, nor on how
+    many processes computed it.
 
     Args:
-        store: a directory, e.g. "study.zarr", or a `Store`. A study that exists there is continued; it must be the same.
+        store: a directory, e.g. "study.zarr", or a `Store`. A study that exists in it is continued; it must be the same.
         problem: a catalogue name, "module:name", or a `Problem` that is an attribute of a module.
-        design: what varies.
+        design: the quantities that vary, and their values.
         q0, v0, t1, h, t0, args, e, scheme, projection, save, until: as in `ensemble`, shared by all lanes where the design does not
-            replace them; h is needed where the scheme goes by steps, which `EventDriven` does not: it has rows as in `solve`. Every parameter has a value in args, also one that the design replaces. A Save function must
-            be defined at the top level of a module.
+            replace them; h is needed for schemes with fixed steps, not for `EventDriven`, whose rows are chosen as in `solve`. Every parameter has a
+            value in args, also one that the design replaces. A Save function must be defined at the top level of a module.
         case: case of a catalogue problem that supplies q0, v0, t1, args and e where they are not given; by default the
             first.
         chunk: number of lanes computed and written together; by default 4096, or fewer to keep their results under 256 MB.
@@ -70,7 +70,7 @@ class Study(Reading):
         ValueError, TypeError: an argument is wrong, or the study on disk is another one; the message says what differs.
     """
 
-    _computes: dict[str, str]  # what the functions of the problem compute in this program
+    _computes: dict[str, str]  # hashes of the jaxprs of the problem's functions in this process
     _results: tuple[tuple[Variable, ...], np.ndarray | None] | None = None
 
     @renamed_argument("path", "store")
@@ -154,7 +154,7 @@ class Study(Reading):
     def _make(self, store: Store, spec: Spec, chunk: int | None) -> None:
         if chunk is not None:
             check_counts(chunk=chunk)
-        # as another process makes it: what cannot be made again is told now
+        # from plain data, as another process makes it: what could not be reproduced there raises now
         system, design = StudySystem.of(spec), spec.design
         system.check(design)
         variables, times = results(system, design)
@@ -278,14 +278,15 @@ class Study(Reading):
         return sorted(set(self.blocks.numbers()) - finished | set(damaged))
 
     def _now(self) -> Record:
-        """Record of what this process would compute, under the study's own jax settings."""
+        """The `Record` of this study as this process would compute it, with the study's own jax settings."""
         with settings_of(self._record.settings):
             computes = fingerprint(self._system, self.design.values)
         versions = provenance() | {"created": now()}
         return replace(self._record, source=sources(self._system.problem), computes=computes, versions=versions)
 
     def _adopt(self, new: Record) -> list[str]:
-        """Checks that the stored study is this one, adopts its free choices (chunks, batch), and returns remarks on differences."""
+        """Raises unless the stored study has the record ``new`` of this process; takes over its chunk and batch sizes, and returns remarks on other
+        differences."""
         stored = self._stored_chunks()
         lines = stored.differences(new)
         if lines:
@@ -315,7 +316,7 @@ class Study(Reading):
         interrupt: Interrupt,
         patience: float,
     ) -> None:
-        self.store.blank(0, self._record.variables)  # an array that is missing is told before anything is computed
+        self.store.blank(0, self._record.variables)  # raises for a missing array before anything is computed
         lanes = self.blocks.lanes
         done = self.design.size - sum(map(lanes, pending))
         bar = tqdm(total=self.design.size, initial=done, unit="lane", unit_scale=True, disable=not show, desc=self.path)
@@ -379,7 +380,7 @@ def _automatic_chunk(variables: tuple[Variable, ...]) -> int:
 
 
 def _batch(blocks: Blocks) -> int:
-    """Lanes computed at once: on a CPU a chunk has as many batches as cores, on an accelerator one."""
+    """Number of lanes computed at once: on a CPU a chunk is divided into as many batches as there are cores, on an accelerator it is one batch."""
     lanes = int(np.prod(blocks.shape))
     return -(-lanes // core_count()) if platform() == "cpu" else lanes
 

@@ -26,7 +26,8 @@ from .spec import Spec
 
 @dataclass(frozen=True)
 class StudySystem:
-    """Everything that the lanes of a study share, ready to compute: see `Study` for the entries of ``base``."""
+    """Everything that the lanes of a study share, ready to compute; ``base``: arguments by name (q0, v0, t1, args, ...) that the design does not replace,
+    as in `Study`."""
 
     problem: Problem
     scheme: Any
@@ -61,7 +62,7 @@ class StudySystem:
             values["q0"] = np.broadcast_to(values["q0"], (count, *np.shape(values["q0"])))
         for name in OF_CONTACTS:
             if np.ndim(values[name]) == 1:
-                # one number for each lane, or the same row for each contact: what one axis alone does not tell
+                # a single axis would not say whether it is one number for each lane or for each contact
                 values[name] = values[name][:, None] if name in varied else values[name][None]
         varies = with_leaves(values["args"], (None if x is None else name in varied for name, x in args.items()))
         return values | {"args": with_leaves(values["args"], args.values())}, varies

@@ -1,4 +1,4 @@
-"""The task of computing one chunk of lanes: plain data in, numpy arrays out, in any process."""
+"""The task of computing one chunk of lanes, in any process: its input is plain data, its result numpy arrays."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .schema import named_arrays
 from .spec import Spec
 from .system import StudySystem
 
-REASONS = 100  # refused lanes of a chunk whose reasons are kept
+REASONS = 100  # number of refused lanes of a chunk whose reasons are kept
 
 
-# starts that no scheme may begin from
+# starts that are refused
 
 
 def reports(system: StudySystem, lanes: Mapping[str, np.ndarray]) -> StartReport:
@@ -71,7 +71,7 @@ def why_refused(report: StartReport, bad: np.ndarray) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Task:
-    """One chunk as a study of its own, independent of the store.
+    """One chunk as a study of its own, independent of the store: the input of `compute`.
 
     ``batch``: number of lanes computed at once, fixed for a study so that its numbers do not depend on the machine's
     cores. ``physics``: fingerprint and provenance of the process that runs the study. ``attempt``: how often a worker was lost
@@ -105,7 +105,7 @@ class BlockResult:
 
 @dataclass(frozen=True)
 class Failure:
-    """An error of the computation itself, as text; repeating it would not help."""
+    """An error of the computation itself, as text, returned by `compute`; repeating the task would not help."""
 
     number: int
     message: str
@@ -122,7 +122,7 @@ def compute(task: Task) -> BlockResult | Failure:
         return Failure(task.number, f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
-_checked: list[tuple[Any, ...]] = []  # what this process has found to be as it should
+_checked: list[tuple[Any, ...]] = []  # keys that this process has checked successfully
 
 
 def check_physics(system: StudySystem, task: Task) -> None:

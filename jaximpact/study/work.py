@@ -22,7 +22,7 @@ SAFE = "the finished chunks are safe; run the study again to continue"
 
 
 class Interrupt:
-    """Ctrl-C as a request: ``asked`` is set and work stops at the next chunk; a second one raises at once."""
+    """Context in which Ctrl-C is a request: it sets ``asked``, and work stops at the next chunk; a second Ctrl-C raises at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -76,7 +76,7 @@ def workers(executor: Executor) -> int:
 
 
 class Gone(RuntimeError):
-    """The executor has lost its scheduler for good."""
+    """Raised if the dask scheduler of an executor is lost and no longer waited for."""
 
 
 class Link:
@@ -122,7 +122,7 @@ def _through(
             if link.is_lost():
                 if interrupt.asked:
                     return
-                # a scheduler forgets what a lost client asked for: ask again once there is one
+                # a scheduler drops the tasks of a lost client: submit them again once it is back
                 todo.extendleft(flying.values())
                 flying.clear()
                 time.sleep(link.poll)

@@ -31,7 +31,7 @@ from .store import Damage, Store, helpful_error
 if TYPE_CHECKING:
     import xarray
 
-HOME = ".study"  # what is not Zarr: the record, the marks of finished chunks, the lock
+HOME = ".study"  # folder of all files that are not Zarr: the record, the marks of finished chunks, the lock
 MAX_CODEC_BYTES = 2**31 - 1  # bytes that a codec takes
 CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP)  # what some file systems say to flushing a directory
 RESTORE = "restore it from a copy; the arrays are still read by xarray"
@@ -40,8 +40,8 @@ RESTORE = "restore it from a copy; the arrays are still read by xarray"
 class ZarrStore(Store):
     """A directory with a Zarr group, which ``xarray.open_zarr`` can read even while it is written.
 
-    Safe with directories from others: reading runs no code of theirs and opens nothing outside; links, pickles and foreign
-    codecs are refused.
+    Safe with directories from others: reading runs no code from the directory and opens no file outside it; links, pickles and
+    unknown codecs are refused.
 
     Args:
         path: the directory.
@@ -81,7 +81,7 @@ class ZarrStore(Store):
                 for name in files:
                     self._synchronise(Path(directory) / name)
                 self._synchronise(directory)
-            # last: with it there is a study
+            # written last: a study exists if this file does
             self._replace(self._home / "study.json", json.dumps(record))
         except OSError as error:
             raise helpful_error(
@@ -89,7 +89,7 @@ class ZarrStore(Store):
             ) from error
 
     def _clear(self) -> None:
-        """Removes arrays and marks that have no record, and so belong to no study."""
+        """Removes arrays and marks of finished chunks left by an interrupted creation."""
         self._open.clear()
         for array in self.path.glob("*/zarr.json"):
             shutil.rmtree(array.parent)
@@ -164,7 +164,7 @@ class ZarrStore(Store):
     # one process at a time
 
     def _prepare(self) -> None:
-        """Creates the directory; raises if it holds something else than a study."""
+        """Creates the directory; raises if it exists and holds something other than a study."""
         if self.path.is_dir():
             self.check()
         if self.path.exists() and not self._home.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
