@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """Folder of the cache: by the environment variable `CACHE_VARIABLE`, or in the user's cache folder; None if there is no cache."""
+    """Folder of the cache: that in the environment variable `CACHE_VARIABLE`, or one in the user's cache folder; None if there is no cache."""
     asked = os.environ.get(CACHE_VARIABLE, "")
     if asked.lower() == "off":
         return None

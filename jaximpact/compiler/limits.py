@@ -1,4 +1,4 @@
-"""Sizes at which the compiler takes another way: what each counts, and what was measured."""
+"""Sizes beyond which the compiler generates code another way: what each counts, and the measurements behind it."""
 
 from __future__ import annotations
 

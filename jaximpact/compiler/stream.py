@@ -1,7 +1,7 @@
-"""The primitive `stream`: a loop for native code whose number of rows is an argument of the call, and whose rows go straight to memory.
+"""The primitive `stream`: a loop for native code, like `lax.scan`, whose number of iterations is an argument of the call.
 
-`lax.scan` would fix the number of rows while tracing, and make them arrays. In the traced function a single row stands for all rows:
-it can only be returned, with its entries in any order.
+`lax.scan` fixes this number while tracing. Each iteration yields a row, which native code writes directly into the results. In the traced function a
+single row stands for the rows of all iterations: it can only be returned, with its entries in any order.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ stream_p.multiple_results = True
 def stream(body: Callable, carry: Any, given: Any, by_row: bool = False, backwards: bool = False) -> tuple[Any, Any]:
     """Loop ``carry, row = body(carry, given)``: returns the last carry, and a row that stands for the rows of all iterations.
 
-    ``given``: pytree of `jax.ShapeDtypeStruct`, for the entries of sequences that each call of native code passes: of shape (), the same for
-    all lanes, or, ``by_row``, of any shape and for each lane. Rows ``by_row`` lie one after the other in memory, for a loop that reads them as its
-    ``given``; ``backwards``: from the last one to the first.
+    ``given``: pytree of `jax.ShapeDtypeStruct`, one entry of each sequence that the call of native code passes to the loop: of shape (), the same for
+    all lanes, or, with ``by_row``, of any shape and different in each lane. With ``by_row`` rows are stored one after the other, so that another
+    stream can take them as ``given``; ``backwards``: the sequences are read from the last entry to the first.
     """
     closed, shape = jax.make_jaxpr(body, return_shape=True)(carry, given)
     leaves = jax.tree.leaves(carry)
@@ -60,7 +60,7 @@ def _varying_parts(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int
 
 
 def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: int, **kind: bool) -> tuple[list, list]:
-    """JVP rule: a stream that also carries the nonzero tangents, with a tangent row for every row of floats."""
+    """JVP rule: a stream whose carry includes the nonzero tangents, with a tangent row for every row of floats."""
     fixed, given, moved, _ = _varying_parts(jaxpr, carried, [type(t) is not ad.Zero for t in tangents])
     real = lambda x: jnp.issubdtype(x.dtype, jnp.inexact)
     moved = [m and real(x) for m, x in zip(moved, primals, strict=True)]

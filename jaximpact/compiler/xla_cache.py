@@ -1,6 +1,6 @@
 """Persistent cache of programs that XLA compiled, in the folder of `disk_cache`.
 
-jax has a persistent cache too, but it is a setting of the whole process, which is the user's: if it is set, it is used in place of this
+jax has a persistent cache too, but that is a setting of the whole process, made by the user: if it is set, it is used in place of this
 one. The key is a hash of the lowered program, so that every process traces and lowers; XLA's compilation, by far the largest
 part of the time, is saved.
 """
@@ -27,7 +27,7 @@ from . import disk_cache as cache
 from .llvm.jit import host
 from .llvm.xla_ffi import STABLE_PREFIX
 
-# custom calls by names that mean something in this process alone; LAPACK's and those of stable FFI targets are the same everywhere
+# custom calls by names that are valid in this process only; names of LAPACK and of stable FFI targets are the same in all processes
 UNSTABLE_CALL = re.compile(rf"custom_call\s+@(?!lapack_|{STABLE_PREFIX})|call_target_name")
 log = logging.getLogger(__name__)
 compilations = 0  # how many programs were compiled
@@ -47,7 +47,7 @@ class PersistentJit:
     def __init__(self, function: Callable, static: tuple[str, ...] = (), options: dict[str, Any] | None = None) -> None:
         self.jitted = jax.jit(function, static_argnames=static, compiler_options=options)
         self.trace, self.options, self.lock = self.jitted.trace, options, Lock()
-        # slots by jaxpr, as long as jax keeps it, and by what a call knows before it is traced
+        # slots by jaxpr, as long as jax keeps it, and by the types and static arguments of a call, known before it is traced
         self.slots: WeakKeyDictionary[Any, _Slot] = WeakKeyDictionary()
         self.called: WeakValueDictionary[Any, _Slot] = WeakValueDictionary()
 
@@ -70,7 +70,8 @@ class PersistentJit:
 
 
 def is_cacheable() -> bool:
-    """Whether the persistent cache applies: no transformation, one CPU device, a folder, and no jax setting that needs jax's own jit."""
+    """Whether the persistent cache can be used: no jax transformation is active, there is one CPU device and a cache folder, and no jax setting needs
+    jax's own jit."""
     config: Any = jax.config
     return (
         is_concrete()

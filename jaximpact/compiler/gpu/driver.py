@@ -16,7 +16,7 @@ _lock = Lock()
 
 
 class Driver:
-    """Functions of CUDA's driver, which raise RuntimeError with its words."""
+    """Functions of CUDA's driver, called by name; a failure raises RuntimeError with the driver's message."""
 
     def __init__(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""A function of one lane as a kernel of an NVIDIA GPU, a thread for each lane: the code that `llvm` emits for a CPU, for another processor.
+"""A function of one lane as a kernel of an NVIDIA GPU, with a thread for each lane, from the same LLVM IR that `llvm` emits for CPUs.
 
 Within a program of XLA it is a custom call whose handler launches the kernel on XLA's stream.
 """
@@ -39,8 +39,8 @@ MAX_POINTERS = 500  # inputs and results: a kernel's arguments take at most 4096
 def over_lanes(one: Any, axes: tuple, given: Sequence[Any] = (), **static: Any) -> Callable:
     """Counterpart of ``jax.vmap(one, in_axes=axes)`` that is one kernel, for a jitted function of one lane.
 
-    If no operand has a lane axis, it runs one lane, and results have a lane axis of length 1. ``given``: the sequences of a `stream` in it, one
-    entry per row.
+    If no operand has a lane axis, it runs one lane, and results have a lane axis of length 1. ``given``: the sequences that a `stream` in the function
+    reads, one entry per row.
 
     Raises:
         Unsupported, ImportError: by the returned function while it is traced, if the kernel cannot be made.
@@ -88,7 +88,7 @@ def kernel_of(one: Any, axes: tuple, operands: tuple, **static: Any) -> str:
 
 
 def _of_a_lane(leaves: Sequence[Any], carried: Sequence[bool], structure: Any) -> Any:
-    """Avals of operands in one lane, in a structure if there is one."""
+    """Avals of the operands in one lane, unflattened to the pytree ``structure`` if it is given."""
     avals = [jax.typeof(x) for x in leaves]
     avals = [x.update(shape=x.shape[1:]) if c else x for x, c in zip(avals, carried, strict=True)]
     return avals if structure is None else jax.tree.unflatten(structure, avals)

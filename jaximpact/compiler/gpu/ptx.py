@@ -24,7 +24,7 @@ def compile_kernel(ir: str, name: str) -> str:
     """PTX of a module whose kernel has a name; functions of the C library are taken from NVIDIA's.
 
     Raises:
-        Unsupported: a function is missing there, or there is no such library.
+        Unsupported: a function is missing in NVIDIA's library, or the library is not found.
         ImportError: llvmlite knows no NVIDIA GPUs.
     """
     with _lock:
@@ -42,7 +42,7 @@ def compile_kernel(ir: str, name: str) -> str:
         passes.add_simplify_cfg_pass()
         passes.add_aggressive_dce_pass()
         passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2)))
-        # LLVM answers the question of NVIDIA's library for the device
+        # LLVM resolves the queries for the device in NVIDIA's library
         if missing := [f.name for f in _external(module) if f.name != "__nvvm_reflect"]:
             raise Unsupported(f"no function {', '.join(missing)} on this GPU")
         return machine.emit_assembly(module)
@@ -72,7 +72,7 @@ def _external(module: Any) -> list:
 
 
 def _link_library(binding: Any, machine: Any, module: Any, functions: list) -> None:
-    """Defines functions of the C library by those of NVIDIA's, whose names begin with ``__nv_``."""
+    """Defines functions of the C library as calls of those of NVIDIA's library, whose names begin with ``__nv_``."""
     lines = []
     for f in functions:
         kind = str(f.global_value_type).partition(" (")[0]
@@ -94,7 +94,7 @@ def _library() -> bytes:
 
 
 def _toolkits() -> Iterator[Path]:
-    """Folders in which a CUDA toolkit may be: as told, among Python's packages, and where systems keep it."""
+    """Folders in which a CUDA toolkit may be: from environment variables, among Python's packages, and the usual places of systems."""
     yield from (Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ)
     packages = find_spec("nvidia")
     for place in packages.submodule_search_locations or () if packages else ():

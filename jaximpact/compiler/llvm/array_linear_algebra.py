@@ -46,9 +46,10 @@ def _subtract_product(e: Any, target: LargeArray, index: Sequence[LaneValue], x:
 
 
 def _row_from(e: Any, n: int, first: LaneValue, body: Callable[[LaneValue, bool], None]) -> None:
-    """Emits ``body(i, whole)`` for the entries of a row from ``first`` to n - 1, packs of them where there is a single lane.
+    """Emits ``body(i, whole)`` for the entries of a row from ``first`` to n - 1: for a ``whole`` pack of entries from i on, if there is a single lane, or for
+    entry i.
 
-    Packs begin at a multiple of their size, and so before ``first``.
+    Packs begin at multiples of their size, the first one possibly before ``first``.
     """
     done = n - n % e.pack if e.pack > 1 else 0
     if not done:
@@ -112,8 +113,8 @@ def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
 
 
 def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
-    """The same of a single lane, as U = L' in blocks of as many rows as a pack has entries: what was done before is subtracted from
-    a block in registers. The matrix is filled up with ones on the diagonal."""
+    """Cholesky factorisation for a single lane, as U = L' in blocks of as many rows as a pack has entries: products of earlier rows are subtracted from
+    a block in registers. The matrix is padded with ones on the diagonal to a multiple of the block size."""
     w, n, size = e.w, x.shape[0], e.pack
     whole, zero, one = -(-n // size) * size, constant(0, x.dtype), constant(1, x.dtype)
     high = reserve_array(e, (whole, whole), x.dtype, False)
@@ -127,7 +128,7 @@ def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
     later = lambda i, k: w.op("add", i, long_constant(k)) if k else i
 
     def updated(first: LaneValue, c: LaneValue) -> list[LaneValue]:
-        """Rows from ``first`` on in the columns from c on, less what the rows before them make of these."""
+        """Rows of a block from ``first`` on, in the columns of a pack from c on, less the products of all earlier rows."""
         rows = [read(high, [later(first, r), c], True) for r in range(size)]
 
         def subtract(k: LaneValue, now: list[LaneValue]) -> list[LaneValue]:
@@ -174,7 +175,7 @@ def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
     def mark(k: LaneValue) -> None:
         store_entry(e, high, [k, k], w.select(failed, constant(np.nan, x.dtype), high.at([k, k])))
 
-    for_range(e, n, mark)  # whoever solves with it divides by these
+    for_range(e, n, mark)  # solves divide by the diagonal
     return lower_factor(e, x.shape, high)
 
 
@@ -237,8 +238,8 @@ def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArra
 def _triangular_solve_by_packs(
     e: Any, a: LargeArray, stored: LargeArray, x: LargeArray, n: int, forward: bool, unit: bool
 ) -> LargeArray:
-    """The same of a single lane and one right side, in the place of x: packs along the rows of the ``stored`` matrix, which are those of a
-    or its columns."""
+    """Triangular solve for a single lane and one right side, with packs along the rows of the ``stored`` matrix, which are the rows of a or its
+    columns; overwrites the right side x."""
     w, dtype, zero = e.w, x.dtype, constant(0, x.dtype)
     sides, found = array_at(e, x.pointer, (n,), dtype, False), reserve_array(e, (n,), dtype, False)
     order = (lambda i: i) if forward else (lambda i: w.op("sub", long_constant(n - 1), i))
@@ -253,7 +254,7 @@ def _triangular_solve_by_packs(
         k = order(step)
 
         def plus(now: LaneValue, i: LaneValue, whole: bool) -> LaneValue:
-            # of the known unknowns, and of their triangle
+            # only unknowns that are already computed
             counts = w.op("icmp slt" if forward else "icmp sgt", w.lane_indices(i) if whole else i, k, dtype=bool)
             factor = w.select(counts, read(stored, [k, i], whole), zero)
             return w.op("fadd contract", now, w.op("fmul contract", factor, read(found, [i], whole)))
@@ -275,11 +276,11 @@ def _triangular_solve_by_packs(
             product = e.op_of("mul", None, [known, read(stored, [k, i], whole)])
             store_entry(e, sides, [i], e.op_of("sub", None, [read(sides, [i], whole), product]))
 
-        # right sides of what is known are of no account any more
+        # right sides of unknowns already computed are not read again
         _row_from(e, n, k if forward else long_constant(0), subtract)
 
     if a is stored:
-        # unknowns that are not yet known count as zeros
+        # unknowns not yet computed count as zeros
         nothing = LargeArray((n,), dtype, False, lambda _: zero, pack_at=lambda _: w.as_vector(zero))
         copy_array(e, found, nothing, None)
         for_range(e, n, by_row)
@@ -289,7 +290,7 @@ def _triangular_solve_by_packs(
 
 
 def _lu(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
-    """LU factorisation with partial pivoting, by rows: those below the pivot's are reduced as soon as it is known."""
+    """LU factorisation with partial pivoting, by rows: the rows below a pivot are reduced as soon as it is found."""
     if len(x.shape) != 2:
         raise Unsupported("lu of a stack of large matrices")
     (n, columns), w, a = x.shape, e.w, copy_to_new(e, x, x.is_vector)
@@ -333,7 +334,7 @@ def _lu(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
             def reduce(j: LaneValue, whole: bool) -> None:
                 product = e.op_of("mul", None, [factor, read(a, [k, j], whole)])
                 found = e.op_of("sub", None, [read(a, [i, j], whole), product])
-                # what lies before the diagonal is of the factors that are known
+                # entries before the diagonal are factors already computed
                 after = w.op("icmp sgt", w.lane_indices(j) if whole else j, k, dtype=bool)
                 store_entry(e, a, [i, j], w.select(after, found, read(a, [i, j], whole)))
 
@@ -392,7 +393,7 @@ def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
 
 
 def _top_k_by_packs(e: Any, x: LargeArray, key: Callable, count: int) -> list[LargeArray]:
-    """The same of a single lane, a pass over packs of keys; what fills up the last pack is smaller than all."""
+    """`_top_k` for a single lane, by passes over packs of keys; the last pack is padded with the smallest key."""
     w, n = e.w, x.shape[0]
     least, most = (constant(bound, LONG) for bound in (np.iinfo(LONG).min, np.iinfo(LONG).max))
     size = -(-n // e.pack) * e.pack

@@ -1,4 +1,4 @@
-"""Products and reductions of large arrays of a single lane, in loops over packs of entries."""
+"""Products and reductions of large arrays of a single lane, in loops over packs: vectors of consecutive entries (`packs`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def product_by_packs(
 ) -> LargeArray:
     """Product of x (batch, rows, inner) and y (batch, inner, columns), axes in this order, into ``target`` (batch, rows, columns).
 
-    Packs lie along the last axis of the columns or of the rows, with several sums at once, or else along the last one of the terms.
+    Packs lie along the last axis of the columns or of the rows, which computes several sums at once, or else along the last axis of the terms.
     """
     split, terms = batch + rows, len(inner)
     columns = len(target.shape) - split
@@ -47,7 +47,7 @@ def product_by_packs(
     elif rows and turned.pack_at and x.shape[split - 1] >= e.pack:
         order = [*range(batch), *range(split, len(target.shape)), *range(batch, split)]
         other = with_axes(y, [*range(batch), *range(batch + terms, len(y.shape)), *range(batch, batch + terms)])
-        # the product of what is turned round
+        # the product of the transposed operands
         found = (
             target
             if math.prod(target.shape[split:]) == 1
@@ -72,7 +72,7 @@ def _sums_along(
     short = [m // count if i == row else m for i, m in enumerate(shape[:-1])]
 
     def body(index: Index, j: LaneValue, whole: int) -> None:
-        """Sums of some rows, in as many packs from j on as ``whole`` says; 0: of a single column."""
+        """Sums of ``count`` rows, in ``whole`` packs of columns from j on; 0: in the single column j."""
         lines = [[_several(e, i, count, k) if a == row else i for a, i in enumerate(index)] for k in range(count)]
         places = [w.op("add", j, long_constant(k * e.pack)) if k else j for k in range(max(whole, 1))]
 
@@ -105,7 +105,7 @@ def _sums_along(
 
 
 def _several(e: Any, i: LaneValue, count: int, k: int) -> LaneValue:
-    """The k-th of ``count`` rows that are computed together."""
+    """Index of the k-th of ``count`` rows that are computed together in iteration i."""
     place = e.w.op("mul", i, long_constant(count)) if count > 1 else i
     return e.w.op("add", place, long_constant(k)) if k else place
 
@@ -113,7 +113,7 @@ def _several(e: Any, i: LaneValue, count: int, k: int) -> LaneValue:
 def _sums_of_packs(
     e: Any, x: LargeArray, y: LargeArray, target: LargeArray, axes: tuple[int, int], inner: Sequence[int]
 ) -> None:
-    """Sums of products, packs of terms where both operands are read so."""
+    """Products computed one sum at a time, with packs along the terms if both operands can be read in packs along them."""
     (batch, split), w = axes, e.w
     columns = len(target.shape) - split
     last = [*range(batch), *range(batch + len(inner), batch + len(inner) + columns), *range(batch, batch + len(inner))]
@@ -162,7 +162,7 @@ def reduce_by_packs(
         return _sums_of_few(e, combine, materialise(e, x), target, n, first)
 
     def over(where: dict, now: list[LaneValue], body: Callable, depth: int = 0) -> list[LaneValue]:
-        """Runs through the reduced axes but the last one of x."""
+        """Emits loops over the reduced axes other than the last axis of x."""
         if depth == len(others):
             return body(where, now)
         axis = others[depth]
@@ -206,7 +206,7 @@ def reduce_by_packs(
 
 
 def _sums_of_few(e: Any, combine: Callable, x: LargeArray, target: LargeArray, n: int, first: LaneValue) -> LargeArray:
-    """Reduction of a stored array along a last axis of few entries: the results lie side by side."""
+    """Reduction of a stored array along its last axis of n entries, n small: a pack holds consecutive results."""
     w, entries, results = e.w, flat_view(e, x), flat_view(e, target)
 
     def body(index: Index, whole: bool) -> None:

@@ -1,4 +1,4 @@
-"""Rules for primitives on large arrays: functions of the emitter, the equation's parameters and its operands."""
+"""Rules for primitives on large arrays: functions (emitter, parameters of the equation, operands) -> results."""
 
 from __future__ import annotations
 
@@ -176,12 +176,12 @@ def _window_index(
     The window's start is clamped, so that the index is valid in any case.
 
     Args:
-        sizes: of the window, along the axes of x.
+        sizes: sizes of the window along the axes of x.
         axes: axis of x for each entry of an index vector.
         indices: index vectors, along the last axis.
         batched: pair of lists: batch axes of x, and of ``indices``.
         kept: pair of lists: axes of x within the window, and those of the result or updates.
-        index: of the entry, in the result or updates.
+        index: index of the entry in the result or updates.
     """
     batch = [i for k, i in enumerate(index) if k not in kept[1]]
     place, there = [long_constant(0)] * len(x.shape), None
@@ -232,7 +232,7 @@ def _gather(e: Any, p: Any, x: LargeArray, indices: LargeArray) -> LargeArray:
 
 
 def pick_entries(e: Any, x: LargeArray, table: np.ndarray) -> LargeArray:
-    """The entries of a stored array of a single lane at places that are known."""
+    """The entries of a stored array of a single lane at constant positions ``table`` (in C order)."""
     found = reserve_array(e, table.shape, x.dtype, False)
     places, target = embed_constant(e, table.ravel()), flat_view(e, found)
     whole = memory_dtype(x.dtype).itemsize in (4, 8)
@@ -348,7 +348,7 @@ def _reduce_rule(name: str, start: Any) -> Callable:
 
 
 def _as_it_lies(e: Any, x: LargeArray) -> LargeArray:
-    """An array that is stored, maybe with its axes in another order."""
+    """The array x, stored if it is not yet; a stored array with permuted axes is not copied."""
     return x if x.source is not None and x.source[0].pointer else materialise(e, x)
 
 
@@ -366,7 +366,7 @@ def _elementwise(e: Any, eqn: Any, inputs: Sequence[LargeArray], passing: bool) 
     name, params = eqn.primitive.name, eqn.params
     several = [x for x in inputs if x.size != 1]
     if e.pack > 1 and several and all(x.source and x.source[1] == several[0].source[1] for x in several):
-        # in the order in which they lie
+        # in the order of the axes in memory
         order = several[0].source[1]
         inputs = [x if x.size == 1 else x.source[0] for x in inputs]
         shape = tuple(shape[i] for i in np.argsort(order))
@@ -389,17 +389,17 @@ def _elementwise_of(
 
 
 def _has_packs(x: LargeArray) -> bool:
-    """Whether an operand is read in packs, or is the same all along the last axis."""
+    """Whether an operand can be read in packs, or is constant along the last axis."""
     return x.pack_at is not None or x.shape[-1:] in ((), (1,))
 
 
 def _operand(x: LargeArray, index: Sequence[LaneValue], whole: bool) -> LaneValue:
-    """An operand's entry for one of the result, or its pack; where it is the same all along the last axis the one entry."""
+    """Entry, or ``whole`` pack, of an operand for an entry or pack of the result; an operand that is constant along the last axis gives its entry."""
     return read(x, _broadcast_index(x, index), whole and x.shape[-1:] not in ((), (1,)))
 
 
 def _outer_product(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
-    """A product without sums that is read once."""
+    """A product without sums whose result is read once, as a lazy array."""
     (_, _), (batch_x, batch_y) = p["dimension_numbers"]
     free_x, free_y = ([i for i in range(len(z.shape)) if i not in b] for z, b in ((x, batch_x), (y, batch_y)))
     order_x, order_y = [*batch_x, *free_x], [*batch_y, *free_y]
@@ -421,7 +421,7 @@ def _outer_product(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
 
 
 def _broadcast_index(x: LargeArray, index: Sequence[LaneValue]) -> list[LaneValue]:
-    """Index of an operand's entry for one of the result, against whose shape it is broadcast."""
+    """Index in an operand x of the entry that belongs to an ``index`` of the result, to whose shape x is broadcast."""
     if not x.shape:
         return []
     return [long_constant(0) if n == 1 else i for n, i in zip(x.shape, index[-len(x.shape) :], strict=True)]
@@ -430,7 +430,7 @@ def _broadcast_index(x: LargeArray, index: Sequence[LaneValue]) -> list[LaneValu
 def _elementwise_by_packs(
     e: Any, name: str, params: Any, shape: Sequence[int], dtype: Any, inputs: Sequence[LargeArray]
 ) -> LargeArray:
-    """An elementwise primitive of a single lane, in loops over packs: over all entries as they lie, where operands are stored alike."""
+    """Emits an elementwise primitive of a single lane, in loops over packs; if all operands are stored in the same order, in one loop over all entries."""
     found = target = reserve_array(e, shape, dtype, False)
     alone = {id(x): x.at([long_constant(0)] * len(x.shape)) for x in inputs if x.size == 1}
     several = [x for x in inputs if x.size != 1]
@@ -471,7 +471,7 @@ def apply_rule(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[
         Unsupported: its primitive has no rule for large arrays.
     """
     name = eqn.primitive.name
-    # what is made of known indices is known while the program is written
+    # results of constant indices are computed at compile time
     whole = all(v.aval.dtype.kind in "biu" for v in (*eqn.invars, *eqn.outvars))
     if e.pack > 1 and whole and (rule := FOLDED.get(name) or MOVED.get(name)) and name != "gather":
         entries = [known_entries(x) for x in inputs]

@@ -1,4 +1,4 @@
-"""Large arrays, which are not taken apart into scalars: they lie in memory, and loops over them are emitted.
+"""Large arrays, which are not taken apart into scalars but lie in memory, with loops over their entries.
 
 An array is a function from indices to entries (lazy), so that slicing, transposing and the like emit nothing until an entry is read.
 Results of arithmetic are stored in scratch memory.
@@ -24,15 +24,16 @@ class LargeArray:
     """A lazy or stored large array.
 
     Attributes:
-        shape, dtype: of one lane.
+        shape, dtype: shape and dtype in one lane.
         is_vector: whether entries differ between lanes, and are vectors.
         at: function from an index to an entry; it emits the load or the computation.
-        pointer: address in C order if it is stored, else empty.
-        pack_at: of a single lane, function from an index to a pack of entries from there on along the last axis, where that is simple.
-        flipped: of a triangular factor that is not stored, its stored transpose, maybe with further rows and columns; what is zero of it counts
-            from the first pack on the diagonal.
-        source: of an array with its axes in another order, the array as it was and the order.
-        known: of a constant, its entries.
+        pointer: address, in C order, if the array is stored, else empty.
+        pack_at: in programs of a single lane, function from an index to the pack of entries from that index on along the last axis; None if there is
+            no cheap way to read packs.
+        flipped: for a triangular factor that is not stored, its stored transpose, possibly padded with further rows and columns, and with valid zeros
+            only in the packs that meet the diagonal.
+        source: for an array with permuted axes, the original array and the permutation.
+        known: for a constant, its entries.
     """
 
     shape: tuple[int, ...]
@@ -97,7 +98,7 @@ def counted_loop(
 ) -> list[LaneValue]:
     """Emits ``carry = body(i, carry)`` for i from ``first`` (default 0, must be < n) to n - 1, and returns the last carry.
 
-    ``end``: in place of n, a number that is not known, which must be > 0.
+    ``end``: in place of n, a number known at run time only, which must be > 0.
     """
     if n == 0 and end is None:
         return start
@@ -137,7 +138,7 @@ def for_each_index(e: Any, shape: Sequence[int], body: Callable[[list[LaneValue]
 def for_each_pack(e: Any, shape: Sequence[int], has_packs: bool, body: Callable[[list[LaneValue], bool], None]) -> None:
     """Emits ``body(index, whole)`` for the entries of arrays of the given shape: ``whole`` for a pack along the last axis, else for one entry.
 
-    Packs only of a single lane, and if what is read ``has_packs``.
+    There are packs in programs of a single lane only, and if the arrays that are read have them (``has_packs``).
     """
     n = shape[-1] if shape else 1
     packs_of = n // e.pack if e.pack > 1 and has_packs else 0
@@ -161,7 +162,7 @@ def for_each_pack(e: Any, shape: Sequence[int], has_packs: bool, body: Callable[
 def for_packs(
     e: Any, n: int, body: Callable[[LaneValue], None], first: LaneValue | None = None, step: int | None = None
 ) -> None:
-    """Emits ``body(i)`` for every i from ``first``, a multiple of the ``step`` (default: a pack; 0) and < n, another multiple."""
+    """Emits ``body(i)`` for i = first, first + step, ... < n; ``step``: by default the size of a pack; ``first`` (by default 0) and n must be multiples of it."""
     w = e.w
     before, inside, after = w.block, w.fresh_name("turn"), w.fresh_name("turned")
     w.jump(inside)
@@ -183,7 +184,7 @@ def read(x: LargeArray, index: Sequence[LaneValue], whole: bool) -> LaneValue:
 
 
 def packs_at(x: LargeArray, pick: Callable[[Sequence[LaneValue]], list[LaneValue]]) -> Callable | None:
-    """Packs of an array at other indices; None if it has none."""
+    """The function `LargeArray.pack_at` of a view of x whose index is mapped by ``pick``; None if x has no packs."""
     read_pack = x.pack_at
     return None if read_pack is None else lambda index: read_pack(pick(index))
 
@@ -227,7 +228,7 @@ def array_at(e: Any, pointer: str, shape: Sequence[int], dtype: Any, is_vector: 
 
 
 def lower_factor(e: Any, shape: Sequence[int], high: LargeArray) -> LargeArray:
-    """The triangular factor of which the transpose is stored; a diagonal of NaN there says that there is no factor."""
+    """The lower triangular factor whose transpose ``high`` is stored; a diagonal of NaN in it means that the factorisation failed."""
 
     def low(index: Sequence[LaneValue]) -> LaneValue:
         i, j = index
@@ -303,7 +304,7 @@ def transpose_into(e: Any, target: LargeArray, x: LargeArray, lower: bool = Fals
 
 
 def flat_view(e: Any, x: LargeArray) -> LargeArray:
-    """A stored array as a row of its entries."""
+    """A stored array as an array with one axis."""
     return array_at(e, x.pointer, (x.size,), x.dtype, x.is_vector)
 
 
@@ -325,7 +326,7 @@ def as_large_array(e: Any, x: Value) -> LargeArray:
 
 
 def _stored_packs(e: Any, x: Value) -> LargeArray:
-    """Scalars of a single lane in new memory, a pack at once where it is filled."""
+    """Scalars of a single lane stored in new memory, pack by pack."""
     dtype, width = x.flat[0].dtype, e.w.width
     # a pack that is not full may run over the end
     target = array_at(e, e.w.reserve(-(-x.size // width) * width, dtype, False), x.shape, dtype, False)
@@ -334,7 +335,7 @@ def _stored_packs(e: Any, x: Value) -> LargeArray:
 
 
 def store_packs(e: Any, pointer: str, x: Value) -> None:
-    """Emits the stores of scalars of a single lane, one after the other; a pack that is not full may run over the end."""
+    """Emits the stores of scalars of a single lane at consecutive addresses; the last pack, if not full, may write beyond the end."""
     w, flat = e.w, list(x.flat)
     for first in range(0, x.size, w.width):
         part = flat[first : first + w.width]
@@ -410,7 +411,7 @@ def read_input(e: Any, source: ProgramInput) -> Value:
 
 
 def row_of_input(e: Any, pointer: str, aval: Any, i: LaneValue, of_lanes: bool) -> Value:
-    """Emits the loads of the i-th entry, an array, of a sequence: the same for all lanes, or one for each (``of_lanes``)."""
+    """Emits the loads of the i-th entry, an array, of a sequence that a `stream` reads: the same for all lanes, or one for each (``of_lanes``)."""
     w, shape = e.w, aval.shape
     first = w.op("mul", i, long_constant(math.prod(shape))) if shape else i
     if not of_lanes or w.width == 1 or e.pack > 1:
@@ -437,7 +438,7 @@ def embed_constant(e: Any, x: np.ndarray) -> LargeArray:
 
 
 def known_entries(x: Value) -> np.ndarray | None:
-    """The entries of an array of constants; None of others."""
+    """The entries of a constant array; None for other values."""
     if isinstance(x, LargeArray):
         return x.known
     return np.array(list(x.flat), x.flat[0].dtype).reshape(x.shape) if x.size and all_constant(x) else None

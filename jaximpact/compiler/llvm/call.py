@@ -47,7 +47,7 @@ _by_call: WeakValueDictionary[Any, CompiledFunction] = WeakValueDictionary()
 
 
 class NativeProgram(NamedTuple):
-    """Code of a program, machine code or a GPU's kernel, and the closed-over arrays that are its last inputs."""
+    """A compiled program: its machine code or GPU kernel, its text, and the closed-over arrays that are its last inputs."""
 
     code: Any
     text: ProgramText
@@ -56,11 +56,11 @@ class NativeProgram(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CompiledFunction:
-    """A compiled function of one lane, to be called on many.
+    """A function of one lane compiled to be called on many; the result of `compile_lanes`.
 
     Attributes:
         program: its machine code.
-        dtypes: of its operands.
+        dtypes: dtypes of its operands.
         results: pairs of a result's aval in one lane, and whether it is a row of a `stream`.
         structure: pytree of its results.
     """
@@ -135,7 +135,7 @@ class BoundCall:
         results: arrays (size, whole) to write to.
         whole: number of lanes with padding.
         numbers: how many indices a call has.
-        given: pairs as of ``operands``, of the sequences of a `stream`, which begin at the index.
+        given: pairs, as in ``operands``, for the sequences that a `stream` in the function reads from the index on.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class BoundCall:
         self.call, self.arguments = program.code.call, (address, _address_table(results), of_given, work, whole)
 
     def watched(self, rows: int) -> None:
-        """Has the progress of the next call, of so many turns, shown where that is asked for."""
+        """Connects the progress bar, if one is shown, to the loop of the next call, with so many rows."""
         if self.turns is not None and (watch := current_watch()) is not None:
             watch.count(self.turns, rows)
 
@@ -251,7 +251,7 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
     """Emits and compiles a closed jaxpr, or loads it from the cache; ``many``: for vectors of lanes."""
     variables, constants = program_inputs(closed)
     real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
-    # of a single lane an instruction computes several entries, but matrices of joints are mostly zeros, which scalars leave out
+    # for a single lane an instruction computes several entries; not with joints, whose matrices are mostly zeros, which scalars leave out
     sparse = contains_primitive(closed, "semidefinite_inverse")
     wide = count_entries(closed, MIN_ENTRIES_SIDE_BY_SIDE) > MIN_SHARE_SIDE_BY_SIDE * count_entries(closed)
     pack = 1 if many or sparse or not wide else host().vector_bytes // max(real, default=8)

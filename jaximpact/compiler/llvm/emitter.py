@@ -33,12 +33,12 @@ from .results import StreamEntry, store_result
 
 
 class ProgramText(NamedTuple):
-    """IR of a program, with what its callers must know.
+    """IR of a program, with the facts that its callers need.
 
     Attributes:
         ir: text of the module; empty if the code came from the cache.
-        width: lanes of a vector.
-        rows: for each result, whether it is a row of a `stream`, and has an axis of rows.
+        width: number of lanes of a vector.
+        rows: for each result, whether it is a row of a `stream`, and so has an axis of rows.
         work: bytes of scratch memory.
     """
 
@@ -54,7 +54,7 @@ class LLVMEmitter:
     def __init__(
         self, width: int, register: int, fused: bool, max_scalars: int, pack: int = 1, threads: bool = False
     ) -> None:
-        # vectors are those of lanes, or, of a single lane, packs of entries
+        # vectors hold several lanes, or, in programs of a single lane, several entries of an array (packs)
         self.w, self.pack = Writer(max(width, pack), fused, pack > 1), pack
         self.register, self.max_scalars = register, max_scalars  # lanes of one register
         self.threads = threads
@@ -80,7 +80,7 @@ class LLVMEmitter:
         return self.op_of(name, params, [self.as_value(x) for x in values])
 
     def op_of(self, name: str, params: Any, values: Sequence[LaneValue]) -> LaneValue:
-        """Emits an elementwise primitive of values of the IR."""
+        """Emits an elementwise primitive on values of the IR."""
         if name not in RULES:
             raise Unsupported(name)
         return RULES[name](self.w, params, list(values))
@@ -148,7 +148,7 @@ class LLVMEmitter:
         return [restored(x) for x in values]
 
     def of_lane(self, x: LaneValue) -> LaneValue:
-        """A value as it lies in memory for all lanes: a vector, unless there is a single one."""
+        """A value in the form in which it is stored for all lanes: a vector, except in programs of a single lane."""
         return x if self.pack > 1 else self.w.as_vector(x)
 
     def store_large(self, targets: Sequence[Value], values: Sequence[Value], where: LaneValue | None) -> None:
@@ -182,7 +182,7 @@ class LLVMEmitter:
             more = w.as_scalar(self.as_value(continues(carry)))
             if more.is_vector:
                 more = w.conjunction(more, w.active)
-                # padding selects no branch, and would wait for what only a branch brings about
+                # padding lanes select no branch, and would loop forever if only a branch ends the loop
                 more = more if self.live is None or w.register_view is not None else w.conjunction(self.live, more)
             w.branch(w.any_lane(more), inside, after)
             w.begin_block(inside)
@@ -267,7 +267,7 @@ class LLVMEmitter:
     def run_by_register(
         self, branch: Callable, operands: list[Value], varies: Sequence[bool], lanes: LaneValue, now: list[LaneValue]
     ) -> list[LaneValue]:
-        """Emits an expensive branch for one register of a vector after the other, and skips those in which no lane selects it.
+        """Emits an expensive branch for one register of a vector after the other, and skips registers in which no lane selects it.
 
         Returns the branch's scalars in the lanes of the mask ``lanes``, else ``now``.
         """
@@ -326,9 +326,9 @@ class LLVMEmitter:
         return [*state, *(arrays.scalars_if_small(self, x) for x in rows)]
 
     def stream(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits a loop with an iteration for each row that the caller asks for; its rows are `StreamEntry` values.
+        """Emits a loop with an iteration for each row that the caller requests; its rows are `StreamEntry` values.
 
-        Where in the results a row is stored is known only when the program returns it: the store is then written into the body.
+        The result that a row belongs to is known only when the program returns it: the store is then written into the loop's body.
         """
         w, jaxpr, carried = self.w, eqn.params["jaxpr"], eqn.params["carried"]
         if self.threads and eqn.params["by_row"]:
@@ -376,8 +376,8 @@ def emit(
 
         void motion(void** entries, void** results, void** given, void* work, int64_t lanes, int64_t rows)
 
-    where ``given`` are the sequences of a `stream`, one entry per iteration, and ``work`` is scratch memory. For ``threads`` it is a kernel of
-    a GPU, a thread for each lane, which has the tables by value and its own scratch memory.
+    where ``given`` are the sequences that a `stream` reads, one entry per iteration, and ``work`` is scratch memory. With ``threads`` it is a kernel of
+    a GPU, a thread for each lane, which takes the tables of pointers by value and has its own scratch memory.
 
     Args:
         closed: the jaxpr. What it closes over is a constant of the program unless it is among ``variables``.
@@ -386,7 +386,7 @@ def emit(
         width, register: lanes of a vector, and of a register if a vector takes several.
         fused: whether the processor has fused multiply-add.
         max_scalars: entries of the largest array that is taken apart into scalars.
-        pack: of a single lane, how many entries of an array are computed side by side.
+        pack: in programs of a single lane, how many entries of an array are computed side by side in a vector; else 1.
         threads: whether lanes are threads of a GPU, with vectors of one lane.
     """
     e = LLVMEmitter(width, register or width, fused, max_scalars, pack, threads)

@@ -73,7 +73,7 @@ class _Doubles:
 
 
 def _reduce_argument(d: _Doubles, x: LaneValue) -> tuple[LaneValue, LaneValue]:
-    """Argument reduction of the exponential: integer k, and exp(r) - 1, for x = k ln 2 + r."""
+    """Argument reduction of the exponential, x = k ln 2 + r: the integer k, and exp(r) - 1."""
     shifted = d.fma(x, 1 / math.log(2), SHIFT)
     k = d.sub(shifted, SHIFT)
     r = d.fma(k, -LN2[0], x)

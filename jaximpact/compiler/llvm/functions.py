@@ -1,7 +1,8 @@
-"""Functions of a program's own: what it calls from several places, emitted once, and long branches of programs of a single lane.
+"""Functions of the IR besides the main one: code that is called from several places, emitted once, and long branches of programs of a single lane.
 
-LLVM takes most of the time of a first answer, takes it by the instruction, and more than in proportion to a function's length; and what lives
-across a step with contact holds registers in one without. A function takes and gives its values in scratch memory.
+LLVM takes most of the time before a first result; its time grows with the number of instructions, more than in proportion to the length of a
+function. Also, values that live across a step with contact would occupy registers in steps without. A function reads its arguments from scratch
+memory, and writes its results there.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .packs import PackEntry
 
 
 class Place(NamedTuple):
-    """Where in scratch memory a scalar, vector or pointer is, and its type."""
+    """Position in scratch memory, in bytes, of a scalar, vector or pointer, and its type."""
 
     offset: int
     dtype: np.dtype
@@ -41,13 +42,14 @@ class Place(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function of the IR.
+    """An emitted function of the IR.
 
     Attributes:
-        name: of it.
-        taken: where it looks for its values: pairs of a value's number and its place.
-        results: its results, in values of its own.
-        given: for each of these (`values_of`), where it stores it, or the number of the value that it is.
+        name: its name.
+        taken: the arguments that it reads: pairs of the number of an argument and its place in memory.
+        results: its results, in terms of values inside the function.
+        given: for each scalar, pack or pointer in the results (`values_of`), the place where the function stores it, or the number of the argument that
+            it is.
     """
 
     name: str
@@ -61,25 +63,27 @@ class _NotALine(Exception):
 
 
 class Functions:
-    """The functions of one program, by what is computed and of what."""
+    """The functions emitted so far for one program, by jaxpr and arguments."""
 
     def __init__(self, emitter: Any) -> None:
         self.emitter = emitter
         self.known: dict[Any, Function | None] = {}  # None: emitted in place
         self.counts: Counter = Counter()  # calls of each jaxpr in the program
-        self.inside = False  # whether one of scalars of many lanes is being emitted: those in it are not apart
+        self.inside = (
+            False  # whether a function of scalars of many lanes is being emitted: calls inside it are emitted in place
+        )
 
     def read(self, closed: Any) -> None:
-        """Counts the calls of a program."""
+        """Counts how often a program calls each outlined jaxpr."""
         self.counts = Counter(dict(_calls(closed)))
 
     def refuse(self) -> None:
-        """Gives up a function of many lanes, of which only scalar operations in a line are apart."""
+        """Raises `_NotALine` inside a function of many lanes, which may hold straight-line scalar operations only: it is then emitted in place."""
         if self.inside:
             raise _NotALine
 
     def call(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Results of an equation that is outlined, by a call where that pays."""
+        """Results of an equation that calls an outlined function: by a call, or in place if that is cheaper."""
         e, jaxpr = self.emitter, as_closed(eqn.params[CALLS[eqn.primitive.name]])
         if self.inside or self.counts[id(jaxpr.jaxpr)] < 2 or cost(jaxpr, e.max_scalars) < MIN_FUNCTION_OPS:
             return machine.run(jaxpr, inputs)
@@ -110,7 +114,7 @@ class Functions:
         return results
 
     def _run(self, machine: Any, jaxpr: Any, captured: Collection, values: list[Value]) -> list[Value]:
-        """Results of a jaxpr by the values of its inputs, and after them of what it closes over."""
+        """Results of a jaxpr, from ``values`` of its inputs, followed by those of the program inputs ``captured`` that it closes over."""
         before, count = machine.input_values, len(values) - len(captured)
         machine.input_values = before | dict(zip(captured, values[count:], strict=True))
         try:
@@ -124,9 +128,9 @@ class Functions:
         return e.pack > 1 and cost(jaxpr, e.max_scalars) - repeated_cost(jaxpr, e.max_scalars) > MIN_BRANCH_OPS
 
     def apart(self, machine: Any, jaxpr: Any, operands: list[Value], seldom: bool = False) -> list[Value]:
-        """Results of a jaxpr as a function of its own, which is called at one place, of a program of a single lane.
+        """Calls a jaxpr as a function of its own with one call, in a program of a single lane, and returns its results.
 
-        ``seldom``: it runs so seldom that it is to be short rather than fast.
+        ``seldom``: it runs so seldom that its code is to be short rather than fast.
         """
         e, closed, captured = self.emitter, as_closed(jaxpr), _captured(machine, jaxpr)
         read = value_variables(closed.jaxpr)
@@ -155,14 +159,14 @@ def _captured(machine: Any, jaxpr: Any) -> dict[Any, Value]:
 
 
 def _continues(x: Any, last: Any) -> bool:
-    """Whether an entry lies in a pack after the last one."""
+    """Whether an entry follows the entry ``last`` in the same pack."""
     return (
         isinstance(x, PackEntry) and isinstance(last, PackEntry) and x.pack == last.pack and x.index == last.index + 1
     )
 
 
 def _stored(x: LargeArray) -> LargeArray:
-    """The array in memory by which a large array is known."""
+    """The stored array that a large array is a view of."""
     return x.flipped if x.flipped is not None else x.source[0] if x.source else x
 
 
@@ -178,7 +182,7 @@ def values_of(values: Sequence[Value]) -> Iterator[LaneValue]:
 
 
 def _consisting_of(e: Any, x: Value, parts: Iterator[LaneValue]) -> Value:
-    """A value of other scalars, packs and pointers."""
+    """The value x rebuilt from other scalars, packs and pointers, in the order of `values_of`."""
     if isinstance(x, LargeArray) and x.known is None:
         y = _stored(x)
         y = arrays.array_at(e, next(parts).name, y.shape, y.dtype, y.is_vector)
@@ -203,7 +207,7 @@ def _kinds(x: Value) -> tuple:
 
 
 def _in_memory(e: Any, x: Value) -> Value:
-    """A value that is known by scalars, packs and pointers: a large array that is computed where it is read is stored."""
+    """The value x with a large array, if it is lazy, stored in memory, so that `values_of` can list it."""
     if not isinstance(x, LargeArray) or x.known is not None or _stored(x).pointer:
         return x
     return arrays.materialise(e, x)
@@ -215,7 +219,7 @@ def _as_it_is_read(e: Any, x: Value) -> Value:
 
 
 def _side_by_side(e: Any, x: Value) -> Value:
-    """A value of a single lane as it lies whatever it is made of: one with the same types in all calls of a function."""
+    """A value of a single lane in a standard form, packs or a stored array, so that it has the same types in all calls of a function."""
     if x.size > e.max_scalars:
         return replace(arrays.materialise(e, x), known=None)
     x = arrays.as_scalars(e, x)
@@ -233,7 +237,7 @@ def _emitted(
     distinct: bool = False,
     attributes: str = "",
 ) -> Function:
-    """Emits the definition of a function of values; ``distinct``: of this call alone, in which equal ones are one."""
+    """Emits the definition of a function of ``values``; ``distinct``: the function is for this call only, so that equal values can share an argument."""
     outer, counter = e.w, e.counter
     e.w = w = outer.of_function()
     e.counter = None
@@ -292,7 +296,7 @@ def value_key(x: Value) -> Any:
 
 @remember_by_jaxpr
 def repeated_cost(jaxpr: Any, max_scalars: int) -> int:
-    """Operations of a jaxpr that are those of calls of what it calls before."""
+    """Number of operations of a jaxpr in repeated calls of outlined functions, which are emitted only once."""
     return sum((n - 1) * cost(part, max_scalars) for part, n in _outermost_calls(jaxpr).items())
 
 
@@ -308,7 +312,7 @@ def _outermost_calls(jaxpr: Any) -> Counter:
 
 @remember_by_jaxpr
 def _calls(jaxpr: Any) -> tuple[tuple[int, int], ...]:
-    """How often each outlined jaxpr is called in another: pairs of its id and a number."""
+    """Outlined jaxprs that a jaxpr calls, at any depth: pairs of id and number of calls."""
     found: Counter = Counter()
     for eqn in jaxpr.eqns:
         if is_outlined(eqn):

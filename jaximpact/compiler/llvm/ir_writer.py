@@ -42,7 +42,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class PhiNode:
-    """A line of IR with a phi node, whose sources are known one after the other."""
+    """A line of IR with a phi node, to which sources are added as they become known."""
 
     head: str
     sources: list[str]
@@ -150,7 +150,7 @@ class Writer:
         return None if self.register_view is None else self.register_view.lookup(key)
 
     def reserve_lines(self) -> list:
-        """Reserves a place here for lines that are known later, and returns the list that takes them."""
+        """Reserves a place in the current block for lines that are written later; returns the list to which they are appended."""
         found: list = []
         self.lines.append(found)
         return found
@@ -165,7 +165,7 @@ class Writer:
         instruction = f"{name} {self.type_of(first)} {', '.join(x.name for x in operands)}"
         found = self.emit_value(first.dtype if dtype is None else dtype, first.is_vector, name, operands, instruction)
         if found.dtype == BOOL and found.name not in self.origins:
-            # the operands before they are broadcast: a comparison of scalars stays recognisable as one
+            # operands before broadcasting, so that a comparison of scalars stays recognisable
             compared = name.startswith(("icmp", "fcmp"))
             self.origins[found.name] = ("compared", name, *values) if compared else (name, *values)
         elif name.partition(" ")[0] in PROPAGATES_NONFINITE:
@@ -220,7 +220,7 @@ class Writer:
         return self.emit_value(x.dtype, x.is_vector, name, [x], instruction)
 
     def type_suffix(self, x: LaneValue) -> str:
-        """Type of a value as it stands in names of intrinsics: "v4f64"."""
+        """Type of a value as written in names of intrinsics: "v4f64"."""
         short = {"double": "f64", "float": "f32"}.get(llvm_scalar_type(x.dtype), llvm_scalar_type(x.dtype))
         return f"v{self.width}{short}" if x.is_vector and self.width > 1 else short
 
@@ -338,13 +338,13 @@ class Writer:
         return name
 
     def reserve_bytes(self, size: int, alignment: int = 64) -> int:
-        """Reserves scratch memory, aligned to so many bytes, and returns its place."""
+        """Reserves ``size`` bytes of scratch memory, aligned to ``alignment`` bytes, and returns their offset."""
         place = -(-self.scratch_bytes // alignment) * alignment
         self.scratch_bytes = place + size
         return place
 
     def pointer_to(self, place: int) -> str:
-        """Emits the pointer to a place in scratch memory."""
+        """Emits the pointer to an offset in scratch memory."""
         name = "%" + self.fresh_name("p")
         self.emit(f"{name} = getelementptr i8, ptr %work, i64 {place}")
         return name
@@ -352,7 +352,7 @@ class Writer:
     # functions
 
     def of_function(self) -> Writer:
-        """A writer of another function of the module, which has scratch memory of its own."""
+        """A writer for another function of the module, with scratch memory of its own behind that of this one."""
         found = Writer(self.width, self.fused, self.hoists_vectors)
         found._count, found.scratch_bytes = self._count, self.scratch_bytes
         return found
@@ -382,7 +382,7 @@ class Writer:
         self.emit(f"br label %{label}")
 
     def branch(self, which: LaneValue, yes: str, no: str, hint: str = "") -> None:
-        """Emits a conditional branch; ``hint`` `RARE` or `SELDOM`: the first target is unlikely, so that the spills of registers are there."""
+        """Emits a conditional branch; with the ``hint`` `RARE` or `SELDOM` the first target is unlikely, so that LLVM spills registers in it."""
         self.emit(f"br i1 {which.name}, label %{yes}, label %{no}{hint}")
 
     @contextmanager
@@ -398,7 +398,7 @@ class Writer:
 
     @contextmanager
     def register_scope(self, width: int) -> Iterator[RegisterView]:
-        """Scope of blocks for the ``width`` lanes of one register, where vectors take several; they can read its parts of earlier vectors."""
+        """Scope of blocks for the ``width`` lanes of one register, if a vector takes several; the blocks can read this register's part of earlier vectors."""
         before = self.width, self.available, self.active, self.register_view, self.loops
         view = RegisterView(self, width)
         self.width, self.available, self.active, self.register_view, self.loops = width, [{}], None, view, []
@@ -477,7 +477,7 @@ class RegisterView:
         return None
 
     def reserve(self, stores: list) -> None:
-        """Reserves lines for the loads of parts here, at the beginning of the blocks; those for the ``stores`` are before them."""
+        """Reserves lines for the loads of parts at the beginning of the blocks; ``stores``: lines reserved before the blocks."""
         self.stores, self.loads = stores, self.w.reserve_lines()
 
     def emit_parts(self, i: LaneValue) -> None:

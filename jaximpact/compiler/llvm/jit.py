@@ -70,7 +70,7 @@ class Host:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def compile(self, text: str, loops: bool = False) -> bytes:
-        """Compiles a module to object code; ``loops``: by all passes of O2, which vectorise loops over arrays."""
+        """Compiles a module to object code; ``loops``: with all optimisation passes of O2, which vectorise loops over arrays."""
         binding, machine = self.binding, self.of_loops if loops else self.machine
         module = binding.parse_assembly(text)
         module.triple = machine.triple
@@ -93,7 +93,7 @@ class Host:
         """Loads object code and returns its function `FUNCTION_NAME`.
 
         Raises:
-            Unsupported: it calls an external function that does not exist, which would crash the process.
+            Unsupported: the code calls an external function that does not exist, which would crash the process.
         """
         binding = self.binding
         # symbols registered with LLVM, and those of the process, such as memset, which LLVM's passes introduce

@@ -23,7 +23,7 @@ class VectorLoop:
         w.emit(f"%row = mul i64 %blocks, {width}")
 
     def begin(self) -> None:
-        """Begins the part that each vector of lanes has of its own."""
+        """Begins the part of the program that runs for each vector of lanes."""
         w = self.w
         w.jump("block")
         w.begin_block("block")
@@ -41,7 +41,7 @@ class VectorLoop:
         w.emit("ret void")
 
     def module(self, inputs: int, results: int) -> str:
-        """IR of the module, with what the function calls."""
+        """IR of the module: the function, and the functions that it calls."""
         parameters = (
             "ptr noalias %entries, ptr noalias %results, ptr noalias %given, ptr noalias %work, i64 %lanes, i64 %rows"
         )
@@ -50,7 +50,7 @@ class VectorLoop:
 
 
 class ThreadGrid:
-    """A kernel whose threads compute a lane each; it has the tables of pointers by value, and scratch memory of each thread."""
+    """A kernel whose threads compute one lane each; it takes the tables of pointers by value, and each thread has its own scratch memory."""
 
     def __init__(self, w: Writer) -> None:
         self.w = w
@@ -70,7 +70,7 @@ class ThreadGrid:
         return f"%{name}"
 
     def begin(self) -> None:
-        """A thread has nothing but its own part."""
+        """Emits nothing: the whole program runs in each thread."""
 
     def end(self) -> None:
         """Ends the kernel."""
@@ -79,7 +79,7 @@ class ThreadGrid:
         self.w.emit("ret void")
 
     def module(self, inputs: int, results: int) -> str:
-        """IR of the module, with what the kernel calls."""
+        """IR of the module: the kernel, and the functions that it calls."""
         table = lambda name, count: f"ptr byval([{max(count, 1)} x ptr]) align 8 %{name}"
         parameters = f"{table('entries', inputs)}, {table('results', results)}, {table('given', MAX_GIVEN)}, i64 %lanes, i64 %rows"
         work = [f"  %work = alloca [{self.w.scratch_bytes} x i8], align 64"] if self.w.scratch_bytes else []
@@ -87,6 +87,6 @@ class ThreadGrid:
 
 
 def _module_text(w: Writer, head: str, first: list[str]) -> str:
-    """IR of a module: a function with the writer's lines, and what it calls."""
+    """IR of a module: a function with the writer's lines, and the functions that it calls."""
     body, others = join_lines([*first, *w.entry_lines, *w.lines]), "\n".join(w.declared.values())
     return f"{head} {{\nentry:\n{body}\n}}\n{others}\n"

@@ -1,8 +1,8 @@
-"""Entries of one lane's arrays side by side in registers, for programs of a single lane: its arithmetic on arrays then is that of vectors.
+"""Packs: several entries of an array side by side in one vector of the IR, so that programs of a single lane compute with vectors too.
 
-A pack is a vector of the IR. The entries of an array stay scalars of the interpreter, which moves them as it likes; each knows in which
-pack it lies, and an operation on a row of entries puts the packs of its operands together: nothing is to be done where they lie as they
-are needed, a shuffle or two where they were moved, and insertions where they are no entries of packs.
+For the interpreter the entries of an array stay scalars, which it can move; each knows its pack and its index in the pack. An operation on a row of
+entries assembles the packs of its operands: without an instruction if the entries already lie in this order, by a shuffle or two if they were moved,
+and by insertions if they are no entries of packs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PackEntry:
 
 
 def chunks(shape: Sequence[int], pack: int) -> Iterator[tuple[int, int]]:
-    """Bounds of the parts of an array's entries, in C order, that make a pack: of rows that fill at least half of one, row by row."""
+    """Bounds of the parts of an array's entries, in C order, that form a pack; no pack crosses rows if a row fills at least half of a pack."""
     size = int(np.prod(shape))
     row = shape[-1] if shape else 1
     row = row if 2 * row > pack else size
@@ -62,7 +62,7 @@ def entries_of(pack: LaneValue, count: int) -> list[PackEntry]:
 
 
 def pack_of(w: Writer, entries: Sequence[Any]) -> LaneValue:
-    """Scalars, constant or not, as a pack; what is left of it holds the last one."""
+    """Scalars, constant or not, as a pack; surplus places repeat the last one."""
     first = entries[0]
     if isinstance(first, PackEntry) and all(
         isinstance(x, PackEntry) and x.pack == first.pack and x.index == i for i, x in enumerate(entries)
@@ -78,7 +78,7 @@ def pack_of(w: Writer, entries: Sequence[Any]) -> LaneValue:
 
 
 def adjacent(entries: Sequence[Any]) -> bool:
-    """Whether entries lie side by side in a pack, or need none."""
+    """Whether entries lie side by side in a pack, or need no pack since they are equal or constant."""
     first = entries[0]
     if isinstance(first, PackEntry):
         return all(isinstance(x, PackEntry) and x.pack == first.pack and x.index == i for i, x in enumerate(entries))
@@ -93,7 +93,7 @@ def scalar_of(w: Writer, x: Any) -> LaneValue:
 
 
 def _assemble(w: Writer, entries: Sequence[Any]) -> LaneValue:
-    """A pack of entries from anywhere: constants, shuffles of the packs that they lie in, insertions of single scalars."""
+    """A pack assembled from any entries: constants, shuffles of the packs in which they lie, and insertions of single scalars."""
     dtype = entries[0].dtype
     sources: dict[Any, dict[int, int]] = {}  # pack -> place -> index in it
     single: dict[int, Any] = {}
@@ -126,7 +126,7 @@ def _assemble(w: Writer, entries: Sequence[Any]) -> LaneValue:
 
 
 def shuffle(w: Writer, x: LaneValue, y: LaneValue, places: Sequence[int]) -> LaneValue:
-    """Entries of x (from 0 on) and y (from the width on) at the given places; -1: any."""
+    """Vector of the entries at ``places`` in x (0 to width - 1) and y (from width on); -1: any value."""
     mask = ", ".join(f"i32 {'poison' if k < 0 else k}" for k in places)
     instruction = f"shufflevector {w.typed_name(x)}, {w.typed_name(y)}, <{len(places)} x i32> <{mask}>"
     return w.emit_value(x.dtype, True, f"shufflevector {mask}", [x, y], instruction)
@@ -147,7 +147,7 @@ def operand(w: Writer, entries: Sequence[Any]) -> LaneValue:
 def elementwise(
     e: Any, machine: Any, name: str, params: Any, structural: bool, arrays: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """An elementwise primitive on arrays of one shape, side by side where enough entries are not known without an instruction."""
+    """Emits an elementwise primitive on arrays of one shape, by packs where enough of the entries need an instruction."""
     found: list[Any] = []
     flat = [list(a.flat) for a in arrays]
     least = MIN_DEAR_SIDE_BY_SIDE if name in DEAR else e.w.width // 2 + 1
@@ -155,7 +155,7 @@ def elementwise(
         rows = [x[start:stop] for x in flat]
         results = [machine.known(name, x, params, structural) for x in zip(*rows, strict=True)]
         open_places = [i for i, x in enumerate(results) if x is None]
-        # beside others that lie in a pack already an instruction on all of them costs least
+        # where the entries already lie in packs, one instruction on all of them costs least
         if len(open_places) < (2 if any(isinstance(x[0], PackEntry) and adjacent(x) for x in rows) else least):
             for i in open_places:
                 results[i] = machine(name, *(x[i] for x in rows), params=params, structural=structural)
@@ -170,7 +170,7 @@ def elementwise(
 def reduce_entries(
     w: Writer, combine: Callable[[LaneValue, LaneValue], LaneValue], entries: Sequence[Any], empty: Any
 ) -> Any:
-    """The reduction of many entries to one, packs first; ``empty``: what changes nothing, None where repeating an entry does not."""
+    """Reduction of entries to one scalar, pack by pack; ``empty``: neutral element for padding, None if a repeated entry does not change the result."""
     total = None
     for first in range(0, len(entries), w.width):
         part = list(entries[first : first + w.width])
@@ -181,7 +181,7 @@ def reduce_entries(
 
 
 def fold_pack(w: Writer, combine: Callable[[LaneValue, LaneValue], LaneValue], x: LaneValue) -> LaneValue:
-    """The reduction of a pack's entries, half on half."""
+    """Reduction of the entries of a pack to a scalar, by combining its halves repeatedly."""
     step = w.width // 2
     while step:
         x = combine(x, shuffle(w, x, x, [(i + step) % w.width for i in range(w.width)]))
@@ -190,7 +190,7 @@ def fold_pack(w: Writer, combine: Callable[[LaneValue, LaneValue], LaneValue], x
 
 
 def transpose_packs(w: Writer, rows: list[LaneValue]) -> list[LaneValue]:
-    """As many packs as a pack has entries, as the rows of a matrix: its columns, by exchanges of ever larger blocks."""
+    """Transposes a square matrix whose rows are packs: its columns as packs, by exchanges of ever larger blocks."""
     step, rows = 1, list(rows)
     while step < w.width:
         for i in range(w.width):

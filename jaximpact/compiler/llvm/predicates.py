@@ -47,7 +47,7 @@ def _opposite(kind: str, order: str) -> str:
 
 
 def flags(w: Writer, x: LaneValue) -> list[Flag] | None:
-    """The bits that an integer may have set, each with the predicate for it; None if unknown."""
+    """Bits that a status integer can have set, each with the predicate under which it is set; None if unknown."""
     if x.name == "0":
         return []
     name, *parts = w.origins.get(x.name, ("",))
@@ -55,7 +55,7 @@ def flags(w: Writer, x: LaneValue) -> list[Flag] | None:
 
 
 def with_flags(w: Writer, x: LaneValue, found: Sequence[Flag] | None) -> LaneValue:
-    """Records the flags of an integer, unless None; returns the integer."""
+    """Records the `flags` of an integer, unless they are None; returns the integer."""
     if found is not None and x.name.startswith("%"):
         w.origins[x.name] = ("flags", *found)
     return x

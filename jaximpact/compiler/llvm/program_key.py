@@ -93,7 +93,7 @@ class _ProgramHasher:
         """Adds a parameter of any supported type.
 
         Raises:
-            NoStableKey: of another type.
+            NoStableKey: the parameter has another type.
         """
         if type(x) in PLAIN_TYPES:
             self.text(f"{type(x).__name__} {x!r}")
@@ -131,7 +131,7 @@ class _ProgramHasher:
         self.parts.append(x.tobytes())
 
     def closed_jaxpr(self, closed: Any) -> None:
-        """Adds a jaxpr and its constants, but for those that are inputs of the program."""
+        """Adds a jaxpr and its constants, except those that are inputs of the program."""
         self.jaxpr(closed.jaxpr)
         for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True):
             if v not in self.inputs:

@@ -1,4 +1,4 @@
-"""Stores of a program's results: arrays once at its end, rows of a `stream` in each turn of its loop."""
+"""Stores of a program's results: arrays once at its end, rows of a `stream` in each iteration of its loop."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .ir_writer import Writer
 
 @dataclass(frozen=True, eq=False)
 class StreamEntry:
-    """A value that a stream yields in every iteration, and where it can be stored.
+    """A value that a stream yields in every iteration, and the place in the code where it can be stored.
 
     Attributes:
         x: the value.
         stores: lines reserved in the loop's body for its store.
-        place: IR name of the position of (row, first lane) in one entry's results.
-        number: of a row that is stored by row, its number.
+        place: IR name of the position of (row, first lane) in the results of one entry.
+        number: number of the row, if the stream stores its rows ``by_row``.
     """
 
     x: Any

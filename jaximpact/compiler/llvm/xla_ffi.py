@@ -33,7 +33,7 @@ DATA = 24  # XLA_FFI_Buffer
 METADATA, VERSION, TRAITS = 24, 24, 32  # the extension by which XLA asks for the handler's version
 OWN_VERSION, NEW_ERROR, GET_STREAM = 32, 48, 80  # XLA_FFI_Api
 INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
-STABLE_PREFIX = "jaximpact_fixed_"  # names of targets that every process knows begin so
+STABLE_PREFIX = "jaximpact_fixed_"  # prefix of the names of targets that are the same in every process
 _target_numbers = numbers_from()
 _targets: dict[Any, str] = {}
 _handlers: list[Any] = []  # kept alive for ever: XLA does not unregister handlers
@@ -55,10 +55,10 @@ def lane_target(
         one: the function, as `jax.jit` returns it.
         members: avals of its operands in one lane.
         axes: lane axis of each operand, 0 or None.
-        lanes: how many; None for a single lane without a lane axis.
+        lanes: number of lanes; None for a single lane without a lane axis.
         results: avals of its results for all lanes.
-        turns: function from the operands to the sequences of a `stream`, one entry per row.
-        before: number of axes of a result before the axis of rows.
+        turns: function from the operands to the sequences that a `stream` in the function reads, one entry per row.
+        before: number of axes of a result, after the lane axis, in front of the axis of rows.
         static: static arguments of the function.
 
     Raises:
@@ -243,7 +243,8 @@ def _make_error(api: int, text: str) -> int | None:
 
 
 def _make_handler(run: Callable[[int], None]) -> Callable[[int], int | None]:
-    """Python handler of XLA's calls: answers the question for its version, else runs ``run``; an exception becomes XLA's error."""
+    """Python handler of XLA's calls of a target: reports the version of the interface if XLA asks for it, else calls ``run(frame)``; an exception becomes
+    an error of XLA."""
 
     def handler(frame: int) -> int | None:
         api, extension = _read_pointer(frame + API), _read_pointer(frame + EXTENSION)
@@ -278,7 +279,7 @@ class _GetStream(ctypes.Structure):
 
 
 def stream_of(frame: int) -> int:
-    """The GPU's stream of a call."""
+    """Address of the GPU stream of a call."""
     arguments = _GetStream(ctypes.sizeof(_GetStream), None, _read_pointer(frame + CONTEXT), None)
     if _call_api(_read_pointer(frame + API), GET_STREAM, arguments):
         raise RuntimeError("XLA has no stream for a kernel")

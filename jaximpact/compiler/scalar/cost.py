@@ -52,7 +52,7 @@ def _equation_cost(eqn: Any, max_scalars: int) -> int:
 
 @remember_by_jaxpr
 def count_entries(jaxpr: Any, least: int = 0) -> int:
-    """Number of entries of the results of a jaxpr that have at least so many, with each loop body counted once."""
+    """Total number of entries of the results of a jaxpr's equations, of those with at least ``least`` entries; each loop body is counted once."""
     found = 0
     for eqn in jaxpr.eqns:
         parts = nested_jaxprs(eqn)

@@ -1,4 +1,4 @@
-"""Rules for data movement: numpy on object arrays of scalars; an index that is no constant becomes a selection among all positions."""
+"""Rules for data movement: numpy operations on object arrays of scalars; an index that is not constant becomes a selection among all positions."""
 
 from __future__ import annotations
 

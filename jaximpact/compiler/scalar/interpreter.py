@@ -35,7 +35,7 @@ CONTROL: dict[str, Callable] = control_flow.RULES
 
 
 class NeedsInstruction(Exception):
-    """Raised where a simplified operation is still one."""
+    """Raised where a simplified operation still needs an instruction."""
 
 
 def _no_instruction(*_: Any, **__: Any) -> Any:
@@ -51,7 +51,7 @@ class ScalarInterpreter:
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
         self.input_values: dict[Any, Value] = {}
-        self.passing: frozenset = frozenset()  # of the jaxpr that is evaluated: see `passing_values`
+        self.passing: frozenset = frozenset()  # `passing_values` of the jaxpr that is evaluated
 
     def __call__(self, name: str, *x: Any, params: Any = None, structural: bool = True) -> Any:
         """Applies an elementwise primitive to scalars: folded, simplified, or emitted.
@@ -69,7 +69,7 @@ class ScalarInterpreter:
         return self.emitter.op(name, params, *x)
 
     def known(self, name: str, x: Sequence[Any], params: Any, structural: bool) -> Any:
-        """Result of an elementwise primitive of scalars for which nothing is to be emitted, else None."""
+        """Result of an elementwise primitive of scalars if it needs no instruction, else None."""
         if all(map(is_constant, x)):
             return fold(name, x, params)
         if not structural or name not in SIMPLIFIED:
@@ -105,13 +105,13 @@ class ScalarInterpreter:
         passing = passing_values(jaxpr)
         for eqn in value_equations(jaxpr):
             self.passing = passing
-            # no value: of what only a derivative depends on
+            # None for variables on which only derivatives depend
             values = [read(v) if is_literal(v) or v in env else None for v in eqn.invars]
             env.update(zip(eqn.outvars, self.apply_equation(eqn, values), strict=True))
         return [read(v) for v in jaxpr.outvars]
 
     def prefers_memory(self, name: str, inputs: list[Value]) -> bool:
-        """Whether an entry at a variable index is better looked up in memory than selected among all entries, or an axis sorted there."""
+        """Whether an indexed read is cheaper from memory than as a selection among all entries, or a sort is cheaper in memory than on scalars."""
         if name == "sort":
             return len(inputs[0].shape) == 1 and inputs[0].size > MAX_SORTED_SCALARS
         places = inputs[1:] if name in ("gather", "dynamic_slice") else inputs[2:] if "slice" in name else inputs[1:2]
@@ -119,7 +119,7 @@ class ScalarInterpreter:
         return inputs[0].size > most and not all(map(all_constant, places))
 
     def is_sparse(self, eqn: Any, inputs: list[Value]) -> bool:
-        """Whether a product of small matrices has few terms, zeros left out."""
+        """Whether a product of small matrices has few terms when those with constant zeros are left out."""
         most = self.emitter.max_scalars
         known = self.emitter.sparse and eqn.primitive.name == "dot_general"
         if (

@@ -50,12 +50,12 @@ def _cholesky(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def _aligned(m: Any, i: int) -> int:
-    """The place where the pack begins in which entry i of a row lies."""
+    """Index of the first entry of the pack that contains entry i of a row; a pack: entries that are computed side by side in one vector."""
     return i - i % m.emitter.pack
 
 
 def _cholesky_side_by_side(m: Any, a: np.ndarray, dtype: Any) -> np.ndarray:
-    """The factor, by rows of its transpose; what these have before their diagonal is of no account."""
+    """The Cholesky factor, computed by rows of its transpose; entries of these rows before the diagonal have no meaning."""
     n: int = len(a)
     failed: Any = np.bool_(False)
     rows = [a[:, k].copy() for k in range(n)]
@@ -74,7 +74,7 @@ def _cholesky_side_by_side(m: Any, a: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def _triangular_solve_side_by_side(m: Any, a: np.ndarray, b: np.ndarray, lower: bool, unit: bool) -> np.ndarray:
-    """The solution x (n, k) of a x = b: right sides side by side, or of few of them the equations."""
+    """The solution x (n, k) of a x = b for triangular a, computed side by side along the k right sides, or along the equations if k is small."""
     (n, k), x = b.shape, b.copy()
     order = range(n) if lower else reversed(range(n))
     divided = lambda i, y: y if unit else m.elementwise("div", y, scalar_array(a[i, i]))
@@ -114,7 +114,7 @@ def _triangular_solve(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """LU factorisation with partial pivoting; rows are exchanged by selections, since the pivot's row is no constant."""
+    """LU factorisation with partial pivoting; rows are exchanged by selections, since the row of the pivot is not known at compile time."""
     a, dtype = inputs[0].copy(), eqn.outvars[0].aval.dtype
     n = len(a)
     permutation, pivots = [np.int32(i) for i in range(n)], []
@@ -142,7 +142,7 @@ def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def _semidefinite_inverse(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """As `jaxtools.semidefinite`, on half of the symmetric matrix."""
+    """Inverse and pivots of `jaxtools.semidefinite`, computed on half of the symmetric matrix."""
     (a,), dtype, cut = inputs, eqn.outvars[0].aval.dtype, eqn.params["cut"]
     n, zero, one = len(a), dtype.type(0), dtype.type(1)
     low, pivots = a.copy(), object_array((n,), [zero] * n)

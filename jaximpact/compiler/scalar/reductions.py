@@ -109,7 +109,7 @@ def _by_columns(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def sum_side_by_side(m: Any, entries: Sequence[Any], dtype: Any) -> Any:
-    """Sum of scalars, those that are not known to be zero side by side; the disjunction of booleans."""
+    """Sum of scalars, or disjunction of booleans; entries other than constant zeros are added side by side."""
     entries = [x for x in entries if not (is_constant(x) and x == 0)]
     if 2 * len(entries) <= m.emitter.pack:
         return sum_entries(m, entries, dtype)
@@ -118,7 +118,7 @@ def sum_side_by_side(m: Any, entries: Sequence[Any], dtype: Any) -> Any:
 
 
 def without_repetition(name: str, entries: Iterable[Any]) -> list:
-    """Entries of a reduction, of an extreme without its repeated constants, such as the zeros of a sparse row; the last one of each stays."""
+    """Entries to be reduced; for max and min, repeated constants, such as the zeros of a sparse row, are kept once only (the last of them)."""
     every = list(entries)
     if name not in ("max", "min"):
         return every

@@ -34,7 +34,7 @@ class Emitter(Protocol):
         """Emits the reduction of many scalars by a primitive, with ``pack`` > 1; ``empty`` does not change it (None: nor does repetition)."""
 
     def adjacent(self, entries: Sequence[Any]) -> bool:
-        """Whether scalars lie side by side as they are."""
+        """Whether scalars already lie side by side in one vector, in this order."""
 
     def constant(self, x: np.ndarray) -> Value:
         """A constant array of more than ``max_scalars`` entries."""
