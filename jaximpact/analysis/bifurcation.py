@@ -96,7 +96,8 @@ class Bifurcation(Drawable):
         return self._in_shape(period_of(self.section, tolerance=tolerance, most=most))
 
     def points_of(self, component: int) -> tuple[np.ndarray, np.ndarray, str]:
-        """Data of the diagram for one component of the states, or of ``points``: the parameter's values (n,), the component (n,), and the label of its axis.
+        """Data of the diagram for one component of the states, or of ``points``: the parameter's values (n,), the component (n,), and the label of
+        its axis.
 
         Raises:
             ValueError: there is no such component.
@@ -331,8 +332,8 @@ def two_parameter_map(
 
     Args:
         problem, q0, v0: the start (d,) of every motion; or a `Study` over a grid of two parameters, in place of these, parameters,
-            values, args, e and methods. Without ``steps`` or ``scheme=EventDriven()`` its saved rows are taken as in `bifurcation`; the numbers of impacts
-            are then NaN.
+            values, args, e and methods. Without ``steps`` or ``scheme=EventDriven()`` its saved rows are taken as in `bifurcation`; the numbers of
+            impacts are then NaN.
         parameters: the parameters along x and y, each as in `bifurcation`.
         values: values of the two, (nx,) and (ny,).
         cycles: periods kept; motions of up to half as many periods are recognised.

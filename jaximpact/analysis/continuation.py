@@ -11,11 +11,11 @@ Unknowns are the state at the section and the parameter p, and the period of an 
     end of sticking    impacts no longer accumulate in a lasting contact before that contact would be released; or, with friction, a contact
                        no longer sticks: its slip reverses instead, or does not reach zero.
 
-The first four, and a slip that begins to reverse, are located by root finding along the arc. At grazing the map has no derivative and the branch ends;
-the parameter there is extrapolated from points ever closer to it. Where lasting contact vanishes the branch ends too, as orbits beyond have other
-impacts; the parameter is that of the last point, since a contact shorter than a few steps is not resolved. Where slip reverses in place of sticking
-the map has a derivative, and the branch goes on; where slip only just reaches zero the branch ends, at a parameter extrapolated from the rate at
-which the slip vanishes.
+The first four, and a slip that begins to reverse, are located by root finding along the arc. At grazing the map has no derivative and the branch
+ends; the parameter there is extrapolated from points ever closer to it. Where lasting contact vanishes the branch ends too, as orbits beyond have
+other impacts; the parameter is that of the last point, since a contact shorter than a few steps is not resolved. Where slip reverses in place of
+sticking the map has a derivative, and the branch goes on; where slip only just reaches zero the branch ends, at a parameter extrapolated from the
+rate at which the slip vanishes.
 
 References: E. J. Doedel, Congr. Numer. 30 (1981) 265-284 (arclength); A. B. Nordmark, J. Sound Vib. 145 (1991) 279-297
 (grazing).
@@ -235,7 +235,8 @@ def value_of(parameter: str, problem: Problem, options: MotionOptions) -> float:
 
 # test functions of a point: a sign change between two points is an event
 def _folds(point: Point) -> float:
-    """Test function of a fold: dp/ds, s the arclength; 0 where the parameter is constant along the branch, as in families of a conservative system."""
+    """Test function of a fold: dp/ds, s the arclength; 0 where the parameter is constant along the branch, as in families of a conservative
+    system."""
     slope = float(point.tangent[-1])
     return slope if abs(slope) > UPRIGHT else 0.0
 

@@ -161,7 +161,8 @@ Pieces = tuple[Any, ...]
 
 
 def _state(piece: Pieces, s: Array) -> tuple[Array, Array, Array]:
-    """Time, position and velocity on one polynomial piece of a curve at its local time s; a piece is (origin, start, end, coefficients of q, of v)."""
+    """Time, position and velocity on one polynomial piece of a curve at its local time s; a piece is (origin, start, end, coefficients of q, of
+    v)."""
     origin, _, _, positions, velocities = piece
     q, v = (sum(x * s**i for i, x in enumerate(part)) for part in (positions, velocities))
     return origin + s, q, v
@@ -224,8 +225,8 @@ def poincare_section(
         problem, q0, v0, args, args_axes, e, projection: as in `ensemble`; without any lane axis there is one lane.
         surface: ``surface(t, q, v, args) -> ()``, zero on the section. Keep the function: another one compiles anew.
         direction: 1 for passages where it increases, -1 where it decreases, 0 for both.
-        period: an estimate of the time between two passages [s], a number, (B,), or a function of args: h = period/steps if steps are given, and motions
-            run for at most 4 (skip + cycles) periods.
+        period: an estimate of the time between two passages [s], a number, (B,), or a function of args: h = period/steps if steps are given, and
+            motions run for at most 4 (skip + cycles) periods.
         steps: number of steps in a period, for a scheme with fixed steps.
         cycles: number of passages kept, at least one.
         skip: number of passages left out before these, the transient.
@@ -236,8 +237,8 @@ def poincare_section(
         progress: show a progress bar, as in `ensemble`.
 
     Returns:
-        A `Section` with n = cycles. Failed lanes are flagged in its ``status``; lanes that pass less often, for instance because they come to rest, have
-        NaN in their last rows.
+        A `Section` with n = cycles. Failed lanes are flagged in its ``status``; lanes that pass less often, for instance because they come to rest,
+        have NaN in their last rows.
 
     Raises:
         ValueError, TypeError: as `stroboscopic`; the surface is not valid, or the scheme carries an impact over into the next step.

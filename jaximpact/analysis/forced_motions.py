@@ -78,7 +78,8 @@ class Forced:
         return e[:, None] if own is not None and e.ndim == 1 else np.atleast_2d(e)
 
     def friction(self, name: str = "friction") -> np.ndarray | None:
-        """Coefficients ``name`` that replace the problem's, by lane (B, 1), or by lane and contact (B, m) or (1, m); None if the problem's own are used."""
+        """Coefficients ``name`` that replace the problem's, by lane (B, 1), or by lane and contact (B, m) or (1, m); None if the problem's own are
+        used."""
         mu = getattr(self.lanes.motion, name)
         return None if mu is None else mu[:, None] if mu.ndim == 1 else np.atleast_2d(mu)
 
@@ -202,8 +203,8 @@ def check_restarts(scheme: Scheme) -> None:
 def of_contacts(
     name: str, problem: Problem, q0: np.ndarray, args: Any, axes: Any, e: Any, scheme: Scheme, sizes: dict
 ) -> Any:
-    """Restitution ``e`` or friction as a number, (1, m), (B, 1) or (B, m); its shape is interpreted as in `solve` if no other argument has lanes, else as in
-    `ensemble`."""
+    """Restitution ``e`` or friction as a number, (1, m), (B, 1) or (B, m); its shape is interpreted as in `solve` if no other argument has lanes,
+    else as in `ensemble`."""
     if e is None:
         return None
     e = known_numbers(STATED[name], e).astype(q0.dtype)

@@ -33,7 +33,8 @@ def gaps_at(
     lane: np.ndarray,
     contact: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
-    """Gap of contact ``contact[i]``, its rate, and its acceleration without contact forces (n,), at the state t[i], q[i], v[i] of lane ``lane[i]``."""
+    """Gap of contact ``contact[i]``, its rate, and its acceleration without contact forces (n,), at the state t[i], q[i], v[i] of lane
+    ``lane[i]``."""
     n = len(lane)
     if n == 0:
         return (np.zeros(0),) * 3

@@ -174,8 +174,8 @@ def _nearest(starts: np.ndarray, ends: np.ndarray, other: np.ndarray) -> tuple[n
 
 
 def _bounds(starts: np.ndarray, ends: np.ndarray, other: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Distances (n,) of the starts and of the ends of segments from the nearest of the segments ``places`` (n, p) of a curve, and an upper bound (n,) on
-    those of the points between."""
+    """Distances (n,) of the starts and of the ends of segments from the nearest of the segments ``places`` (n, p) of a curve, and an upper bound
+    (n,) on those of the points between."""
     a, along = other[places], other[places + 1] - other[places]
     squared = np.sum(along**2, axis=-1)
 

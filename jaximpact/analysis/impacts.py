@@ -78,7 +78,8 @@ class Impacts(Drawable):
         accumulations: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact; of the infinitely
             many impacts only those that the steps resolve are listed.
         naming: names and units of the problem.
-        pairs: with listed bodies, the two bodies in contact (n, 2), as in `Solution.pairs`; ``contact`` then numbers the pairs that ever have an impulse.
+        pairs: with listed bodies, the two bodies in contact (n, 2), as in `Solution.pairs`; ``contact`` then numbers the pairs that ever have an
+            impulse.
     """
 
     lane: np.ndarray
@@ -150,10 +151,10 @@ def impacts(
 ) -> Impacts:
     """Finds all impacts in a solution that holds every step.
 
-    For `EventDriven`, impacts and the ends of lasting contact (of one contact at a time) are located by running the motion again from the row before them,
-    to the accuracy of the motion. For other schemes the time of an impact is of second order in h, given the motion before it: so times and velocities
-    are of second order with `EventCorrected`, and with the others those of the first impact, after which the motion itself is late by O(h) for every
-    impact. Impacts of one contact that follow each other within two steps count as one.
+    For `EventDriven`, impacts and the ends of lasting contact (of one contact at a time) are located by running the motion again from the row before
+    them, to the accuracy of the motion. For other schemes the time of an impact is of second order in h, given the motion before it: so times and
+    velocities are of second order with `EventCorrected`, and with the others those of the first impact, after which the motion itself is late by
+    O(h) for every impact. Impacts of one contact that follow each other within two steps count as one.
 
     Args:
         problem: the mechanical system.

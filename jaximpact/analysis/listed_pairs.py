@@ -25,8 +25,8 @@ MAX_RANK_CONTACTS = 1000  # contacts of a cluster up to which the rank of their 
 class Chosen(NamedTuple):
     """Selected pairs of bodies as fixed constraints, for the analyses.
 
-    ``problem``: has these pairs and all obstacles as its m constraints. ``impulse`` (..., k, m), and with friction ``friction`` (..., k, m, 1 or 2): impulses
-    accumulated since the start, as in problems without lists. ``ends`` (m, 2): the two bodies of each constraint, as in `Solution.pairs`.
+    ``problem``: has these pairs and all obstacles as its m constraints. ``impulse`` (..., k, m), and with friction ``friction`` (..., k, m, 1 or 2):
+    impulses accumulated since the start, as in problems without lists. ``ends`` (m, 2): the two bodies of each constraint, as in `Solution.pairs`.
     """
 
     problem: Problem
@@ -124,7 +124,8 @@ def over_rows(problem: Problem, one: Any) -> Any:
 
 
 class PairRow(NamedTuple):
-    """The constraints at one row, linearised at z: gaps at q and at z and diagonal of the Delassus matrix (m,); sparse gradients and M^-1 times these."""
+    """The constraints at one row, linearised at z: gaps at q and at z and diagonal of the Delassus matrix (m,); sparse gradients and M^-1 times
+    these."""
 
     at_q: np.ndarray
     gap: np.ndarray

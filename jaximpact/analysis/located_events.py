@@ -39,8 +39,8 @@ class Begun:
     def impacts(
         self, lane: np.ndarray, row: np.ndarray, contact: np.ndarray, e: np.ndarray | None
     ) -> tuple[np.ndarray, ...]:
-        """Locates impacts (n,), each between a row of a lane and the row after it: whether it is the only one of its contact in that interval, its time,
-        and the gap velocities before and after it."""
+        """Locates impacts (n,), each between a row of a lane and the row after it: whether it is the only one of its contact in that interval, its
+        time, and the gap velocities before and after it."""
         t = self.rows[0]
         # from a row earlier: an impact may be met at the row itself
         events = self.run(lane, np.maximum(row - 1, 0), t[lane, row + 1], e, save=Events(impacts=SEVERAL)).events
@@ -86,7 +86,8 @@ class Begun:
 
 @dataclass(frozen=True)
 class FreeAcceleration:
-    """Function (t, q, v, args) -> acceleration of a contact's gap without contact forces, negative while the contact is pressed; a surface for `Until`."""
+    """Function (t, q, v, args) -> acceleration of a contact's gap without contact forces, negative while the contact is pressed; a surface for
+    `Until`."""
 
     problem: Problem
     contact: int

@@ -144,8 +144,8 @@ def lyapunov(
 
 @partial(jax.jit, static_argnames=("axes", "shares", "size"), compiler_options=COMPILE)
 def _average(program: Program, motion: Motion, many: Array, axes: tuple, shares: int, size: int) -> tuple[Array, ...]:
-    """Sums of the logarithms of R's diagonal over blocks of ``many`` (1 + blocks,) intervals, the first of which are those to skip: (lanes, 1 + blocks, size),
-    for ``size`` directions; and the final states and statuses."""
+    """Sums of the logarithms of R's diagonal over blocks of ``many`` (1 + blocks,) intervals, the first of which are those to skip: (lanes, 1 +
+    blocks, size), for ``size`` directions; and the final states and statuses."""
 
     def one(motion: Motion) -> tuple[Array, ...]:
         length = motion.t1 - motion.t0

@@ -206,8 +206,8 @@ class Family:
         return np.array([begin, begin + length])
 
     def correct(self, guess: np.ndarray, normal: np.ndarray, along: np.ndarray | None) -> Point | None:
-        """Corrects ``guess`` by Newton's method to an orbit on the plane through it with this normal: a point whose tangent is oriented along ``along``; None
-        if that fails."""
+        """Corrects ``guess`` by Newton's method to an orbit on the plane through it with this normal: a point whose tangent is oriented along
+        ``along``; None if that fails."""
 
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             value, jacobian, status = self.evaluate(z[0])

@@ -56,7 +56,8 @@ class Packing(Result):
 
     @property
     def unbalance(self) -> float:
-        """Root mean square of the resultant on bodies that are not rattlers, divided by that of the contact forces (Ng 2006); NaN if all are rattlers."""
+        """Root mean square of the resultant on bodies that are not rattlers, divided by that of the contact forces (Ng 2006); NaN if all are
+        rattlers."""
         rms = lambda x: np.sqrt(np.mean(np.square(x))) if len(x) else np.nan
         return float(rms(np.linalg.norm(self.net[~self.rattles], axis=1)) / rms(self.force))
 

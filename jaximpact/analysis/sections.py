@@ -232,8 +232,8 @@ def windows(
 ) -> Iterator[tuple[Forced, Solution, np.ndarray, Section]]:
     """Runs motions group by group; of each group yields what happens in the last ``cycles`` periods.
 
-    Yields the lanes restarted after ``skip`` periods; their solution with every step; a mask of the lanes that neither failed nor are padding; and the
-    section of the lanes that are not padding.
+    Yields the lanes restarted after ``skip`` periods; their solution with every step; a mask of the lanes that neither failed nor are padding; and
+    the section of the lanes that are not padding.
     """
     d, m = motions.lanes.motion.q0.shape[1], motions.constraints()
     for part, live in motions.parts(8 * (1 + 3 * d + m) * (steps * cycles + 1)):
@@ -276,8 +276,8 @@ def period_of(section: Section, *, tolerance: float | None = None, most: int | N
         most: largest p looked for; by default half of the states kept.
 
     Returns:
-        p; 0 where none is found, because the motion has a longer period or is not periodic; -1 where the lane failed, or no longer passes the surface; -2
-        (`NOT_SETTLED`) where its states still approach a periodic motion, too slowly to tell which: skip more periods.
+        p; 0 where none is found, because the motion has a longer period or is not periodic; -1 where the lane failed, or no longer passes the
+        surface; -2 (`NOT_SETTLED`) where its states still approach a periodic motion, too slowly to tell which: skip more periods.
     """
     period = repeats_after(section, tolerance=tolerance, most=most)
     most = section.t.shape[1] // 2 if most is None else most

@@ -85,8 +85,8 @@ class Closing:
         return inside & (y[:, -1] < NEAR * guess) & (y[:, -1] > guess / NEAR)
 
     def evaluate(self, lanes: Lanes, y: np.ndarray, wrt: tuple[str, ...] = ()) -> tuple[Any, ...]:
-        """Residuals (B, n) of the equations at unknowns y (B, n), their Jacobian (B, n, n), statuses (B,), and the Jacobian of the flow by the unknowns and
-        the inputs in ``wrt``, as in `sensitivities`."""
+        """Residuals (B, n) of the equations at unknowns y (B, n), their Jacobian (B, n, n), statuses (B,), and the Jacobian of the flow by the
+        unknowns and the inputs in ``wrt``, as in `sensitivities`."""
         moved = self.at(lanes, y)
         names = ("q0", "v0") if self.surface is None else ("q0", "v0", "t1")
         value, jacobian, status = jacobians(self.program, moved, tuple(dict.fromkeys((*names, *wrt))))

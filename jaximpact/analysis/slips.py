@@ -1,8 +1,8 @@
 """Modes of the contacts of a motion with friction, open, stick or slip in every step; the work of friction; and when slip stops, begins or reverses.
 
 Whether a contact sticks or slips in a step is decided by its slip velocity where the scheme evaluates it: at the end of the step, (t+, q+, v+), or in
-`MoreauJean` at (t+, q + h v, v+). With listed bodies the contacts are the pairs that ever have an impulse, and the solver's residual decides which slips
-count as zero.
+`MoreauJean` at (t+, q + h v, v+). With listed bodies the contacts are the pairs that ever have an impulse, and the solver's residual decides which
+slips count as zero.
 """
 
 from __future__ import annotations
@@ -46,18 +46,20 @@ class Slips(Drawable):
     Attributes:
         lane, contact: which motion and which constraint (n,).
         t: times (n,) [s].
-        kind: "stop" (slip ends in sticking), "break" (a contact that sticks begins to slip) or "reversal" (planar slip changes sign without sticking).
-        before, after: slip velocities (n, k) at the rows before and after the event [m/s], k = 1 in the plane and 2 in space; zero where a contact sticks.
+        kind: "stop" (slip ends in sticking), "break" (a contact that sticks begins to slip) or "reversal" (planar slip changes sign without
+            sticking).
+        before, after: slip velocities (n, k) at the rows before and after the event [m/s], k = 1 in the plane and 2 in space; zero where a contact
+            sticks.
         row: the solution's row at or after the event (n,).
         times: times of the rows (rows,), or (B, rows) [s].
         modes: `ContactMode` of each contact in the step that ends at a row, (rows, m) or (B, rows, m): 0 open, 1 sticks, 2 slips. In the
             first row, at which no step ends, contacts count as open.
         velocity: slip velocity at the end of that step (..., rows, m, k) [m/s], of open contacts as well.
-        work: work of friction at each contact since the start (..., rows, m) [J]: impulses times the mean of the slip velocities before and after each
-            step; negative where friction dissipates.
+        work: work of friction at each contact since the start (..., rows, m) [J]: impulses times the mean of the slip velocities before and after
+            each step; negative where friction dissipates.
         naming: names and units of the problem.
-        pairs: with listed bodies, the two bodies of each of the m contacts (m, 2), as in `Solution.pairs`: the pairs of bodies that have an impulse at some
-            time, and every body paired with each obstacle.
+        pairs: with listed bodies, the two bodies of each of the m contacts (m, 2), as in `Solution.pairs`: the pairs of bodies that have an impulse
+            at some time, and every body paired with each obstacle.
     """
 
     lane: np.ndarray
@@ -110,9 +112,9 @@ def slips(
 ) -> Slips:
     """Finds whether the contacts of a solution with friction are open, stick or slip in each step, and the events between these modes.
 
-    A stop is located where the extrapolated slip vanishes; a break where the extrapolated friction force reaches mu (that of static friction) times the
-    normal force; a reversal where slip vanishes between two rows: all to O(h), like the motion of `MoreauJean`. Opening and closing of a contact are not
-    listed: see `impacts`.
+    A stop is located where the extrapolated slip vanishes; a break where the extrapolated friction force reaches mu (that of static friction) times
+    the normal force; a reversal where slip vanishes between two rows: all to O(h), like the motion of `MoreauJean`. Opening and closing of a contact
+    are not listed: see `impacts`.
 
     Args:
         problem: the mechanical system, with friction.
@@ -182,7 +184,8 @@ def slips(
 
 
 def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None]:
-    """Coefficients of friction as given to `solve` or `ensemble`, in a shape that broadcasts over contacts, and their lane axis: 0, or None if shared."""
+    """Coefficients of friction as given to `solve` or `ensemble`, in a shape that broadcasts over contacts, and their lane axis: 0, or None if
+    shared."""
     by_lane = np.ndim(mu) == 2 or (np.ndim(mu) == 1 and not single and len(mu) == lanes != m)
     mu = mu[:, None] if by_lane and np.ndim(mu) == 1 else mu
     by_lane = by_lane and len(mu) == lanes
@@ -193,9 +196,9 @@ def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None
 def _look(
     problem: Problem, lanes: tuple, structure: Any, ends: bool, t: Any, q: Any, v: Any, args: Any, mu: Any
 ) -> tuple[Array, ...]:
-    """Evaluates every step of every lane, at its ``ends`` or where `MoreauJean` evaluates slip: slip velocities (B, n, m, k) before and after, the largest of
-    the terms that they are sums of (B, n, m), the diagonal of the Delassus matrix for listed contacts (B, n, m), mu (B, 1, m), and static over sliding
-    friction.
+    """Evaluates every step of every lane, at its ``ends`` or where `MoreauJean` evaluates slip: slip velocities (B, n, m, k) before and after, the
+    largest of the terms that they are sums of (B, n, m), the diagonal of the Delassus matrix for listed contacts (B, n, m), mu (B, 1, m), and static
+    over sliding friction.
 
     ``lanes``: leaves of a pytree of ``structure``, the vmap axes of (t, q, v, args, mu).
     """
@@ -229,7 +232,8 @@ def _look(
 
 
 def _events(t: np.ndarray, modes: np.ndarray, slip: np.ndarray, load: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Lane, contact, time, kind, slip velocities before and after, and row of the events between steps with ``modes`` (B, n, m) and rows t (B, n + 1).
+    """Lane, contact, time, kind, slip velocities before and after, and row of the events between steps with ``modes`` (B, n, m) and rows t (B, n +
+    1).
 
     ``slip`` (B, n, m, k): velocities at the ends of steps; ``load`` (B, n, m): impulses of friction divided by their bounds.
     """

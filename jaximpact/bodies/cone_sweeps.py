@@ -291,11 +291,12 @@ def sweep_text(D: int, k: int, real: Any) -> str:
 
 
 def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
-    """Compiled solver: takes the `OPERANDS` of B lanes, fills in impulses (B, m, 1 + k) and iterations (B,), of sweeps and `steps_where_sweeps_stall`.
+    """Compiled solver: takes the `OPERANDS` of B lanes, fills in impulses (B, m, 1 + k) and iterations (B,), of sweeps and
+    `steps_where_sweeps_stall`.
 
-    Operands of a lane: bodies i and j (m,) of each contact, N for an obstacle; ``among`` (m,), 1 for contacts that may have an impulse, else 0; columns
-    h (m, 1 + k, 2 D), body i first; velocities b (m, 1 + k); coefficients mu (m,); initial impulses ``guess`` (m, 1 + k); natural residuals ``allowed``
-    (m,) [velocity]; and a ``limit`` (1,) of iterations.
+    Operands of a lane: bodies i and j (m,) of each contact, N for an obstacle; ``among`` (m,), 1 for contacts that may have an impulse, else 0;
+    columns h (m, 1 + k, 2 D), body i first; velocities b (m, 1 + k); coefficients mu (m,); initial impulses ``guess`` (m, 1 + k); natural residuals
+    ``allowed`` (m,) [velocity]; and a ``limit`` (1,) of iterations.
 
     Raises:
         Unsupported, ImportError: as `compile_module`.
@@ -326,8 +327,8 @@ def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray]
 
 
 def steps_where_sweeps_stall(given: list[np.ndarray], impulse: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
-    """Impulses (m, 1 + k) with a smaller residual than ``impulse``, by methods in double precision, and the number of their steps; ``given``: operands of
-    a lane; ``tries``: number of times that sweeps have stalled before.
+    """Impulses (m, 1 + k) with a smaller residual than ``impulse``, by methods in double precision, and the number of their steps; ``given``:
+    operands of a lane; ``tries``: number of times that sweeps have stalled before.
     """
     i, j, among, h, b, mu, _, allowed, _ = given
     taken = np.flatnonzero((among != 0) & np.any(h[:, 0] != 0, axis=1))

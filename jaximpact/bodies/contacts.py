@@ -161,8 +161,8 @@ class PairContacts:
     def swept(
         self, by_products: Callable, offset: Array, among: Array, allowed: Array, guess: Array, limit: int
     ) -> tuple[Array, Array]:
-        """Solves for impulses with friction (m, 1 + k) of the contacts in the mask ``among`` (m,): impulses and iterations (), by native sweeps on a CPU,
-        elsewhere by ``by_products(offset, guess)``. ``allowed``: residual () or (m,) [velocity].
+        """Solves for impulses with friction (m, 1 + k) of the contacts in the mask ``among`` (m,): impulses and iterations (), by native sweeps on a
+        CPU, elsewhere by ``by_products(offset, guess)``. ``allowed``: residual () or (m,) [velocity].
         """
         slip: Any = self.slip
         columns = jnp.stack([jnp.concatenate(row._halves(), axis=1) for row in (self, *slip.tangents)], axis=1)

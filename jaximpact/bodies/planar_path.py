@@ -1,9 +1,9 @@
 """Planar contact problems with friction solved along a path of simpler ones: Lemke's method with sparse factors.
 
-In the plane the law of friction is piecewise linear: the mode of a contact is open, stick, or slip to either side. The path solves w = A x + b + (1 - s) q,
-with velocities q such that the solution at s = 0 is known, up to s = 1. Between two changes of a contact's mode the impulses x are linear in s, which
-may also decrease. Where q holds all contacts open at first, Lemke's theory says that the end is reached, ties apart; from impulses that are nearly
-right the path is mostly shorter.
+In the plane the law of friction is piecewise linear: the mode of a contact is open, stick, or slip to either side. The path solves w = A x + b + (1
+- s) q, with velocities q such that the solution at s = 0 is known, up to s = 1. Between two changes of a contact's mode the impulses x are linear in
+s, which may also decrease. Where q holds all contacts open at first, Lemke's theory says that the end is reached, ties apart; from impulses that are
+nearly right the path is mostly shorter.
 
 References:
     C. E. Lemke, Bimatrix equilibrium points and mathematical programming, Management Science 11 (1965).
@@ -27,8 +27,8 @@ FAR = 1e6  # distance along the path, in multiples of q, at which it is given up
 
 
 def margins(mode: np.ndarray, mu: np.ndarray, push: np.ndarray, rub: np.ndarray) -> np.ndarray:
-    """Two linear functions (m, 2) of the trial impulses x - w = (``push``, ``rub``) of each contact, positive while it keeps its mode; the second is 0 in
-    a mode that has one condition only."""
+    """Two linear functions (m, 2) of the trial impulses x - w = (``push``, ``rub``) of each contact, positive while it keeps its mode; the second is
+    0 in a mode that has one condition only."""
     side = np.where(mode == RIGHT, 1, -1)
     holds = [mode == OPEN, mode == STICK]
     first = np.select(holds, [-push, mu * push - rub], push)
@@ -38,7 +38,8 @@ def margins(mode: np.ndarray, mu: np.ndarray, push: np.ndarray, rub: np.ndarray)
 
 
 def change(mode: np.ndarray, c: int, which: int, rub: float) -> tuple[int, int]:
-    """Changes contact c to the mode that it enters where its margin ``which`` becomes zero; returns c and the margin of the new mode that is zero there."""
+    """Changes contact c to the mode that it enters where its margin ``which`` becomes zero; returns c and the margin of the new mode that is zero
+    there."""
     old = mode[c]
     if old == OPEN:
         mode[c] = RIGHT if rub > 0 else LEFT
@@ -78,7 +79,8 @@ def nearest_start(system: ConeSystem, impulse: np.ndarray) -> tuple[np.ndarray, 
 
 
 def open_start(system: ConeSystem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Start of a path with all contacts open: modes (m,), impulses x = 0, and velocities q (m, 2) of random sizes, so that no two contacts change at once."""
+    """Start of a path with all contacts open: modes (m,), impulses x = 0, and velocities q (m, 2) of random sizes, so that no two contacts change at
+    once."""
     b, m = system.offset, len(system.within)
     q = np.zeros_like(b)
     q[:, 0] = (np.max(-b[:, 0], initial=0.0) + np.max(np.abs(b))) * (1 + 0.5 * np.random.default_rng(0).random(m))
@@ -88,7 +90,8 @@ def open_start(system: ConeSystem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def follow(
     system: ConeSystem, start: tuple[np.ndarray, np.ndarray, np.ndarray], near: np.ndarray, limit: int
 ) -> tuple[np.ndarray | None, int]:
-    """Follows the path from ``start`` = (modes, x, q): impulses (m, 2) at its end, None if that is not reached in ``limit`` pivots; and number of pivots.
+    """Follows the path from ``start`` = (modes, x, q): impulses (m, 2) at its end, None if that is not reached in ``limit`` pivots; and number of
+    pivots.
 
     Where several impulses are solutions, those near ``near`` (m, 2) are found.
     """

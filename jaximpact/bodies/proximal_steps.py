@@ -37,9 +37,9 @@ FARTHEST, SLACK = (
 class ConeSystem(NamedTuple):
     """Contact problem w = A x + b of m contacts, scaled to a unit diagonal of A: impulses x and velocities w (m, 1 + k), k tangents.
 
-    ``matrix`` A (m (1 + k), m (1 + k)), sparse; ``offset`` b (m, 1 + k); ``within`` (m,) friction coefficients of the scaled problem. Unscaled velocities
-    are ``root`` (m, 1 + k) times w, impulses x / root; ``mu`` (m,) and ``allowed`` (m,): friction coefficients and allowed natural residuals [velocity]
-    of the unscaled problem.
+    ``matrix`` A (m (1 + k), m (1 + k)), sparse; ``offset`` b (m, 1 + k); ``within`` (m,) friction coefficients of the scaled problem. Unscaled
+    velocities are ``root`` (m, 1 + k) times w, impulses x / root; ``mu`` (m,) and ``allowed`` (m,): friction coefficients and allowed natural
+    residuals [velocity] of the unscaled problem.
     """
 
     matrix: csc_matrix
@@ -121,8 +121,8 @@ def equations(x: np.ndarray, w: np.ndarray, mu: np.ndarray) -> tuple[np.ndarray,
 
 
 def proximal_point(system: ConeSystem, x0: np.ndarray, shift: float, limit: int) -> tuple[np.ndarray, bool, int]:
-    """Solves w = A x + b + shift (x - x0) with the law of friction by Newton's method: impulses x (m, 1 + k), whether the residual is at most `EXACT`, and
-    Newton steps, at most ``limit``."""
+    """Solves w = A x + b + shift (x - x0) with the law of friction by Newton's method: impulses x (m, 1 + k), whether the residual is at most
+    `EXACT`, and Newton steps, at most ``limit``."""
     m, n = len(x0), x0.size
     matrix = (system.matrix + shift * identity(n, format="csc")).tocsr()
     of_blocks = lambda blocks: bsr_matrix((blocks, np.arange(m), np.arange(m + 1)), shape=(n, n))

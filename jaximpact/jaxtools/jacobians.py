@@ -30,7 +30,8 @@ def value_and_jacobian(function: Callable[[Array], Array], x: Array, rows: int) 
 
 
 def generic_change(tree: Any) -> Any:
-    """Tangents of a pytree in a generic direction: a function whose derivative along it is zero depends, to first order, on none of its real numbers."""
+    """Tangents of a pytree in a generic direction: a function whose derivative along it is zero depends, to first order, on none of its real
+    numbers."""
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, [_tangent(x, jnp.cos, 1.3 + k) for k, x in enumerate(leaves)])
 

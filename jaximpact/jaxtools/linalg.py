@@ -113,7 +113,8 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 @jax.custom_jvp
 def solve_by_inverse(a: Array, inverse: Array, b: Array) -> Array:
-    """Solves a x = b for b (n,) or (n, k), with the ``inverse`` S (n, n) of a, or of its independent rows (`invert_semidefinite`); x is 0 in the others.
+    """Solves a x = b for b (n,) or (n, k), with the ``inverse`` S (n, n) of a, or of its independent rows (`invert_semidefinite`); x is 0 in the
+    others.
 
     The derivative is dx = S (db - da x) with S constant: products with vectors, where the derivative of S itself would have products of matrices.
     """

@@ -1,4 +1,5 @@
-"""Functions that a step calls many times: jax traces, differentiates and batches each once, and native code keeps each as one function with many calls."""
+"""Functions that a step calls many times: jax traces, differentiates and batches each once, and native code keeps each as one function with many
+calls."""
 
 from __future__ import annotations
 

@@ -97,7 +97,8 @@ class RowWalk:
         return walk
 
     def learn(self, eqn: Any) -> None:
-        """Records for an equation's results whether they depend on the argument, which entries of it they are, and their values if these are known."""
+        """Records for an equation's results whether they depend on the argument, which entries of it they are, and their values if these are
+        known."""
         self.makers |= dict.fromkeys(eqn.outvars, eqn)
         moves = not self.moving.isdisjoint(v for v in eqn.invars if not is_literal(v))
         if moves:
@@ -385,8 +386,8 @@ class RowsOf(NamedTuple):
         return jnp.sum(sum(self._spread(self.pullback(change)), jnp.zeros((len(change), self.d), change.dtype)), axis=0)
 
     def _spread(self, parts: Sequence[Array]) -> list[Array]:
-        """Derivatives of the rows by the entries of the leaves, as arrays (k, d) to be added: one for each entry of a row, or one for several of which no
-        row needs two."""
+        """Derivatives of the rows by the entries of the leaves, as arrays (k, d) to be added: one for each entry of a row, or one for several of
+        which no row needs two."""
         slots: list[list[tuple[Rows, Array, Array]]] = []
         for leaf, part in zip(self.leaves, parts, strict=True):
             columns, numbers = leaf.by_row(leaf.columns), leaf.by_row(part)

@@ -26,8 +26,8 @@ class Runs(Result):
         lane, contact: which motion and which constraint (n,).
         first, last: first and last step (n,); of a periodic motion ``last`` may lie before ``first``.
         lasting: mask of the runs that are lasting contact (n,); the others are impacts.
-        impact: mask of the runs that begin with an impact (n,): those that are an impact, and lasting contacts whose force is larger in the first steps
-            than its steady value.
+        impact: mask of the runs that begin with an impact (n,): those that are an impact, and lasting contacts whose force is larger in the first
+            steps than its steady value.
         active: mask of the steps with an impulse, by lane, step and contact (B, k - 1, m).
     """
 

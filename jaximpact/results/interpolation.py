@@ -138,7 +138,8 @@ class Curve:
         return position, velocity
 
     def pieces(self) -> tuple[np.ndarray, ...]:
-        """All p polynomials in order of time: origin of the local time, local start and end (p,), coefficients of position (4, p, d) and velocity (3, p, d)."""
+        """All p polynomials in order of time: origin of the local time, local start and end (p,), coefficients of position (4, p, d) and velocity
+        (3, p, d)."""
         h, kinked = np.diff(self.t), np.isfinite(self.kink)
         cut = np.where(kinked, self.kink, h)
         order = np.argsort(np.append(np.arange(len(h)), np.flatnonzero(kinked)), kind="stable")

@@ -59,7 +59,8 @@ class Solution(Drawable):
         t: times of the rows (k,) [s]; the last is t1.
         q: positions (k, d), U in the papers of the schemes, interpolated affinely between steps. For e > 0 they may leave the admissible set by O(h).
         v: velocities (k, d) over the step that ends at or after the row's time.
-        z: admissible positions (k, d) of that step, Z in these papers. With `EventCorrected` and `EventDriven` q, v and z are those at the row's time.
+        z: admissible positions (k, d) of that step, Z in these papers. With `EventCorrected` and `EventDriven` q, v and z are those at the row's
+            time.
         impulse: impulse of each constraint accumulated since the start (k, m).
         energy: energy at (q, v) (k,) if the problem defines one, else None; in a row within the two steps of an impact, at the velocity before it.
         values: what ``Save(function=...)`` returned, leading axis k; q, v, z and impulse then hold the final row only.
@@ -75,8 +76,8 @@ class Solution(Drawable):
             body i and obstacle a as (i, -1 - a); (N, N) in an empty slot. ``impulse`` is then that of the row's last step
             only. Else None.
         events: the first impacts (`LocatedImpacts`), with ``save=Events(impacts=k)``; else None.
-        joint_impulse: with joints, the impulse of each of their equations accumulated since the start (k, j); where some equations follow from others,
-            the smallest impulses in each step that make the motion. Else None.
+        joint_impulse: with joints, the impulse of each of their equations accumulated since the start (k, j); where some equations follow from
+            others, the smallest impulses in each step that make the motion. Else None.
         friction_impulse: with friction, the impulse of each contact along its tangents accumulated since the start, (k, m, 1) in the plane, (k, m, 2) in
             space. Else None.
         joint_residual: with joints, the largest value |c| of their equations c = 0 over all steps, (). Else None.
@@ -185,9 +186,10 @@ class Solution(Drawable):
         """Interpolates the motion to other times, as ``save=t`` would have given it.
 
         Positions are affine over each step, impulses are spread over it, v and z are those of the step that ends at or
-        after t: to rounding what `solve` gives with ``save=t``. For `EventCorrected` and `EventDriven`, whose velocities belong to the times of the rows,
-        the path is a cubic between rows, or two parabolas that meet in the impact if the step has one: of second order in h at least,
-        like the rows of `EventCorrected`; rows of ``save=t`` are as accurate as all others. Energies are left out: they are ``problem.energy(t, q, v, args)``.
+        after t: to rounding what `solve` gives with ``save=t``. For `EventCorrected` and `EventDriven`, whose velocities belong to the times of the
+        rows, the path is a cubic between rows, or two parabolas that meet in the impact if the step has one: of second order in h at least,
+        like the rows of `EventCorrected`; rows of ``save=t`` are as accurate as all others. Energies are left out: they are
+        ``problem.energy(t, q, v, args)``.
 
         With the problem, and args and e as they were given (args_axes too), the motion is run again from the row before each time: as accurate as the
         scheme, also near impacts, at the cost of a substep or two for each time. Under a transformation of jax this is the only way, for one motion
@@ -225,7 +227,8 @@ class Solution(Drawable):
         return analysis().impacts(problem, self, **options)
 
     def slips(self, problem: Any, **options: Any) -> Any:
-        """Modes (open, stick, slip) of each contact, work of friction, and events of slip: `jaximpact.analysis.slips` of this solution, with the same options."""
+        """Modes (open, stick, slip) of each contact, work of friction, and events of slip: `jaximpact.analysis.slips` of this solution, with the
+        same options."""
         return analysis().slips(problem, self, **options)
 
     # other forms

@@ -54,7 +54,8 @@ class BatchedLoop:
         return new, row, lax.cond(look, motion_loop.stable, lambda _, account: account, new, account)
 
     def whole(self, begin: tuple, length: Any) -> Solution:
-        """Makes all steps from ``begin`` = (state, row, account), or ``length`` steps if lanes differ in their number; a lane's surplus steps do nothing."""
+        """Makes all steps from ``begin`` = (state, row, account), or ``length`` steps if lanes differ in their number; a lane's surplus steps do
+        nothing."""
         program, motion_loop, steps = self.program, self.motion_loop, self.motion.steps
         first = jnp.asarray(1, jnp.int32)
         forgetful, ragged = motion_loop.forgets(begin[1].q), length is not None

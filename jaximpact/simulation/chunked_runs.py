@@ -68,8 +68,8 @@ def in_chunks(
     """Runs ``call(motion, length)`` for every chunk and returns the results by lane, as numpy arrays.
 
     ``motion``: the numbers of a chunk; ``length``: its largest step count if lanes differ, else None. ``chunk``: number of lanes
-    computed at once, by default chosen so that all cores stay busy to the end. ``one``: motion of one lane with the user's args, if the args of ``lanes``
-    hold more than these.
+    computed at once, by default chosen so that all cores stay busy to the end. ``one``: motion of one lane with the user's args, if the args of
+    ``lanes`` hold more than these.
     """
     count, ragged, shares = lanes.count, lanes.carries("steps"), devices(lanes.count)
     counts = lanes.motion.steps

@@ -31,7 +31,8 @@ NO_MESH = AbstractMesh((), ())
 
 
 class LaneFunction(abc.ABC):
-    """Hashable function of the flat operands of one lane; ``before``: number of axes, as of the directions of a Jacobian, in front of those of the value."""
+    """Hashable function of the flat operands of one lane; ``before``: number of axes, as of the directions of a Jacobian, in front of those of the
+    value."""
 
     before: ClassVar[int] = 0
 

@@ -19,7 +19,8 @@ from .rows import RowRequest, step_at_or_after
 
 
 class LaneLoop:
-    """Loop over the steps of one lane; its carry is (state of the scheme, `Row` and `Account` after the last step), and saved rows are streamed out."""
+    """Loop over the steps of one lane; its carry is (state of the scheme, `Row` and `Account` after the last step), and saved rows are streamed
+    out."""
 
     def __init__(self, motion_loop: MotionLoop) -> None:
         self.motion_loop, self.program, self.motion = motion_loop, motion_loop.program, motion_loop.moving

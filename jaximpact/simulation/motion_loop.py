@@ -318,8 +318,8 @@ class MotionLoop:
         return looks_for_tunnelling(self.problem, self.moving.time(state.n), state.q, self.moving.args)
 
     def way(self, state: Any, new: Any) -> Way:
-        """Path of the position in a step from ``state`` to ``new``: straight, or a parabola for schemes that locate impacts, whose velocities belong to
-        the ends of steps."""
+        """Path of the position in a step from ``state`` to ``new``: straight, or a parabola for schemes that locate impacts, whose velocities belong
+        to the ends of steps."""
         motion, shift = self.moving, new.q - state.q
         length = self.length(state.n + 1) if self.locates else motion.h
         bend = length * state.v - shift if self.locates else None
@@ -341,7 +341,8 @@ class MotionLoop:
         return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (self.problem, way, acting))
 
     def across_jumps(self, before: tuple[Any, Row, Account], after: tuple[Any, Row, Account]) -> tuple:
-        """The carry after a step, with derivatives corrected for a jump of the force in the step, or DERIVATIVE_JUMP where the correction is unknown."""
+        """The carry after a step, with derivatives corrected for a jump of the force in the step, or DERIVATIVE_JUMP where the correction is
+        unknown."""
         if not self.tells_jumps or self.scheme.traits.tells_jumps:
             return after
         (old, old_row, old_account), (new, row, account) = before, after
@@ -407,7 +408,8 @@ class MotionLoop:
         return jnp.asarray(found(row.time(t), row.q, v, args), row.q.dtype)
 
     def outside(self, t: Array, row: Row) -> Array:
-        """Velocity (d,) of a row at time t; of schemes whose impacts take two steps the one before the impact, if the row lies between these steps."""
+        """Velocity (d,) of a row at time t; of schemes whose impacts take two steps the one before the impact, if the row lies between these
+        steps."""
         traits, h, e, args = self.program.scheme.traits, self.moving.h, self.moving.e, self.moving.args
         if traits.steps < 2:
             return row.v

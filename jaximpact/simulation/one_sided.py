@@ -1,4 +1,5 @@
-"""One-sided derivatives of a motion that is only piecewise smooth: those of motions displaced a little in a direction, extrapolated to no displacement."""
+"""One-sided derivatives of a motion that is only piecewise smooth: those of motions displaced a little in a direction, extrapolated to no
+displacement."""
 
 from __future__ import annotations
 
@@ -107,7 +108,8 @@ def _of_lanes(by: Any, x: np.ndarray, axis: int | None, count: int) -> np.ndarra
 
 
 def _sizes(motion: Motion) -> Motion:
-    """Scale of each leaf, () or (B,): of q0 the larger of |q0| and |v0| (t1 - t0), of v0 this over t1 - t0, of other leaves their size, 1 for zeros."""
+    """Scale of each leaf, () or (B,): of q0 the larger of |q0| and |v0| (t1 - t0), of v0 this over t1 - t0, of other leaves their size, 1 for
+    zeros."""
     duration = motion.t1 - motion.t0
     q, v = (np.abs(x).max(axis=-1) for x in (motion.q0, motion.v0))
     nonzero = lambda x: np.where(x == 0, 1, x)

@@ -131,7 +131,8 @@ def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: t
 
 
 def _batch_with_tangent(operands: Sequence, dims: Sequence, *, function: ValueAndTangent, **params: Any) -> tuple:
-    """Batches values and tangents; if only the tangents of the inputs are batched, all lanes have the same values, returned once without batch axis."""
+    """Batches values and tangents; if only the tangents of the inputs are batched, all lanes have the same values, returned once without batch
+    axis."""
     found, places = _motion_batching(motion_with_tangent_p, operands, dims, function=function, **params)
     if any(d is not None for d in dims[: len(function.moved)]):
         return found, places
@@ -159,7 +160,8 @@ def _jvp_with_tangent(primals: Sequence, tangents: Sequence, **params: Any) -> t
 
 
 def _known_values(trace: Any, *tracers: Any, function: ValueAndTangent, axes: tuple, count: int | None) -> list:
-    """Partial evaluation of `motion_with_tangent`: if only tangents of the inputs are unknown, computes the values now and leaves the tangents for later."""
+    """Partial evaluation of `motion_with_tangent`: if only tangents of the inputs are unknown, computes the values now and leaves the tangents for
+    later."""
     known, number = [x.pval.get_known() for x in tracers], len(function.moved)
     if all(x is not None for x in known) or any(x is None for x in known[:number]):
         params = {"function": function, "axes": axes, "count": count}

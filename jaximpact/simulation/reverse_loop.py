@@ -119,8 +119,8 @@ class Parts:
     def of_steps(
         self, step: ClosedJaxpr, kept: tuple[bool, ...], leaves: Sequence, last: Any, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
-        """Applies `of_step` from the last step to the first, to a stream of the stored leaves (mask ``kept``) of the carries; other leaves, which it does
-        not read, come from the carry ``last``."""
+        """Applies `of_step` from the last step to the first, to a stream of the stored leaves (mask ``kept``) of the carries; other leaves, which it
+        does not read, come from the carry ``last``."""
         every, structure = jax.tree.flatten(last)
 
         def back(now: tuple, row: list) -> tuple:
@@ -134,7 +134,8 @@ class Parts:
     def of_row(
         self, leaves: Sequence, turn: RowRequest, given: Sequence, carry: Any, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
-        """Pulls the cotangents ``given`` of one row back: adds to those of the carry after its step (``change``) and of the input leaves (``total``)."""
+        """Pulls the cotangents ``given`` of one row back: adds to those of the carry after its step (``change``) and of the input leaves
+        (``total``)."""
         some, more = self._transpose_part(lambda leaves, carry: self.row(leaves, turn, carry), leaves, carry, given)
         return _sum(change, more), _sum(total, some)
 

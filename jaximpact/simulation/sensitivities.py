@@ -197,7 +197,8 @@ class Again:
     options: dict[str, Any]
 
     def __call__(self, inputs: dict[str, Any]) -> tuple[Sensitivities | None, np.ndarray]:
-        """Jacobians at those of S inputs (leading axis) from which a motion can start, None if there are none; and status bits (S,), 0 where it can."""
+        """Jacobians at those of S inputs (leading axis) from which a motion can start, None if there are none; and status bits (S,), 0 where it
+        can."""
         count = len(jax.tree.leaves(inputs)[0])
         values = self.one._asdict() | {name: x for name, x in inputs.items() if name != "args"}
         kept = inputs.get("args", jax.tree.map(lambda _: None, self.one.args))

@@ -122,8 +122,8 @@ class SwitchReport(NamedTuple):
 
 
 class FrictionReport(NamedTuple):
-    """Masks of the contacts (m,) at a start: those without a coefficient of friction >= 0 (``wrong``), with a positive one but no tangents to slip along
-    (``tangentless``), and with a static coefficient below it (``weak``)."""
+    """Masks of the contacts (m,) at a start: those without a coefficient of friction >= 0 (``wrong``), with a positive one but no tangents to slip
+    along (``tangentless``), and with a static coefficient below it (``weak``)."""
 
     wrong: Array
     tangentless: Array
@@ -137,7 +137,8 @@ class FrictionReport(NamedTuple):
 
     @classmethod
     def of_list(cls, problem: Problem, contacts: Any, t: Array, q: Array, args: Any) -> FrictionReport:
-        """Report for bodies in lists, from their `PairContacts`, with gradients by either body's coordinates; empty slots of the list are not judged."""
+        """Report for bodies in lists, from their `PairContacts`, with gradients by either body's coordinates; empty slots of the list are not
+        judged."""
         rows = lambda x: jnp.concatenate([x.gi, x.gj], axis=1)
         slip: Any = Slip.at(problem, Metric(None), t, q, args)
         found = cls.along(problem, rows(contacts), jnp.stack([rows(x) for x in slip.tangents], axis=1), args)
@@ -232,8 +233,8 @@ class StartReport(NamedTuple):
 
     @property
     def parts(self) -> list:
-        """Reports on switches, friction, restitution and joints, where the problem has them: each has the mask ``refused`` (..., n) of invalid entries, and
-        a method ``judge`` that raises for them."""
+        """Reports on switches, friction, restitution and joints, where the problem has them: each has the mask ``refused`` (..., n) of invalid
+        entries, and a method ``judge`` that raises for them."""
         return [x for x in (self.switches, self.friction, self.restitution, self.joints) if x is not None]
 
 

@@ -146,7 +146,8 @@ class Design:
         return math.prod(self.shape)
 
     def at(self, where: tuple[slice, ...]) -> dict[str, np.ndarray]:
-        """Values (B,) or (B, ...) of each quantity on the B lanes of a block, given by its slices ``where`` along the dimensions; last dimension fastest."""
+        """Values (B,) or (B, ...) of each quantity on the B lanes of a block, given by its slices ``where`` along the dimensions; last dimension
+        fastest."""
         if self.kind == "points":
             return {key: column[where[0]] for key, column in self.values.items()}
         lengths = [len(range(*part.indices(n))) for part, n in zip(where, self.shape, strict=True)]

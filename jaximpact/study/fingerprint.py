@@ -59,7 +59,8 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
 
 
 def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, tuple[Any, tuple]]:
-    """Functions of a problem besides its constraints, by name, each with its operands; None or numbers in place of a function that it does not have."""
+    """Functions of a problem besides its constraints, by name, each with its operands; None or numbers in place of a function that it does not
+    have."""
     everything = (t, q, v, args)
     return {
         "force": (problem.force, everything),
@@ -75,7 +76,8 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
 
 
 def speeds_of(problem: Problem, t: Any, q: Any, args: Any) -> Any:
-    """Shape and dtype (m,) of the approach speeds that a restitution function takes: of all contacts, or of one if near pairs of bodies are listed."""
+    """Shape and dtype (m,) of the approach speeds that a restitution function takes: of all contacts, or of one if near pairs of bodies are
+    listed."""
     m = 1 if problem.listed or not callable(problem.restitution) else problem.count(t, q, args)
     return jax.ShapeDtypeStruct((m,), q.dtype)
 
@@ -105,7 +107,8 @@ def of(function: Callable, operands: tuple) -> str:
 
 
 def _derivative(function: Callable) -> Callable:
-    """Function that returns all first derivatives by all operands but the last: in forward mode, or in reverse mode where forward mode has no rule."""
+    """Function that returns all first derivatives by all operands but the last: in forward mode, or in reverse mode where forward mode has no
+    rule."""
 
     def all_derivatives(*operands: Any) -> Any:
         inner, args = operands[:-1], operands[-1]

@@ -172,7 +172,8 @@ class Record:
         return lines
 
     def remarks(self, new: Record) -> list[str]:
-        """Differences between this record and ``new``, that of the present process, that do not prevent a continuation, such as versions; in words."""
+        """Differences between this record and ``new``, that of the present process, that do not prevent a continuation, such as versions; in
+        words."""
         remarks = []
         changed = changes(self.versions, new.versions)
         if changed:

@@ -252,8 +252,8 @@ class Run:
                 self.store.keep(dict(self._carry_arrays(carry, block + 1)) | account)
 
     def _row(self, carry: Any, last: int) -> tuple[dict, dict, Any]:
-        """Makes steps up to step ``last``: the row there and the totals so far, by field names of `Solution`, and the loop's carry; neighbour lists that overflow
-        are enlarged."""
+        """Makes steps up to step ``last``: the row there and the totals so far, by field names of `Solution`, and the loop's carry; neighbour lists
+        that overflow are enlarged."""
         while True:
             step = np.asarray(last, np.int32)
             found, account, new, full = listed_lane(self._program, self._motion, (carry, step), task=resume_until_step)

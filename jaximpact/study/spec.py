@@ -56,8 +56,8 @@ class Spec:
     Attributes:
         problem: catalogue name or "module:name".
         design: the quantities that vary.
-        base: arguments that all lanes share unless the design replaces them, by name and encoded as JSON: q0, v0, t0, t1, h, e, args, and friction and
-            static_friction if given.
+        base: arguments that all lanes share unless the design replaces them, by name and encoded as JSON: q0, v0, t0, t1, h, e, args, and friction
+            and static_friction if given.
         scheme, projection, save, until: as in `Study`, encoded as JSON.
         folder: last folder searched for the problem's module.
     """

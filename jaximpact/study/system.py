@@ -26,8 +26,8 @@ from .spec import Spec
 
 @dataclass(frozen=True)
 class StudySystem:
-    """Everything that the lanes of a study share, ready to compute; ``base``: arguments by name (q0, v0, t1, args, ...) that the design does not replace,
-    as in `Study`."""
+    """Everything that the lanes of a study share, ready to compute; ``base``: arguments by name (q0, v0, t1, args, ...) that the design does not
+    replace, as in `Study`."""
 
     problem: Problem
     scheme: Any

@@ -39,8 +39,8 @@ MAX_POINTERS = 500  # inputs and results: a kernel's arguments take at most 4096
 def over_lanes(one: Any, axes: tuple, given: Sequence[Any] = (), **static: Any) -> Callable:
     """Counterpart of ``jax.vmap(one, in_axes=axes)`` that is one kernel, for a jitted function of one lane.
 
-    If no operand has a lane axis, it runs one lane, and results have a lane axis of length 1. ``given``: the sequences that a `stream` in the function
-    reads, one entry per row.
+    If no operand has a lane axis, it runs one lane, and results have a lane axis of length 1. ``given``: the sequences that a `stream` in the
+    function reads, one entry per row.
 
     Raises:
         Unsupported, ImportError: by the returned function while it is traced, if the kernel cannot be made.

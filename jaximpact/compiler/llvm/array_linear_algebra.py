@@ -46,8 +46,8 @@ def _subtract_product(e: Any, target: LargeArray, index: Sequence[LaneValue], x:
 
 
 def _row_from(e: Any, n: int, first: LaneValue, body: Callable[[LaneValue, bool], None]) -> None:
-    """Emits ``body(i, whole)`` for the entries of a row from ``first`` to n - 1: for a ``whole`` pack of entries from i on, if there is a single lane, or for
-    entry i.
+    """Emits ``body(i, whole)`` for the entries of a row from ``first`` to n - 1: for a ``whole`` pack of entries from i on, if there is a single
+    lane, or for entry i.
 
     Packs begin at multiples of their size, the first one possibly before ``first``.
     """
@@ -113,8 +113,8 @@ def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
 
 
 def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
-    """Cholesky factorisation for a single lane, as U = L' in blocks of as many rows as a pack has entries: products of earlier rows are subtracted from
-    a block in registers. The matrix is padded with ones on the diagonal to a multiple of the block size."""
+    """Cholesky factorisation for a single lane, as U = L' in blocks of as many rows as a pack has entries: products of earlier rows are subtracted
+    from a block in registers. The matrix is padded with ones on the diagonal to a multiple of the block size."""
     w, n, size = e.w, x.shape[0], e.pack
     whole, zero, one = -(-n // size) * size, constant(0, x.dtype), constant(1, x.dtype)
     high = reserve_array(e, (whole, whole), x.dtype, False)

@@ -430,7 +430,8 @@ def _broadcast_index(x: LargeArray, index: Sequence[LaneValue]) -> list[LaneValu
 def _elementwise_by_packs(
     e: Any, name: str, params: Any, shape: Sequence[int], dtype: Any, inputs: Sequence[LargeArray]
 ) -> LargeArray:
-    """Emits an elementwise primitive of a single lane, in loops over packs; if all operands are stored in the same order, in one loop over all entries."""
+    """Emits an elementwise primitive of a single lane, in loops over packs; if all operands are stored in the same order, in one loop over all
+    entries."""
     found = target = reserve_array(e, shape, dtype, False)
     alone = {id(x): x.at([long_constant(0)] * len(x.shape)) for x in inputs if x.size == 1}
     several = [x for x in inputs if x.size != 1]

@@ -162,7 +162,8 @@ def for_each_pack(e: Any, shape: Sequence[int], has_packs: bool, body: Callable[
 def for_packs(
     e: Any, n: int, body: Callable[[LaneValue], None], first: LaneValue | None = None, step: int | None = None
 ) -> None:
-    """Emits ``body(i)`` for i = first, first + step, ... < n; ``step``: by default the size of a pack; ``first`` (by default 0) and n must be multiples of it."""
+    """Emits ``body(i)`` for i = first, first + step, ... < n; ``step``: by default the size of a pack; ``first`` (by default 0) and n must be
+    multiples of it."""
     w = e.w
     before, inside, after = w.block, w.fresh_name("turn"), w.fresh_name("turned")
     w.jump(inside)

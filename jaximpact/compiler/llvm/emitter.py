@@ -376,8 +376,8 @@ def emit(
 
         void motion(void** entries, void** results, void** given, void* work, int64_t lanes, int64_t rows)
 
-    where ``given`` are the sequences that a `stream` reads, one entry per iteration, and ``work`` is scratch memory. With ``threads`` it is a kernel of
-    a GPU, a thread for each lane, which takes the tables of pointers by value and has its own scratch memory.
+    where ``given`` are the sequences that a `stream` reads, one entry per iteration, and ``work`` is scratch memory. With ``threads`` it is a kernel
+    of a GPU, a thread for each lane, which takes the tables of pointers by value and has its own scratch memory.
 
     Args:
         closed: the jaxpr. What it closes over is a constant of the program unless it is among ``variables``.

@@ -48,8 +48,8 @@ class Function(NamedTuple):
         name: its name.
         taken: the arguments that it reads: pairs of the number of an argument and its place in memory.
         results: its results, in terms of values inside the function.
-        given: for each scalar, pack or pointer in the results (`values_of`), the place where the function stores it, or the number of the argument that
-            it is.
+        given: for each scalar, pack or pointer in the results (`values_of`), the place where the function stores it, or the number of the argument
+            that it is.
     """
 
     name: str
@@ -237,7 +237,8 @@ def _emitted(
     distinct: bool = False,
     attributes: str = "",
 ) -> Function:
-    """Emits the definition of a function of ``values``; ``distinct``: the function is for this call only, so that equal values can share an argument."""
+    """Emits the definition of a function of ``values``; ``distinct``: the function is for this call only, so that equal values can share an
+    argument."""
     outer, counter = e.w, e.counter
     e.w = w = outer.of_function()
     e.counter = None

@@ -398,7 +398,8 @@ class Writer:
 
     @contextmanager
     def register_scope(self, width: int) -> Iterator[RegisterView]:
-        """Scope of blocks for the ``width`` lanes of one register, if a vector takes several; the blocks can read this register's part of earlier vectors."""
+        """Scope of blocks for the ``width`` lanes of one register, if a vector takes several; the blocks can read this register's part of earlier
+        vectors."""
         before = self.width, self.available, self.active, self.register_view, self.loops
         view = RegisterView(self, width)
         self.width, self.available, self.active, self.register_view, self.loops = width, [{}], None, view, []

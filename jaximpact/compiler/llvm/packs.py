@@ -170,7 +170,8 @@ def elementwise(
 def reduce_entries(
     w: Writer, combine: Callable[[LaneValue, LaneValue], LaneValue], entries: Sequence[Any], empty: Any
 ) -> Any:
-    """Reduction of entries to one scalar, pack by pack; ``empty``: neutral element for padding, None if a repeated entry does not change the result."""
+    """Reduction of entries to one scalar, pack by pack; ``empty``: neutral element for padding, None if a repeated entry does not change the
+    result."""
     total = None
     for first in range(0, len(entries), w.width):
         part = list(entries[first : first + w.width])

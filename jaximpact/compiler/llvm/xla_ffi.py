@@ -243,8 +243,8 @@ def _make_error(api: int, text: str) -> int | None:
 
 
 def _make_handler(run: Callable[[int], None]) -> Callable[[int], int | None]:
-    """Python handler of XLA's calls of a target: reports the version of the interface if XLA asks for it, else calls ``run(frame)``; an exception becomes
-    an error of XLA."""
+    """Python handler of XLA's calls of a target: reports the version of the interface if XLA asks for it, else calls ``run(frame)``; an exception
+    becomes an error of XLA."""
 
     def handler(frame: int) -> int | None:
         api, extension = _read_pointer(frame + API), _read_pointer(frame + EXTENSION)
