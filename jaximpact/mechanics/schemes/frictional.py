@@ -220,7 +220,10 @@ class FrictionCorrected(Corrected):
         known = lax.stop_gradient((jnp.where(keep, info.impulse, 0), frozen))
         stays = jnp.where(crossed, salted.friction.mode != OPEN, closed)
         hold = Held(stays, known[0], lax.stop_gradient(info.z), known[1])
-        surrogate, surrogate_info = self.tangent.step(problem, hold, motion._replace(e=jnp.zeros_like(e)), back)
+        # as free steps have it: lanes and modes of differentiation take one or the other where nothing touches
+        surrogate, surrogate_info = self.tangent.beside(new.v).step(
+            problem, hold, motion._replace(e=jnp.zeros_like(e)), back
+        )
         rubbed: Any = surrogate_info.friction
         percussion = jnp.where(crossed, salted.impulse, 0)
         rubbed = did._replace(impulse=rubbed.impulse + percussion[:, 1:])
