@@ -107,8 +107,8 @@ CAUSES = {
     Status.DERIVATIVE_FRICTION: "(derivatives only) a contact changed between sticking and slipping in the step of an impact, or its slip was too slow "
     "for h to tell which way it goes; or, with static friction, it only just broke away, came to rest or stayed; or contacts that load each other did so one after "
     "the other within a step: the derivative there may be that of the other side; take a smaller h",
-    Status.FRICTION_JAMMED: "at a contact with an impulse friction exceeded Painleve's bound, mu |A_nt| >= A_nn: sliding may have no solution or two, and "
-    "a contact may jam without a collision; the motion is one of those that the law allows",
+    Status.FRICTION_JAMMED: "at a contact with an impulse, or one that lifts off, friction exceeded Painleve's bound, mu |A_nt| >= A_nn: sliding may have no solution or "
+    "two, and a contact may jam without a collision where it could also lift off; the motion is one of those that the law allows",
     Status.ENERGY_GAINED: "an impact with friction and restitution gained energy, as Newton's law allows where normal and tangential velocities are coupled: "
     "a smaller restitution, or none, does not",
     Status.IMPULSES_NOT_UNIQUE: "(remark) contacts with friction held a body in more ways than it has, as two feet that stick side by side: many impulses give the "

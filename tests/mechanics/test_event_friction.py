@@ -288,6 +288,17 @@ def test_a_rod_jams_without_a_collision():
     assert errors[0] < 2e-4 and errors[1] < 0.13 * errors[0]  # a ninth
 
 
+def test_a_rod_that_may_lift_off_or_jam_says_so():
+    """It turns faster than gravity holds it, and lifts off. Where it slides so that more push presses its end down, beyond the bound, it could also jam."""
+    q0, spin = [0.0, np.sin(1.0), 1.0], 4.0
+    v0 = np.array(
+        [[way * 6.0, spin * np.cos(1.0), spin] for way in (-1, 1, -1)]
+    )  # its end slides at -2.6, 9.4, -2.6 m/s
+    lanes = {"args": {"mu": np.array([1.8, 1.8, 1.2])}, "args_axes": 0, "e": np.zeros((3, 1))}  # the bound is 1.375
+    found = ji.ensemble(ROD, q0, v0, t1=0.05, steps=20, scheme=SCHEME, **lanes)
+    assert not np.any(found.impulse) and found.status.tolist() == [ji.Status.FRICTION_JAMMED, 0, 0]
+
+
 @pytest.mark.slow
 def test_the_jacobian_of_a_rod_that_jams_is_of_second_order():
     system = ALL["Painleve's rod"]

@@ -107,6 +107,13 @@ def jams(delassus: Array, mu: Array) -> Array:
     return (mu * length(normal[:, 1:])[:, 0] >= normal[:, 0]) & (normal[:, 0] > 0)
 
 
+def could_jam(delassus: Array, mu: Array, towards: Array) -> Array:
+    """Contacts (m,) that friction can hold closed though they lift off without: slipping ``towards`` (m, k) more push closes them; of those at rest, zero there, `jams`."""
+    normal = blocks(delassus, mu.shape[0])[:, 0]
+    opens = normal[:, 0] - mu * jnp.sum(normal[:, 1:] * towards, axis=1)
+    return jams(delassus, mu) & ((opens <= 0) | ~jnp.any(towards != 0, axis=1))
+
+
 def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
     """Whether rows of the contacts that act depend on each other, (): then many impulses give the same velocities.
 

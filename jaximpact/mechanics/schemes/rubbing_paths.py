@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, dependent, direction, jams, length
+from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, could_jam, dependent, direction, jams, length
 from ..friction import FrictionInfo, Slip
 from ..linearisation import Metric, gap_derivatives, joint_acceleration, linearise
 from ..problem import Problem
@@ -218,7 +218,7 @@ def follow(
     q, v, closed = progress.q, progress.v, progress.closed
     here = Place.at(problem, t, q, v, args)
     moves = here.moving(h) & ~progress.rests
-    towards = jnp.where(moves[:, None], heading(here.slip), progress.breaks)
+    towards = slipping = jnp.where(moves[:, None], heading(here.slip), progress.breaks)
     near, did = here.decide(closed, towards, progress.force)
     kick, turned = jnp.zeros_like(near), jnp.array(False)
     if towards.shape[1] == 1:
@@ -245,7 +245,10 @@ def follow(
     beyond = jams(matrix, mu)
     jammed = wrong & beyond
     status = as_status(jnp.any(wrong) & ~jnp.any(jammed), Status.PROJECTION_NOT_CONVERGED)
-    status |= as_status(jnp.any((acts | wrong) & beyond), Status.FRICTION_JAMMED)
+    lifts = closed & (did.mode == OPEN) & (accelerations[:, 0] > tolerated)
+    status |= as_status(
+        jnp.any(((acts | wrong) & beyond) | (lifts & could_jam(matrix, mu, slipping))), Status.FRICTION_JAMMED
+    )
     status |= as_status(dependent(matrix, did.mode, mu), Status.IMPULSES_NOT_UNIQUE)
     if towards.shape[1] > 1:
         onwards = -jnp.sum(did.direction * direction(lax.stop_gradient(force_end[:, 1:])), axis=1)
