@@ -92,7 +92,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
     Args:
         problem: the mechanical system.
         solution: one motion of it (no lane axis) with its rows: `solve` with save="all", or every k-th step where no two
-            impacts of a contact come within k steps; of listed bodies every step.
+            impacts of a contact come within k steps; for listed bodies every step.
         args, e: as they were given to `solve`.
 
     Returns:

@@ -149,8 +149,8 @@ def basins(
 
     Args:
         problem, args, e, scheme, projection, phase, progress: as in `stroboscopic`; args and e without lane axes. Or a `Study` over a
-            grid of two initial numbers, in place of these and of x, y, coordinates, q0 and v0; without ``steps`` or ``scheme=EventDriven()`` its saved rows are taken as
-            in `bifurcation`.
+            grid of two initial numbers, in place of problem, args, e, x, y, coordinates, q0 and v0; without ``steps`` or ``scheme=EventDriven()``
+            its saved rows are taken as in `bifurcation`.
         x, y: values (nx,), (ny,) of the two initial numbers that ``coordinates`` names.
         coordinates: ("q", i) or ("v", i), for x and for y.
         q0, v0: the other initial numbers (d,).

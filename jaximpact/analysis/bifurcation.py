@@ -198,11 +198,12 @@ def bifurcation(
     Args:
         problem, args, e, scheme, projection, phase, steps, cycles, skip, progress: as in `stroboscopic`; args without
             lane axes. Or a `Study`, for problem, starts, values and methods: its lanes are computed over the section, ``parameter``
-            being one of the quantities that it varies. Without ``steps`` or ``scheme=EventDriven()`` nothing is computed: the states are those of the rows that the study
-            saved, which must hold one at every t = (phase + k) period of the last ``cycles`` periods (or of those behind ``skip``).
+            being one of the quantities that it varies. Without ``steps`` or ``scheme=EventDriven()`` nothing is computed: the states are those in
+            the rows that the study saved, which must include every t = (phase + k) period of the last ``cycles`` periods (or of all periods after
+            ``skip``).
         q0, v0: one start (d,), or several (S, d).
         parameter: a key of args, a sequence of keys into nested args, or "e", the restitution, "friction" or "static_friction".
-        values: of the parameter (P,).
+        values: values of the parameter (P,).
         period: forcing period [s], a number or a function of args; with a surface an estimate of the time between two passages.
         surface, direction: as in `poincare_section`; by default states are taken once a forcing period.
         sweep: None: all values from the same starts, in one batch. "up" or "down": values in increasing or decreasing

@@ -59,12 +59,12 @@ class BifurcationCurve(Drawable):
 
     Attributes:
         kind: "fold", "period doubling" or "grazing".
-        parameters: names of those along x and y.
+        parameters: names of the parameters along x and y.
         x, y: their values (n,).
         t: time of the section (n,) [s]: t0, or at a grazing the time of the touch.
-        q, v: states there (n, d).
-        period: of the orbits (n,) [s].
-        multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; of a grazing, where there are none, NaN.
+        q, v: states at the section (n, d).
+        period: periods of the orbits (n,) [s].
+        multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; NaN for a grazing, which has none.
         residual: largest residual of the equations, scaled (n,).
         ended: why it ends: "bounds", "points" (their number), or "no convergence", for instance as the number of impacts of the orbit changes.
         naming: names and units of the problem.

@@ -62,8 +62,9 @@ class BranchEvent(Result):
         q, v: state at the section (d,); where the branch ends, at a grazing or an end of sticking, that of the last point before.
         multipliers: Floquet multipliers at the event, as in `PeriodicOrbit`; where the branch ends those of the last point before.
         index: number of the last point of the branch before the event.
-        detail: for grazing, what vanishes: "impact speed" or "clearance"; for the end of sticking "lasting contact"; or, with friction, "reversal" where one rest of a contact in a
-            period gives way to a slip that turns round, or the other way about, and "slip" where a slip does not reach zero any more.
+        detail: for grazing, what vanishes: "impact speed" or "clearance"; for the end of sticking "lasting contact"; or, with friction, "reversal"
+            where a contact that sticks once in a period begins to reverse its slip instead, or the other way about, and "slip" where a slip no
+            longer reaches zero.
     """
 
     kind: str

@@ -91,7 +91,7 @@ def crossings(
         args, args_axes: as they were given to `ensemble` (or `solve`).
 
     Returns:
-        `Crossings`; a motion that starts on the surface does not pass it there, nor does one that stays on it.
+        `Crossings`; the start of a motion on the surface is no passage, nor is a motion that stays on the surface.
 
     Raises:
         ValueError, TypeError: the solution does not hold every step, a motion is not finite, or the surface is not such a function.

@@ -3,7 +3,7 @@
 - Active gradients must be linearly independent (Paoli 2010, H3).
 - For e > 0 they must be orthogonal in the metric M^-1 (Paoli 2010, H6): otherwise the exact motion does not depend
   continuously on its data and no convergence is to be expected.
-- For e = 0 no pair of them may have a positive product in M^-1, an obtuse corner of the admissible set: there the
+- For e = 0 no two active gradients may have a positive product in M^-1, an obtuse corner of the admissible set: there the
   impact law of the limit is not Moreau's and depends on the discretisation.
 - M must be positive definite, and gradients bounded away from zero near the boundary.
 

@@ -266,7 +266,7 @@ def _by_contact(e: Any, single: bool, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _looked_at(lanes: Any, impulse: np.ndarray) -> np.ndarray:
-    """Mask of the lanes to look at (B,); raises unless their impulses (B, k, m) are finite."""
+    """The user's mask ``lanes`` (B,) of the lanes to analyse, by default all; raises unless their impulses (B, k, m) are finite."""
     count = len(impulse)
     looked_at = np.ones(count, bool) if lanes is None else np.asarray(lanes)
     if looked_at.shape != (count,) or not np.all(np.isin(looked_at, (0, 1))):
@@ -356,7 +356,7 @@ def _release_times(
 ) -> np.ndarray:
     """Release times of lasting contacts: when the force vanishes within the last step with an impulse, which leads to row ``end``.
 
-    The force is extrapolated linearly from its means over the two steps before; a contact that lasts to the last row ends there.
+    The force is extrapolated linearly from its means over the two steps before; a contact that lasts to the last row ends with it.
     """
     rows = impulse[lane[:, None], end[:, None] + np.arange(-3, 0), contact[:, None]]
     times = t[lane[:, None], end[:, None] + np.arange(-3, 1)]

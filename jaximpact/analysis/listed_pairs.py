@@ -108,7 +108,7 @@ def check_pairs(problem: Problem, solution: Solution) -> None:
 
 
 def every_step(solution: Solution) -> None:
-    """Raises ValueError if rows are not all steps, since rows of listed bodies hold the impulses of one step alone."""
+    """Raises ValueError if rows are not all steps: rows of listed bodies hold the impulses of a single step, and others would be missed."""
     if solution.origin.every_step is False:
         raise ValueError(
             "solution does not hold every step, and rows of listed bodies hold the impulses of one step alone: solve with save='all' "

@@ -40,11 +40,10 @@ class Lyapunov(Drawable):
     """Lyapunov exponents; a batch adds a leading axis B to each array.
 
     Attributes:
-        exponents: per unit time, decreasing where all is well resolved (2d,), or with j independent joints (2 (d - j),) [1/s]; NaN where the motion failed or has no finite
-            derivative (a warning says so), -inf
-            where a direction is lost altogether (an inelastic contact that stays).
-        error: standard error of each from the scatter of block means, of their shape [1/s].
-        blocks: the block means themselves (blocks, 2d) [1/s].
+        exponents: exponents (2d,), or with j independent joints (2 (d - j),) [1/s], in decreasing order if they are well resolved; NaN if the motion
+            failed or has no finite derivative (with a warning), -inf if a direction is lost altogether (an inelastic contact that lasts).
+        error: standard error of each exponent, from the scatter of the block means [1/s].
+        blocks: means of the exponents over blocks of intervals (blocks, 2d) [1/s].
         q, v: state at the end (d,).
         t: time at the end, () [s].
         status: `Status` bits, ().
@@ -102,8 +101,8 @@ def lyapunov(
 
     Args:
         problem, q0, v0, t0, e, args, args_axes, projection: as in `ensemble`; without any lane axis it is one motion.
-        interval: time between orthonormalisations [s]: a number, (B,), or a function of args; for periodic forcing its
-            period, say. Short enough for tangents not to align within it.
+        interval: time between orthonormalisations [s]: a number, (B,), or a function of args; for instance the period of the
+            forcing. It must be short enough that tangents do not align within it.
         steps: number of steps in one interval, for a scheme with fixed steps.
         intervals: number of intervals that are averaged over, a multiple of ``blocks``.
         skip: number of intervals before these, left out: the motion finds its attractor, the frame its directions.

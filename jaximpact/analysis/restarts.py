@@ -42,7 +42,10 @@ def run_between(
     static_friction: Any = None,
     **options: Any,
 ) -> Solution:
-    """Runs from rows (n,) of the lanes (n,) of a batch, whose ``rows`` are t, q and v, to times t1 (n,); e, friction and static_friction are (n, m) or None, ``options`` are those of `ensemble`."""
+    """Runs n motions: from row ``row[i]`` of lane ``lane[i]`` of a batch to the time ``t1[i]``.
+
+    ``rows``: t (B, k), q and v (B, k, d) of the batch; e, friction and static_friction: (n, m) or None; ``options``: those of `ensemble`.
+    """
     n = len(lane)
     size = 1 << max(n - 1, 0).bit_length()  # few sizes, few compilations
     some = np.concatenate([np.arange(n), np.zeros(size - n, int)])

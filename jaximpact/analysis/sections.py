@@ -267,7 +267,7 @@ def period_of(section: Section, *, tolerance: float | None = None, most: int | N
     """Period of each motion, in forcing periods or passages through a surface (B,), from its section.
 
     The smallest p with |x[k + p] - x[k]| <= tolerance for all states x kept (`Section.states`, largest component), unless the motion
-    still settles: the rate at which changes over p periods, and over the divisors of p, decay tells how far the states are from
+    still settles: from the rate at which the changes over p periods, and over the divisors of p, decay follows how far the states are from
     their limit, and whether the limit has a shorter period.
 
     Args:

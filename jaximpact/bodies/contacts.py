@@ -81,7 +81,7 @@ class PairContacts:
         return jump, velocity, jnp.stack([row.diagonal() for row in rows], axis=1)
 
     def velocity(self, v: Array) -> Array:
-        """G v, (m,)."""
+        """Products G v of the gap gradients with velocities v (d,), (m,)."""
         return self._at_bodies(self.gi, self.gj, v)
 
     def gap_velocity(self, v: Array) -> Array:
@@ -89,15 +89,15 @@ class PairContacts:
         return self.velocity(v) if self.drift is None else self.velocity(v) + self.drift
 
     def jump(self, impulse: Array) -> Array:
-        """Velocity jump M^-1 G' L, (d,)."""
+        """Velocity jump M^-1 G' L, (d,), by impulses L (m,)."""
         return self._sum_by_body(self.ri * impulse[:, None], self.rj * impulse[:, None]).ravel()
 
     def velocity_terms(self, v: Array) -> Array:
-        """|G| |v|, (m,)."""
+        """|G| |v|, (m,): the sizes of the terms of G v, which bound its round-off."""
         return self._at_bodies(jnp.abs(self.gi), jnp.abs(self.gj), jnp.abs(v))
 
     def jump_terms(self, impulse: Array) -> Array:
-        """|M^-1 G'| |L|, (d,)."""
+        """|M^-1 G'| |L|, (d,): the sizes of the terms of the velocity jump by impulses L (m,), which bound its round-off."""
         size = jnp.abs(impulse)[:, None]
         return self._sum_by_body(jnp.abs(self.ri) * size, jnp.abs(self.rj) * size).ravel()
 
@@ -122,7 +122,8 @@ class PairContacts:
         return jnp.any(products - total[:, -1] > ORTHOGONAL**2)
 
     def balance(self) -> Callable[[Array, Array], Array]:
-        """Function (offset (m,), closed (m,)) -> forces or impulses L (m,) with A L + offset = 0 at closed contacts and L = 0 elsewhere.
+        """Function (offset (m,), closed (m,)) -> forces or impulses L (m,) with A L + offset = 0 at closed contacts, A the Delassus matrix, and L = 0
+        elsewhere.
 
         By conjugate gradients with diagonal scaling; for dependent contacts the forces of least norm.
         """
@@ -248,16 +249,16 @@ class PairSlip(NamedTuple):
         )
 
     def terms(self, v: Array) -> Array:
-        """|T| |v|, (m, k)."""
+        """|T| |v|, (m, k): the sizes of the terms of the slip velocities, which bound their round-off."""
         return jnp.stack([row.velocity_terms(v) for row in self.tangents], axis=1)
 
     def heading(self, direction: Array) -> Array:
-        """T' u of directions of slip u (m, k), at the two bodies (m, 2 D)."""
+        """Headings T' u (m, 2 D) of directions of slip u (m, k), in the coordinates of the two bodies of each contact."""
         rows = [jnp.concatenate([row.gi, row.gj], axis=1) for row in self.tangents]
         return sum((direction[:, a : a + 1] * row for a, row in enumerate(rows[1:], 1)), direction[:, :1] * rows[0])
 
     def along(self, heading: Array) -> Array:
-        """A heading (m, 2 D) along the tangents, (m, k), of some length."""
+        """Directions of slip (m, k), not normalised, from headings (m, 2 D) as `heading` gives them."""
         rows = [jnp.concatenate([row.gi, row.gj], axis=1) for row in self.tangents]
         return jnp.stack([_sum_last_axis(row * heading) for row in rows], axis=1)
 

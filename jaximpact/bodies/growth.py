@@ -85,7 +85,7 @@ def trim_room(solution: Any, problem: Problem) -> Any:
     Pairs with an impulse are kept first. Of a problem without lists the solution is returned unchanged.
 
     Raises:
-        ValueError: more pairs push at once than there are slots.
+        ValueError: more pairs have an impulse at once than there are slots.
     """
     if not problem.listed:
         return solution

@@ -21,7 +21,8 @@ from .start import at_reach, too_short
 
 
 class Listed(NamedTuple):
-    """State of a scheme together with the ``neighbours`` and the impulse of its last step, (m,) or with friction (m, 1 + k); attributes such as n, q and v are the scheme's."""
+    """State of a `Listing`: the ``state`` of the scheme, the neighbour list, and the impulses of the last step, (m,) or with friction (m, 1 + k);
+    attributes such as n, q and v are those of the scheme's state."""
 
     state: Any
     neighbours: Neighbours

@@ -90,7 +90,7 @@ class ConeSystem(NamedTuple):
         return float(np.max(np.max(np.abs(y - nearest), axis=1) / self.allowed, initial=0.0))
 
     def clean(self, x: np.ndarray) -> np.ndarray:
-        """Impulses x (m, 1 + k) without those of contacts that open, which are round-off."""
+        """Impulses x (m, 1 + k) with zeros for contacts that open, whose impulses are round-off."""
         return np.where((x[:, 0] <= self.velocity(x)[:, 0])[:, None], 0, x)
 
 

@@ -30,9 +30,9 @@ def disks(radii: ArrayLike, **options: Any) -> Problem:
         force: ``force(t, q, v, args) -> (d,)`` in addition to the weights [N].
         restitution: as in `Problem`.
         friction: Coulomb's coefficient at all contacts, as in `Problem`; None for none.
-        static_friction: that of contacts at rest, where it is another one, likewise.
+        static_friction: coefficient up to which contacts at rest stick, if it differs from ``friction``; as in `Problem`.
         inertias: moments of inertia about the centres, one or (N,) [kg m^2], or "solid" for those of solid bodies, m r^2 / 2 of a disk. None for
-            bodies that do not turn: friction then acts on their translation alone.
+            bodies that do not turn: friction then acts on their translation only.
         options: options of `Bodies`: skin, lists, pairs, members, search.
 
     Returns:

@@ -36,13 +36,13 @@ class Bodies(OfBodies):
     many only near pairs have constraints, on a neighbour list that is renewed as bodies move.
 
     Args:
-        number: of bodies.
+        number: number of bodies N.
         gap: ``gap(q_i, q_j, a_i, a_j) -> ()``, of two bodies at (D,) each; symmetric in them, C^{1,1} where they touch.
         reach: distance of the positions of two bodies beyond which their gap is positive whatever else they do, or a function
             ``reach(t, args) -> ()`` of it [length].
-        obstacles: ``obstacles(t, q_i, a_i) -> (k,)``, gaps of one body to whatever else there is, or None.
-        each: ``each(t, args) -> `` a pytree of arrays with a leading axis of length ``number``: what is a_i of body i, its
-            radius say. By default a_i is ``args``.
+        obstacles: ``obstacles(t, q_i, a_i) -> (o,)``, gaps of one body to its o obstacles, such as walls, or None.
+        each: ``each(t, args) -> `` a pytree of arrays with a leading axis of length ``number``: the parameters a_i of body i, for
+            instance its radius. By default a_i is ``args``.
         space: how many of a body's coordinates, the first ones, are its position: 1, 2 or 3; by default all D.
         box: where space is periodic: its length, or None, along each direction of position.
         skin: how much further than the reach pairs are listed [length]; by default 0.2 of the reach. No body may move
@@ -53,8 +53,8 @@ class Bodies(OfBodies):
             once; by default that on a CPU, and cells elsewhere.
         slip: with friction, ``slip(q_i, q_j, v_i, v_j, a_i, a_j) -> (k,)``, the velocity of body i against body j where they touch, along k
             orthonormal tangents: 1 in the plane, 2 in space, which may jump as bodies move; affine in v_i and v_j [m/s]. By virtual power it gives
-            the direction of friction, and its torque. The coefficient is the problem's ``friction``, that at rest its ``static_friction``, one each for
-            all contacts.
+            the direction of friction, and its torque. The coefficient is the problem's ``friction``, that at rest its ``static_friction``, one each
+            for all contacts.
         obstacle_slip: with friction, ``obstacle_slip(t, q_i, v_i, a_i) -> (o, k)``, the slip velocity of body i against each of its o obstacles.
     """
 
@@ -247,7 +247,7 @@ class Bodies(OfBodies):
 
     @property
     def slips(self) -> SlipOfBodies | None:
-        """Slip velocities of all contacts; None where nothing rubs."""
+        """Slip velocities of all contacts as a function (t, q, v, args) -> (m, k); None without friction."""
         return None if self.slip is None else SlipOfBodies(self)
 
     def slip_at(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
@@ -388,7 +388,7 @@ class NearBodies(OfBodies):
 
     @property
     def slips(self) -> SlipOfBodies | None:
-        """Slip velocities of all contacts; None where nothing rubs."""
+        """Slip velocities of all contacts as a function (t, q, v, args) -> (m, k); None without friction."""
         return None if self.bodies.slip is None else SlipOfBodies(self)
 
     def slip_at(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
@@ -412,7 +412,7 @@ class NearBodies(OfBodies):
         return jnp.concatenate([pairs, jnp.stack([walls // k, -1 - walls % k], axis=1)])
 
     def facts(self, t: Any, q: Array, args: Any) -> Facts:
-        """Facts to be checked at the start."""
+        """`Facts` of these constraints at (t, q), to be checked at the start of a motion."""
         return Facts.of(self, t, q, args)
 
     def linearised(self, metric: Metric, t: ArrayLike, q: Array, args: Any) -> PairContacts:

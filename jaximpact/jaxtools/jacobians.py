@@ -42,7 +42,7 @@ def no_change(tree: Any) -> Any:
 
 
 def _tangent(x: Any, entries: Callable, start: float) -> Any:
-    """Tangent of a leaf: ``entries`` of the numbers start, start + 1, ...; of a leaf that is not real zeros of type float0, as jax requires."""
+    """Tangent of a leaf: ``entries`` of the numbers start, start + 1, ...; for a leaf that is not real zeros of type float0, as jax requires."""
     if not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
         return np.zeros(jnp.shape(x), jax.dtypes.float0)
     x = jnp.asarray(x)

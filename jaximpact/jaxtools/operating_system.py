@@ -85,7 +85,7 @@ def math_library() -> ctypes.CDLL:
 
 
 def open_lock_file(path: Path) -> int:
-    """Descriptor of a file to lock, created if necessary; where the system can tell, no link and no pipe is opened.
+    """Descriptor of a file to lock, created if necessary; links and pipes are not opened, on systems that can prevent it.
 
     Raises:
         OSError: the file cannot be opened.

@@ -1,4 +1,4 @@
-"""Some rows of a function's values with their Jacobian, at the cost of those rows alone, by the structure of its jaxpr.
+"""Some rows of a function's value with their Jacobian, at the cost of these rows only, by the structure of its jaxpr.
 
 The gap of the k-th pair of bodies depends on the positions of that pair only. Where the rows of arrays pass through a function without mixing
 (elementwise operations, sums over other axes, entries picked at known places), each row of the value depends on a few entries of the argument:
@@ -154,7 +154,7 @@ class RowWalk:
         return RULES[name](self, eqn, v, axis, rows)
 
     def operand(self, w: Any, v: Any, axis: int, rows: Rows) -> Array:
-        """Operand w of an elementwise operation with the result v; a scalar that moves becomes one for each row."""
+        """Rows of operand w of an elementwise operation with the result v; a scalar that depends on the argument is repeated for each row."""
         if w.aval.shape or not v.aval.shape:
             return self.take(w, axis, rows)
         if is_literal(w) or w not in self.places:

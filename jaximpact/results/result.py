@@ -139,7 +139,7 @@ class Result:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Versions, device and processor of the computation: this process's, or for a result from a file those recorded in it."""
+        """Versions, device and processor of the computation: those of this process, or those recorded in the file that the result comes from."""
         return provenance() if self.made is None else dict(self.made)
 
 
@@ -150,7 +150,7 @@ class Drawable(Result):
         """Draws the picture to a file or on axes (``ax``), with a ``title``: see `jaximpact.plots.draw`; needs matplotlib.
 
         Returns:
-            The axes; with several panels an array of them; the path where one is given.
+            The axes; an array of axes if there are several panels; the path if one is given.
         """
         return plots().draw(self, path, **options)
 

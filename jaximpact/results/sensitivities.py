@@ -77,7 +77,7 @@ class Sensitivities(Drawable):
         Args:
             by: "relative": percent of the output for one percent of the input; "absolute": the derivatives, to be compared
                 where all inputs have one unit.
-            units: of outputs and inputs by name, such as {"args.g": "m/s^2"}; those of coordinates, of e and of times
+            units: units of outputs and inputs by name, such as {"args.g": "m/s^2"}; units of coordinates, e and times
                 are known from the problem.
 
         Returns:

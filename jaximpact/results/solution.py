@@ -253,7 +253,7 @@ class Solution(Drawable):
 
         Args:
             dimension: coordinates of each body, 2 or 3.
-            radius: a number, one for each body (N,), or a function of t that gives one of these; a point's column, for glyphs.
+            radius: a number, one for each body (N,), or a function of t that returns one of these; stored for each point, to draw glyphs.
 
         Returns:
             The path.

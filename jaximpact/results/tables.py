@@ -160,7 +160,7 @@ def dimension_of(quantity: str) -> str:
 
 
 def dimension_names(naming: Labels) -> dict[str, tuple[str, ...] | None]:
-    """Names along each dimension of components, if given."""
+    """Names of coordinates, constraints and joints, by name of the dimension; None for those without names."""
     return {dimension_of(quantity): naming.names(quantity) for quantity in ("q", "impulse", "joint_impulse")}
 
 

@@ -61,13 +61,13 @@ def ensemble(
         chunk: lanes computed at once; by default what keeps the saved rows of a chunk under 256 MB.
         progress: show a progress bar; by default on a terminal, for more than one chunk.
         execution: "xla", compiled by XLA as thousands of operations on all lanes, on every platform; "native", all steps of a
-            motion as one loop of native code on a CPU; "kernel", the same as one kernel of an NVIDIA GPU, a thread for each motion; both for systems of
-            middle size at most; "auto", native or the kernel where the problem and what is saved allow it. Values are equal to rounding; ``iterations`` of "native" count those of
-            the steps in which a contact acts or might.
+            motion as one loop of native code on a CPU; "kernel", this loop as a kernel of an NVIDIA GPU, a thread for each motion; both for small and
+            middle-sized systems only; "auto", native or kernel where the problem and ``save`` allow it. Values are equal up to rounding; ``iterations``
+            of "native" are counted only in steps in which a contact may act.
 
     Returns:
-        A `Solution` of numpy arrays with a leading axis B. Failed lanes are flagged in ``status``; where they became
-        infinite or NaN they stay so. The other lanes are not affected.
+        A `Solution` of numpy arrays with a leading axis B. Failed lanes are flagged in ``status``; once infinite or NaN they
+        stay so. The other lanes are not affected.
 
     Raises:
         ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.

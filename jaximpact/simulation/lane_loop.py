@@ -1,4 +1,4 @@
-"""Loop over steps in which every lane steps by itself, with branches of its own: for native code of CPUs and GPUs."""
+"""Loop over the steps of one lane, which takes only the branches that it needs: for native code of CPUs and kernels of GPUs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LaneLoop:
         return self.motion_loop.solution(state, row, (t, *one), values, account)
 
     def next_row(self, carry: Any, turn: RowRequest) -> tuple[Any, Any]:
-        """Makes steps up to the row that ``turn`` requests; returns the carry there and the content of the row."""
+        """Makes steps up to the row that ``turn`` requests; returns the carry after them and the content of the row."""
         motion = self.motion
         of_time = self.program.every is None
         number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number

@@ -306,7 +306,7 @@ class MotionLoop:
         return jnp.any(impulse > 0) | (False if before is None else before)
 
     def pairs_of(self, state: Any) -> Array | None:
-        """Bodies of each contact (m, 2), for contacts between bodies: see `Solution.pairs`."""
+        """Bodies of each contact (m, 2) as in `Solution.pairs`, if near pairs are listed; else None."""
         if not self.listed:
             return None
         return self.problem.near(state.neighbours).constraints.ends(state.impulse.shape[0])  # type: ignore[union-attr]

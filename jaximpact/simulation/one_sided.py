@@ -65,7 +65,7 @@ def beside(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Mapping[st
 
 
 def limit(found: Any, count: int) -> Any:
-    """Extrapolates (Jacobian, (outputs, status)) of the displaced motions that `beside` gives to the ``count`` motions themselves."""
+    """(Jacobian, (outputs, status)) of ``count`` motions, extrapolated from those of the displaced motions that `beside` makes."""
     jacobian, (value, status) = found
 
     def at_zero(x: np.ndarray) -> np.ndarray:

@@ -34,15 +34,15 @@ class Program:
         times: times of the rows before the last (k,) [s], where they are given.
         rows: number of rows before the last. every: number of steps from row to row, in place of times.
         function: save function, whose values replace the state (`Save`).
-        impacts: of how many impacts, from the first on, times and states are kept (`Events`).
-        until: where the motion ends, if it comes there before t1.
+        impacts: number of impacts, from the first on, whose times and states are kept (`Events`).
+        until: the condition (`Until`) at which the motion ends, if it holds before t1.
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
-        clock: whether derivatives by t0, t1 or h are wanted, for which the fixed times at which a force jumps count as well.
-        again: whether the derivative is differentiated, as far as that is known.
+        clock: whether derivatives by t0, t1 or h are wanted, for which jumps of the force at fixed times count as well.
+        again: whether the derivative is differentiated once more, as far as that is known.
         length: the number of steps, where reverse mode must know it; None for one trace for any number.
         per_lane_branches: whether every lane takes branches of its own, as in native code and GPU kernels.
         reports_progress: whether the XLA program reports its progress.
-        classes: those of the scheme and the solver, and of what they consist of.
+        classes: classes of the scheme, of the solver, and of their parts.
     """
 
     problem: Problem
@@ -124,7 +124,7 @@ class Program:
 
 
 def _classes_of(x: Any) -> tuple[type, ...]:
-    """The class of an object, and those of the pytrees in its fields: in place of its numbers jax puts descriptions, dataclasses of its own."""
+    """The class of an object, and the classes of the pytrees in its fields; not those of numbers, which jax may replace by dataclasses of its own."""
     parts = (getattr(x, part.name) for part in fields(x)) if is_dataclass(x) else ()
     nodes = (part for part in parts if is_dataclass(part) and not jax.tree_util.all_leaves([part]))
     return (type(x), *(found for part in nodes for found in _classes_of(part)))

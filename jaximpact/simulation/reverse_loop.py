@@ -337,7 +337,7 @@ class Walk:
         return [BoundCall(part, operands_of(here), there, self.whole, 2, given) for here, there in ways]
 
     def takes(self, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], whole: int) -> bool:
-        """Whether the memory fits operands of these shapes and so many lanes."""
+        """Whether the memory has the size for these operands and number of lanes."""
         pairs = zip([*self.fixed, *self.of_row], [*fixed, *of_row], strict=True)
         return self.whole == whole and all(x.shape == y.shape for x, y in pairs)
 

@@ -20,15 +20,15 @@ class Row(NamedTuple):
 
     Attributes:
         q, v, z: position, velocity and admissible position (d,).
-        impulse: accumulated impulse (m,); of contacts between bodies that of the step alone.
+        impulse: impulse (m,) accumulated since the start; for contacts between bodies in lists that of the last step only.
         chord, last: (q_new - q_old)/h (d,) and impulse (m,) of the step that led to the row.
         before: state and impulses before that step, for schemes that can step to a row's time.
-        pairs: bodies of each contact (m, 2), for contacts between bodies.
-        touched: whether any contact has had an impulse so far (), for contacts between bodies if derivatives are corrected.
+        pairs: bodies of each contact (m, 2), for contacts between bodies in lists; else None.
+        touched: whether any contact has had an impulse so far (), for bodies in lists if derivatives are corrected; else None.
         stop: time () at which the motion ended, infinity while it goes on; None without ``until``.
         watch: since when the motion is at rest (`mechanics.rest.Watch`), with ``until`` at rest or jammed.
-        joint_impulse, joint_last: of joints (j,), as ``impulse`` and ``last`` of contacts; None where there are none.
-        friction_impulse, friction_last: of friction (m, k), likewise.
+        joint_impulse, joint_last: impulses of joints (j,), accumulated and of the last step; None without joints.
+        friction_impulse, friction_last: impulses of friction (m, k), accumulated and of the last step; None without friction.
     """
 
     q: Array

@@ -287,8 +287,8 @@ def jacobians(
 
 
 def _lane_by_direction(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
-    """Whether each direction is a lane of its own: on a GPU, which has threads enough; and where a program of all
-    directions at once is too large for native code, for the joints and their inverses in it."""
+    """Whether each direction of the Jacobian is computed in a lane of its own: on a GPU, which has threads enough; and on a CPU if
+    joints make the program for all directions at once too large for native code."""
     if platform() == "gpu":
         return not program.problem.listed
     if program.problem.joints is None or execution not in ("auto", "native") or platform() != "cpu":

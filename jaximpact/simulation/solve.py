@@ -80,12 +80,12 @@ def solve(
         projection: `ActiveSet()` (default), `ProjectedGradient()` or `ADMM()`.
         args: parameters handed to the problem's functions, any pytree of numbers and arrays.
         e: restitution in [0, 1], in place of the problem's own.
-        friction: coefficients of friction >= 0, a number or (m,), in place of the problem's own; of a problem that states ``slip``.
-        static_friction: coefficients >= friction up to which contacts at rest stick, likewise.
+        friction: coefficients of friction >= 0, a number or (m,), in place of the problem's own; only for a problem that states ``slip``.
+        static_friction: coefficients >= friction up to which contacts at rest stick, a number or (m,), in place of the problem's own.
         save: "all" steps, "final", every k-th step (k), an array of times, or `Save`.
-        until: with `EventDriven`, a function (t, q, v, args) -> () or `Until`: where it changes its sign the motion ends, at a time of the order of
-            the scheme. ``solution.t[-1]`` and the state there have the derivative of the motion; ``solution.stopped`` says whether it did. With
-            schemes of fixed steps `Until.at_rest` or, of listed bodies, `Until.jammed`: the motion ends at a step, without derivatives.
+        until: with `EventDriven`, a function (t, q, v, args) -> () or `Until`: the motion ends where it changes its sign, located to the accuracy of
+            the scheme. ``solution.t[-1]`` and the last state have the derivative of the motion; ``solution.stopped`` says whether it ended so. With
+            schemes of fixed steps `Until.at_rest` or, for listed bodies, `Until.jammed`: the motion ends at a step, without derivatives.
         sensitivity: the derivative of the solution. "corrected", of the motion, to O(h): the discrete map's on smooth
             pieces and in lasting contact, a saltation at impacts; "discrete", of the discrete map, exactly (wrong
             across impacts, whatever h); "none", differentiation raises. The values are the same in all three. By default
@@ -93,10 +93,11 @@ def solve(
             not pay, and the status has no remarks on derivatives. Second
             derivatives, with forward mode inside: of the motion with `EventCorrected` and `EventDriven`, of the discrete map with
             "discrete"; others raise.
-        progress: show a progress bar, of a motion whose numbers are known: not under a transformation of jax.
+        progress: show a progress bar; not under a transformation of jax.
         execution: "xla", compiled by XLA anew for every number of steps; "native", as native code of a CPU, compiled once for
             the problem and the methods, also within programs that jax transforms; "auto", native where the problem allows
-            it, but XLA for one motion of many contacts. Values are equal to rounding; ``iterations`` of "native" count those of the steps in which a contact acts or might.
+            it, but XLA for one motion of many contacts. Values are equal up to rounding; ``iterations`` of "native" are counted only in steps in which a
+            contact may act.
 
     Returns:
         A `Solution`. Nothing raises inside the computation: see its ``status`` and ``raise_if_failed()``.

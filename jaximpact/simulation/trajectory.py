@@ -29,7 +29,7 @@ def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution
 
 
 def run_until_list_full(program: Program, motion: Motion, carry: Any = None) -> tuple[Solution, Any, Array]:
-    """Runs a motion with neighbour lists until one overflows, from the start or from the end of an earlier stage.
+    """Runs a motion with neighbour lists until one overflows, from the start, or from the ``carry`` that an earlier call returned.
 
     Returns:
         The solution, complete if no list overflowed; the carry before the step whose pairs had no room; whether there was such a step, ().

@@ -261,7 +261,7 @@ class Reading(StudyLike):
     # single lanes
 
     def lane(self, index: int | tuple[int, ...] | Mapping[str, int], save: Any = None) -> Solution:
-        """Computes one lane alone by `solve`, with ``sensitivity="none"``.
+        """Computes a single lane by `solve`, with ``sensitivity="none"``.
 
         Args:
             index: position along each dimension, as a tuple or by name; one number if there is one dimension.

@@ -23,7 +23,7 @@ class FailedLane:
         status: names of its status bits; START_NOT_ADMISSIBLE if it could not start.
         failed_at: time of the first failure, NaN for a lane that could not start [s].
         reason: why the lane could not start.
-        rerun: Python that computes this lane alone, with all its steps; it imports the problem.
+        rerun: Python expression that computes this lane again, with all steps saved; it imports the problem.
     """
 
     index: tuple[int, ...]

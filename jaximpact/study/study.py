@@ -196,7 +196,7 @@ class Study(Reading):
 
         Args:
             executor: computes the chunks, e.g. `concurrent.futures.ProcessPoolExecutor` with the "spawn" context or
-                ``client.get_executor()`` of a dask cluster; this process alone writes. By default this process computes.
+                ``client.get_executor()`` of a dask cluster; only this process writes. By default this process computes.
             progress: show a bar and a summary; by default on a terminal.
             outstanding: chunks handed to the executor at a time; by default two for each of its workers.
             repair: check all finished chunks first, and recompute damaged ones.

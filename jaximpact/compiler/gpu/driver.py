@@ -43,7 +43,7 @@ def driver() -> Driver:
     """CUDA's driver.
 
     Raises:
-        Unsupported: there is none.
+        Unsupported: the driver is not installed.
     """
     return Driver()
 

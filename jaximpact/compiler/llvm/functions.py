@@ -59,7 +59,7 @@ class Function(NamedTuple):
 
 
 class _NotALine(Exception):
-    """A function has loops, branches, or arrays in memory."""
+    """Raised if a function of many lanes has loops, branches, or arrays in memory."""
 
 
 class Functions:
@@ -171,7 +171,7 @@ def _stored(x: LargeArray) -> LargeArray:
 
 
 def values_of(values: Sequence[Value]) -> Iterator[LaneValue]:
-    """The scalars, packs and pointers that values consist of, besides constants."""
+    """The scalars, packs and pointers that values consist of, without constants."""
     for x in values:
         if isinstance(x, LargeArray) and x.known is None:
             yield LaneValue(_stored(x).pointer, POINTER, False)

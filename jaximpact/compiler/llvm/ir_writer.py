@@ -33,7 +33,7 @@ class Loop:
 
     Attributes:
         before: lines reserved before the loop, to which loop-invariant instructions are hoisted.
-        available: results that are available there, by instruction.
+        available: results that are available before the loop, by instruction.
     """
 
     before: list

@@ -36,7 +36,7 @@ DEAR = {
 
 @dataclass(frozen=True, slots=True)
 class PackEntry:
-    """An entry of a pack, taken out only where it is used by itself."""
+    """An entry of a pack; the instruction that extracts it is emitted only if the entry is used as a scalar."""
 
     pack: LaneValue
     index: int
@@ -86,7 +86,7 @@ def adjacent(entries: Sequence[Any]) -> bool:
 
 
 def scalar_of(w: Writer, x: Any) -> LaneValue:
-    """A scalar by itself, as a value of the IR."""
+    """A scalar of the interpreter as a value of the IR: entries of packs are extracted."""
     if isinstance(x, PackEntry):
         return w.extract_lane(x.pack, x.index)
     return constant(x, x.dtype) if is_constant(x) else x

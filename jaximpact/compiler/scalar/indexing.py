@@ -119,7 +119,7 @@ def _window_starts(indices: np.ndarray, axes: Sequence[int], batch: Sequence[tup
     """Yields, for each index vector of a gather or scatter, its position in ``indices`` and the start of its window in the array.
 
     ``axes``: the array axis that each entry of an index vector is for; ``batch``: pairs of batch axes, (of the array, of ``indices``);
-    ``rank``: of the array.
+    ``rank``: number of axes of the array.
     """
     for where in np.ndindex(indices.shape[:-1]):
         starts: list[Any] = [np.int32(0)] * rank

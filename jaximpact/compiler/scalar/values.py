@@ -65,7 +65,7 @@ class Emitter(Protocol):
     ) -> list:
         """Emits ``branches[which](operands)`` of jaxprs, with ``which`` clamped to the valid range.
 
-        ``avals``, ``varies``: of the results, and whether they differ between lanes.
+        ``avals``: avals of the results; ``varies``: whether they differ between lanes.
         """
 
     def array_primitive(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
