@@ -31,7 +31,7 @@ class OrbitSlips(NamedTuple):
 
     @property
     def turns(self) -> int:
-        """Number of instants at which the slip reverses."""
+        """Number of the instants at which the slip reverses."""
         return int(np.sum(self.room < 0))
 
 

@@ -86,7 +86,7 @@ class ImpactSection(Drawable):
     """Result of `impact_section`: the impacts of B motions over a number of forcing periods, with their phases.
 
     Attributes:
-        impacts: their records (n,), with the lane of each (`Impacts`).
+        impacts: the n impacts, with the lane of each (`Impacts`).
         phase: phase of the forcing at each impact, in [0, 1) (n,).
         section: the states of the same motions once a forcing period (`Section`).
         contacts: number of constraints m.

@@ -142,7 +142,7 @@ class SweepLoops:
                 self.m.set(w.at.add(k, w.whole(1)))
 
     def gather(self) -> None:
-        """Emits u = H x."""
+        """Emits the velocities u = H x of the bodies by the impulses x."""
         w = self.w
         with w.over(w.at.mul(w.at.add(self.bodies, w.whole(1)), w.whole(self.D))) as n:
             w.put(self.own["u"], n, w.number(0))

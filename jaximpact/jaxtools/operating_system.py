@@ -1,6 +1,6 @@
-"""What differs between operating systems, a function each, with a default where a system has no such feature.
+"""Features that differ between operating systems, a function each, with a default where a system lacks the feature.
 
-Run on Linux only. On macOS and Windows the answers follow their documentation; native code is left to XLA on Windows.
+Tested on Linux only. For macOS and Windows the functions follow the systems' documentation; on Windows there is no native code.
 """
 
 from __future__ import annotations

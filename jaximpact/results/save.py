@@ -1,4 +1,4 @@
-"""Which rows of a motion are saved."""
+"""`Save` and `Events`: which rows and impacts of a motion are saved."""
 
 from __future__ import annotations
 

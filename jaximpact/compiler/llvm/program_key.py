@@ -86,7 +86,7 @@ class _ProgramHasher:
         return hashlib.sha256(b"\0".join(self.parts)).hexdigest()
 
     def text(self, part: str) -> None:
-        """Adds a text."""
+        """Adds a text to the hash."""
         self.parts.append(part.encode())
 
     def value(self, x: Any) -> None:
@@ -170,7 +170,7 @@ class _ProgramHasher:
         return self.kinds[aval]
 
     def operands(self, operands: Sequence[Any]) -> None:
-        """Adds the numbers of variables and the values of literals."""
+        """Adds operands of an equation to the hash: the numbers of variables, the values of literals."""
         for v in operands:
             if is_literal(v):
                 self.text(self.kind(v.aval))
