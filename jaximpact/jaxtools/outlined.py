@@ -19,7 +19,8 @@ def outlined(function: Callable) -> Callable:
 
 
 def seldom(function: Callable) -> Callable:
-    """A function of pytrees of arrays that runs once in a motion: native code of a single motion is then short rather than fast."""
+    """Makes a function of pytrees of arrays, which runs once in a motion, a call: in native code of a single motion it is compiled to be short, not
+    fast."""
     return _named_call(SELDOM, function)
 
 
@@ -37,5 +38,5 @@ def is_outlined(eqn: Any) -> bool:
 
 
 def is_seldom(eqn: Any) -> bool:
-    """The same of one that runs once."""
+    """Whether an equation of a jaxpr calls a `seldom` function, or a derivative of one."""
     return str(eqn.params.get("name", "")).startswith(SELDOM)

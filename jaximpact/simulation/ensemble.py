@@ -62,8 +62,8 @@ def ensemble(
         progress: show a progress bar; by default on a terminal, for more than one chunk.
         execution: "xla", compiled by XLA as thousands of operations on all lanes, on every platform; "native", all steps of a
             motion as one loop of native code on a CPU; "kernel", this loop as a kernel of an NVIDIA GPU, a thread for each motion; both for small and
-            middle-sized systems only; "auto", native or kernel where the problem and ``save`` allow it. Values are equal up to rounding; ``iterations``
-            of "native" are counted only in steps in which a contact may act.
+            middle-sized systems only; "auto", native or kernel where the problem and ``save`` allow it. Values are equal up to rounding;
+            ``iterations`` of "native" are counted only in steps in which a contact may act.
 
     Returns:
         A `Solution` of numpy arrays with a leading axis B. Failed lanes are flagged in ``status``; once infinite or NaN they

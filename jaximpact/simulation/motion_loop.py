@@ -130,7 +130,8 @@ class MotionLoop:
         self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
 
     def admissible(self, motion: Motion, neighbours: Any) -> tuple[Motion, Array, JointInfo | None, Array]:
-        """Admissible initial conditions as by `start`, with derivatives where they lie on a constraint or border, and their status bits."""
+        """What `start` returns; where derivatives are taken, with those of a start on constraints, and with status bits on derivatives at the
+        start."""
         law = replace(self.law, small_sets=False)
         motion, impulse, joints, status = start(self.problem.near(neighbours), law, motion)
         if self.tells and not self.listed:

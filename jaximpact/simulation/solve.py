@@ -96,8 +96,8 @@ def solve(
         progress: show a progress bar; not under a transformation of jax.
         execution: "xla", compiled by XLA anew for every number of steps; "native", as native code of a CPU, compiled once for
             the problem and the methods, also within programs that jax transforms; "auto", native where the problem allows
-            it, but XLA for one motion of many contacts. Values are equal up to rounding; ``iterations`` of "native" are counted only in steps in which a
-            contact may act.
+            it, but XLA for one motion of many contacts. Values are equal up to rounding; ``iterations`` of "native" are counted only in steps in
+            which a contact may act.
 
     Returns:
         A `Solution`. Nothing raises inside the computation: see its ``status`` and ``raise_if_failed()``.

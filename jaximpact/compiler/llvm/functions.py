@@ -214,7 +214,7 @@ def _in_memory(e: Any, x: Value) -> Value:
 
 
 def _as_it_is_read(e: Any, x: Value) -> Value:
-    """A value in memory if it has too many entries for scalars."""
+    """The value x, as a large array in memory if it has too many entries for scalars."""
     return arrays.as_large_array(e, x) if x is not None and x.size > e.max_scalars else x
 
 
@@ -303,7 +303,7 @@ def repeated_cost(jaxpr: Any, max_scalars: int) -> int:
 
 @remember_by_jaxpr
 def _outermost_calls(jaxpr: Any) -> Counter:
-    """Numbers of the calls of outlined jaxprs, without those within them."""
+    """Number of calls of each outlined jaxpr in another, without the calls that are made inside outlined jaxprs."""
     found: Counter = Counter()
     for eqn in jaxpr.eqns:
         for part in nested_jaxprs(eqn):

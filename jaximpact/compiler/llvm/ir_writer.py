@@ -138,7 +138,7 @@ class Writer:
         return found
 
     def note_uses(self, operands: Iterable[LaneValue]) -> None:
-        """Keeps in mind that values are read where blocks are written for one register after the other."""
+        """Records that values are read inside blocks that are written for one register after the other."""
         if self.register_view is not None:
             self.register_view.used.update(x.name for x in operands)
 
@@ -238,7 +238,7 @@ class Writer:
         return self.emit_value(x.dtype, True, "broadcast", [first], instruction)
 
     def with_entry(self, vector: LaneValue, x: LaneValue, i: int) -> LaneValue:
-        """The vector with another element of lane i."""
+        """Copy of a vector with x as its element of lane i."""
         instruction = f"insertelement {self.typed_name(vector)}, {self.typed_name(x)}, i64 {i}"
         return self.emit_value(x.dtype, True, f"insertelement {i}", [vector, x], instruction)
 
