@@ -38,7 +38,7 @@ from .listed_pairs import Chosen, every_step, is_listed, over_rows
 
 @dataclass(frozen=True, repr=False)
 class Balance(Drawable):
-    """Result of `balance`: balances along one motion, accumulated from its first row on; k rows, those in the middle of an impact left out.
+    """Result of `balance`: balances accumulated along one motion, at k of its rows, without rows in the middle of an impact.
 
     Attributes:
         t: times (k,) [s].

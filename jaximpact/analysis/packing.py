@@ -86,7 +86,7 @@ def packing(
     needed: int | None = None,
     least: float = 1e-3,
 ) -> Packing:
-    """Computes the contact network of listed bodies in one row of a motion: contacts with a force, rattlers, coordination, fabric and stress.
+    """Computes contacts with their forces, rattlers, coordination, fabric and stress of listed bodies in one row of a motion.
 
     Args:
         problem: bodies with neighbour lists (`jaximpact.bodies`).

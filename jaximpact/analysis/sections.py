@@ -32,8 +32,9 @@ VISIBLE = 1e-6  # a multiplier nearer to one, and what dies out less within what
 
 @dataclass(frozen=True, repr=False)
 class Section(Drawable):
-    """Result of `stroboscopic` and `poincare_section`: states of B motions once a forcing period, at ``t = (phase + k) period``, or at their passages
-    through a surface.
+    """Result of `stroboscopic` and `poincare_section`: n states of B motions.
+
+    They are taken once a forcing period, at ``t = (phase + k) period``, or at the passages of the motions through a surface.
 
     Attributes:
         t: times (B, n) [s].

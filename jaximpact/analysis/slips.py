@@ -41,7 +41,7 @@ class ContactMode(enum.IntEnum):
 
 @dataclass(frozen=True, repr=False)
 class Slips(Drawable):
-    """Result of `slips`: slip and stick at the contacts of one or many motions, and n events between them, sorted by lane, contact and time.
+    """Result of `slips`: slip and stick at the contacts of motions, and n events between them, sorted by lane, contact and time.
 
     Attributes:
         lane, contact: which motion and which constraint (n,).

@@ -19,7 +19,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True, repr=False)
 class Statistics(Drawable):
-    """Result of `statistics`: over lanes, for each saved row; with groups every array has a leading axis G (after the axis of quantiles).
+    """Result of `statistics`, for each saved row; with groups every array has a leading axis G (after the axis of quantiles).
 
     Attributes:
         t: times of the rows (k,) [s].

@@ -18,7 +18,7 @@ ROUNDING = 1e-10  # relative, of eigenvalues and symmetry of a covariance matrix
 
 @dataclass(frozen=True, repr=False)
 class Covariance(Drawable):
-    """Covariance of outputs by the delta method, C_y = J C_x J': of first order in the spread of the inputs; from `Sensitivities.covariance`.
+    """Result of `Sensitivities.covariance`: covariance of outputs by the delta method, C_y = J C_x J', of first order.
 
     Attributes:
         outputs, inputs: names, (n,) and (N,).

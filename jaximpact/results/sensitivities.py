@@ -26,7 +26,7 @@ UNITS = {"e": "1", "friction": "1", "static_friction": "1", "h": "s", "t0": "s",
 
 @dataclass(frozen=True, repr=False)
 class Sensitivities(Drawable):
-    """Outputs of motions and their Jacobians, the result of `jaximpact.sensitivities`, as numpy arrays; a batch adds a leading axis B to each.
+    """Result of `jaximpact.sensitivities`: outputs of motions and their Jacobians, numpy arrays; a batch adds a leading axis B.
 
     ``found[3]``, ``found[2:5]`` and ``found[mask]`` are lanes of a batch.
 

@@ -297,7 +297,7 @@ class Solution(Drawable):
 
 
 def with_names(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a function of a problem: its results get the problem's names and units, and solutions record whether they hold every step."""
+    """Decorator of a function of a problem: results get the problem's names and units; solutions record if they hold every step."""
     saves = inspect.signature(function).parameters.get("save")
 
     @functools.wraps(function)

@@ -166,7 +166,7 @@ class Design:
 
 
 class Blocks(NamedTuple):
-    """Partition of a design, with ``whole`` lanes along its dimensions, into rectangular blocks of at most ``shape`` lanes, numbered in C order."""
+    """Partition of a design of shape ``whole`` into rectangular blocks of at most ``shape`` lanes, numbered in C order."""
 
     whole: tuple[int, ...]
     shape: tuple[int, ...]
