@@ -36,12 +36,12 @@ def from_sympy(
 
     Args:
         method: `KanesMethod`, after ``kanes_equations``, or `LagrangesMethod`. Its holonomic constraints become joints, and dependent
-            coordinates and speeds are taken like the others.
+            coordinates and speeds are treated like the others.
         constraints: gaps, expressions in the coordinates, the time ``dynamicsymbols._t`` and parameters, admissible where
             >= 0; or a dict from names of contacts to them. ``x >= 0`` may be written for ``x``.
         restitution: as in `Problem`.
         energy: an expression; by default that of the Lagrangian, v . dL/dv - L, and none for Kane's method.
-        coordinates, contacts, units: as in `Problem`; by default coordinates are called as their symbols are.
+        coordinates, contacts, units: as in `Problem`; by default coordinates have the names of their symbols.
         joints: expressions in the coordinates, the time and parameters that are zero at all times, besides those of the method.
         switches: expressions in the time, coordinates, velocities and parameters, zero where the force jumps: as in `Problem`.
         slip: the velocity along each contact, or a pair of them in space: expressions as those, affine in the velocities.
@@ -88,7 +88,7 @@ def from_sympy(
         return call
 
     def of_group(kind: str) -> Any:
-        """Function of all expressions of a kind; None if there are none."""
+        """Makes the function of all expressions of a kind; None if there are none."""
         return function([f"{kind} {a}" for a in range(len(groups[kind]))]) if groups[kind] else None
 
     def coefficients(kind: str, given: Any) -> Any:
@@ -129,7 +129,7 @@ def from_sympy(
 def _groups(
     sympy: Any, constraints: Any, joints: Any, switches: Any, slip: Any, friction: Any, static_friction: Any
 ) -> dict[str, list[list]]:
-    """Expressions by kind, a list for each of a kind; TypeError if they are none, or no sequence of them."""
+    """Collects the expressions by kind, a list of components for each; TypeError for anything that is no sequence of expressions."""
     for what, found, one in (
         ("constraints", constraints, "gap"),
         ("joints", joints, "joint"),
@@ -152,13 +152,13 @@ def _groups(
 
 
 def _coefficients(sympy: Any, given: Any) -> list[list]:
-    """Coefficients of friction as expressions, if any of them is one."""
+    """Returns the coefficients of friction as expressions; an empty list if all of them are numbers or functions."""
     every = list(given) if isinstance(given, list | tuple) else [given]
     return [[x] for x in every] if any(isinstance(x, sympy.Basic) for x in every) else []
 
 
 def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple[list, Any, Any, Any, list]:
-    """Coordinates, mass matrix, forcing and energy of a SymPy method as if it had no constraints, and its holonomic constraints."""
+    """Returns coordinates, mass matrix, forcing and energy of a SymPy method without its constraints, and its holonomic constraints."""
     t = mechanics.dynamicsymbols._t
     if isinstance(method, mechanics.KanesMethod):
         _refuse_kane(method)
@@ -184,7 +184,7 @@ def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple
 
 
 def _without_constraints(sympy: Any, mechanics: Any, method: Any, t: Any) -> Any:
-    """Kane's method of the same bodies and loads, with all speeds independent.
+    """Makes Kane's method for the same bodies and loads, with all speeds independent.
 
     Raises:
         ValueError: its velocity constraints are not the derivatives of its configuration constraints.
@@ -194,7 +194,7 @@ def _without_constraints(sympy: Any, mechanics: Any, method: Any, t: Any) -> Any
     rate = sympy.Matrix(method._f_h).diff(t).xreplace(kinematics)
     both = rate.col_join(method._k_nh * speeds + method._f_nh)
     rows = both.jacobian(speeds).row_join(both.xreplace(dict.fromkeys(speeds, 0)))
-    # the rows of both span one space, at a point as good as any
+    # the rows of both must span the same space, tested at a generic point
     unknown = sorted(rows.atoms(sympy.core.function.AppliedUndef, sympy.Symbol), key=str)
     point = {x: sympy.Rational(7 * i + 3, 5 * i + 11) for i, x in enumerate(unknown)}
     count = len(method._f_h)
@@ -212,7 +212,9 @@ def _without_constraints(sympy: Any, mechanics: Any, method: Any, t: Any) -> Any
 
 
 def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tuple[dict[str, list], list, list[str]]:
-    """Replaces functions of time by plain symbols: the expressions, their order, t, q, v, and the parameters with their names.
+    """Replaces functions of time in the expressions of ``parts`` by plain symbols.
+
+    Returns the new expressions, the list of symbols in the order t, q, v, parameters, and the names of the parameters.
 
     Raises:
         ValueError: an expression depends on what it must not depend on.
@@ -249,7 +251,7 @@ def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tu
 
 
 def _kane(sympy: Any, method: Any, t: Any) -> tuple[list, Any, Any]:
-    """Coordinates, mass matrix and forcing of Kane's equations, in the derivatives of the coordinates."""
+    """Returns coordinates, mass matrix and forcing of Kane's equations, written in the derivatives of the coordinates."""
     q, u = list(method.q), list(method.u)
     v = sympy.Matrix([x.diff(t) for x in q])
     kinematics = method.kindiffdict()
@@ -263,7 +265,7 @@ def _kane(sympy: Any, method: Any, t: Any) -> tuple[list, Any, Any]:
     inverse = matrix.inv()
     rest = (rates - matrix * speeds).applyfunc(sympy.expand)
     of_v = inverse * (v - rest)
-    # du/dt without the accelerations, which inverse carries
+    # du/dt without the terms of accelerations, whose matrix is the inverse
     drift = of_v.jacobian(sympy.Matrix(q)) * v
     drift += _partial(sympy, of_v, [*q, *v], t)
     back = dict(zip(u, of_v, strict=True))
@@ -272,7 +274,7 @@ def _kane(sympy: Any, method: Any, t: Any) -> tuple[list, Any, Any]:
 
 
 def _partial(sympy: Any, matrix: Any, functions: list, t: Any) -> Any:
-    """Partial derivative by the time, with functions of the time held fixed."""
+    """Returns the partial derivative by time, with the given functions of time held fixed."""
     hold = {x: sympy.Dummy() for x in functions}
     back = {dummy: x for x, dummy in hold.items()}
     return matrix.xreplace(hold).diff(t).xreplace(back)
@@ -301,7 +303,7 @@ def _refuse_kane(method: Any) -> None:
 
 
 def _gap(sympy: Any, expression: Any, what: str = "constraints") -> Any:
-    """Gap expression, >= 0; for an inequality, the greater side minus the smaller one."""
+    """Returns a gap expression, >= 0: of an inequality the greater side minus the smaller one. Raises TypeError for what is no expression."""
     if isinstance(expression, str):
         raise TypeError(f"{what} must be expressions, got the text {expression!r}, whose names would all be parameters")
     expression = sympy.sympify(expression)
@@ -312,13 +314,13 @@ def _gap(sympy: Any, expression: Any, what: str = "constraints") -> Any:
 
 
 def _short_list(expressions: Any) -> str:
-    """Expressions in one line, shortened."""
+    """Returns the expressions as one line of text, shortened."""
     text = ", ".join(sorted(map(str, expressions)))
     return text if len(text) <= 200 else text[:197] + "..."
 
 
 def _values(names: list[str], args: Any, dtype: Any) -> list[Array]:
-    """Values of the parameters, by name, from args."""
+    """Returns the values of the parameters, by name, from args; TypeError or ValueError if one is missing."""
     if not names:
         return []
     check_kind("args", args, Mapping, f"a dict with {', '.join(names)}")

@@ -20,12 +20,12 @@ class Unbounded(Exception):
     """A primitive without a rule; the message names it."""
 
 
-# what costs more to compute again than to bound
+# operations that cost more to evaluate again than to bound
 DEAR = {"sin", "cos", "tan", "tanh", "atan", "exp", "log", "pow", "erf", "asin", "acos", "cosh", "sinh"}
 
 
 def is_expensive(function: Callable[[Array], Array], x: Array) -> bool:
-    """Whether a function contains an expensive operation."""
+    """Tests whether a function contains an expensive operation."""
     return _any_dear(jax.make_jaxpr(function)(x).jaxpr)
 
 
@@ -34,17 +34,17 @@ def _any_dear(jaxpr: Any) -> bool:
 
 
 def bound_change(function: Callable[[Array], Array], x: Array, b: Array) -> tuple[Array, Array]:
-    """The function's value at x, and a bound on its change within ``b`` of x; arrays of the same shapes.
+    """Returns the function's value at x, and a bound on its change for arguments within ``b`` >= 0 of x, entry by entry; arrays of one shape.
 
     Raises:
-        Unbounded: a part of it has no rule.
+        Unbounded: an operation of the function has no rule.
     """
     closed = jax.make_jaxpr(function)(x)
     ((found, change),) = _evaluate(closed.jaxpr, closed.consts, [(x, b)])
     return found, jnp.zeros_like(found) if change is None else change
 
 
-Pair = tuple[Any, Any]  # a value, and how far it moves; None: it does not
+Pair = tuple[Any, Any]  # a value, and the bound of its change; None: it is constant
 
 
 def _evaluate(jaxpr: Any, constants: Sequence, pairs: Sequence[Pair]) -> list[Pair]:
@@ -80,7 +80,7 @@ def _bound_rule(eqn: Any, values: Sequence) -> list:
     return list(found) if eqn.primitive.multiple_results else [found]
 
 
-# moved as they are: of how many operands, the first; None: of all
+# linear operations, by the number of leading operands they are linear in; None: all
 LINEAR: dict[str, int | None] = {
     **dict.fromkeys(("reshape", "broadcast_in_dim", "slice", "squeeze", "expand_dims", "transpose", "rev", "split", "unstack")),
     **dict.fromkeys(("concatenate", "stack", "reduce_sum", "cumsum", "copy", "reduce_precision", "tile")),

@@ -10,7 +10,7 @@ import jax
 
 from ..jaxtools.argument_checks import are_texts
 
-# by quantity: what its unit is called where none was given, and where that of the coordinate or gap is "{}"; E is the unit of energy
+# by quantity: the name of its unit if none was given, and its unit where that of the coordinate or gap is "{}"; E is the unit of energy
 QUANTITIES = {
     "q": ("unit of q", "{}"),
     "z": ("unit of q", "{}"),
@@ -83,29 +83,29 @@ class Labels:
         return "; ".join([*found, *([f"units {', '.join(units)}"] if units else [])])
 
     def coordinate(self, i: int, count: int, symbol: str = "q") -> str:
-        """Name of coordinate i of ``count``; by default q, or q[i]."""
+        """Returns the name of coordinate i of ``count``; by default q, or q[i]."""
         return self.coordinates[i] if self.coordinates else (symbol if count == 1 else f"{symbol}[{i}]")
 
     def contact(self, a: int) -> str:
-        """Name of contact a; by default "contact a"."""
+        """Returns the name of contact a; by default "contact a"."""
         return self.contacts[a] if self.contacts else f"contact {a}"
 
     def constraint(self, a: int) -> str:
-        """Constraint a in a message: its number and its name."""
+        """Returns the text for constraint a in a message: its number and its name."""
         return f"constraint {a} ({self.contacts[a]!r})" if self.contacts else f"constraint {a}"
 
     def joint(self, a: int) -> str:
-        """Joint equation a in a message: where it stands and its name."""
+        """Returns the text for joint equation a in a message: its place in the result of ``joints``, and its name."""
         return f"joints(t0, q0, args)[{a}]" + (f" ({self.joints[a]!r})" if self.joints else "")
 
     def names(self, quantity: str) -> tuple[str, ...] | None:
-        """Names of the components of a quantity, if given."""
+        """Returns the names of the components of a quantity (a key of ``QUANTITIES``), if given."""
         if quantity in OF_JOINTS:
             return self.joints
         return self.coordinates if quantity in OF_COORDINATES else self.contacts
 
     def unit(self, quantity: str, i: int | None = None) -> str:
-        """Unit of component i of a quantity, or of all its components; "" if unknown."""
+        """Returns the unit of component i of a quantity, or the units of all its components; "" if unknown."""
         names, units = self.names(quantity), dict(self.units)
         chosen = names or ("",) if i is None else ((names[i],) if names else ("",))
         # equations of joints may be in units of their own, such as those of squares
@@ -116,7 +116,7 @@ class Labels:
         return ", ".join(dict.fromkeys(self._made(QUANTITIES[quantity][1], u) for u in found))
 
     def _made(self, form: str, unit: str) -> str:
-        """A unit from its form and that of the coordinate, gap or joint equation."""
+        """Makes a unit from its form in ``QUANTITIES`` and the unit of the coordinate, gap or joint equation."""
         if not form.startswith("E"):
             return form.format(unit)
         mass, length = self._mass_and_length()
@@ -130,7 +130,7 @@ class Labels:
         return f"{mass} {length}²/({second} {unit})"
 
     def _mass_and_length(self) -> tuple[str, str]:
-        """Units of mass and length of which that of energy is made; metres where coordinates have no length, or several."""
+        """Returns the units of mass and length that make up the unit of energy; metres if no coordinate is a length, or they have different units."""
         units = dict(self.units)
         mass = "kg" if MASS in (self.coordinates or ()) + (self.contacts or ()) else units.get(MASS, "kg")
         own = [units.get(name, units.get("", "")) for name in self.coordinates or ("",)]
@@ -138,12 +138,12 @@ class Labels:
         return mass, lengths[0] if len(lengths) == 1 else "m"
 
     def energy_unit(self) -> str:
-        """Unit of energies."""
+        """Returns the unit of energies."""
         mass, length = self._mass_and_length()
         return COHERENT.get((mass, length), ("", f"{mass} {length}²/s²"))[1]
 
     def axis(self, text: str, quantity: str, i: int | None = None) -> str:
-        """The label of an axis: a text, and the unit in brackets."""
+        """Returns the label of an axis: a text, and the unit in brackets."""
         return f"{text}{'' if text.endswith(chr(10)) else ' '}[{self.unit(quantity, i) or QUANTITIES[quantity][0]}]"
 
     def check(self, d: int, m: int, j: int) -> None:

@@ -29,7 +29,7 @@ PROJECTIONS: dict[str, Callable[[], ContactSolver]] = {
     "admm": lambda: ADMM(),
 }
 
-# what stores name: these classes, and schemes and contact solvers of one's own
+# classes that a study's store records by name; a user's own schemes and contact solvers are recorded too
 METHODS: tuple[type, ...] = (
     ADMM,
     ActiveSet,
@@ -44,7 +44,7 @@ METHODS: tuple[type, ...] = (
 
 
 def scheme_from_name(name: str, force: str | None = None) -> Scheme:
-    """The scheme with a given name; ``force`` chooses the force of the Paoli-Schatzman schemes."""
+    """Returns the scheme with a given name, or a user's own as "module:name"; ``force`` sets the option of that name of Paoli-Schatzman schemes."""
     scheme = _own("scheme", name) if isinstance(name, str) and ":" in name else lookup("scheme", name, SCHEMES)()
     if force is None:
         return scheme
@@ -54,14 +54,14 @@ def scheme_from_name(name: str, force: str | None = None) -> Scheme:
 
 
 def projection_from_name(name: str) -> ContactSolver:
-    """The projection with a given name, or a user's own as "module:name"."""
+    """Returns the contact solver with a given name, or a user's own as "module:name"."""
     return (
         _own("projection", name) if isinstance(name, str) and ":" in name else lookup("projection", name, PROJECTIONS)()
     )
 
 
 def _own(kind: str, name: str) -> Any:
-    """The object "module:name", instantiated if it is a class; modules in the working directory are found."""
+    """Imports the object "module:name", instantiated if it is a class; modules in the working directory are found."""
     module, _, attribute = name.partition(":")
     here = os.getcwd()
     sys.path.insert(0, here)
@@ -75,14 +75,14 @@ def _own(kind: str, name: str) -> Any:
 
 
 def lookup(kind: str, name: str, table: dict) -> Any:
-    """The table's entry for a name; ValueError suggests the closest one."""
+    """Returns the table's entry for a name; its ValueError suggests the closest one."""
     if not isinstance(name, str) or name not in table:
         raise ValueError(f"unknown {kind} {name!r}; {suggestion(name, table)}")
     return table[name]
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """Text that suggests the closest name, or lists all names."""
+    """Returns a text that suggests the closest name, or lists all names."""
     names = list(names)
     close = get_close_matches(str(name).lower(), names, n=1, cutoff=0.4)
     return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(names)}"

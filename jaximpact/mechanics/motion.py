@@ -12,8 +12,9 @@ from .problem import Problem
 
 
 class Motion(NamedTuple):
-    """Numbers of one motion: initial data q0, v0 (d,); times t0, t1 and step h [s], (); number of steps; restitution e, () or (m,), 1 where the problem
-    has a function for it; args; coefficients of friction and of static friction, () or (m,), None where there are none or the problem has a function for them."""
+    """The numbers that define one motion of a problem: initial position and velocity q0, v0 (d,); times t0, t1 and step h [s], (); number of ``steps``;
+    restitution e, () or (m,), which is 1 if the problem has a function for it; ``args``; coefficients of ``friction`` and ``static_friction``, () or (m,), None
+    if there are none or the problem has a function for them."""
 
     q0: Any
     v0: Any
@@ -27,11 +28,11 @@ class Motion(NamedTuple):
     static_friction: Any = None
 
     def time(self, n: ArrayLike) -> Array:
-        """Time t0 + n h of step n, free of accumulated rounding."""
+        """Returns the time t0 + n h of step n, free of accumulated rounding."""
         return self.t0 + jnp.asarray(n).astype(self.h.dtype) * self.h
 
     def stated_in(self, problem: Problem) -> Problem:
-        """The problem with the motion's own coefficients of friction."""
+        """Returns the problem with the motion's coefficients of friction."""
         own = {name: getattr(self, name) for name in ("friction", "static_friction")}
         own = {name: x for name, x in own.items() if x is not None}
         return problem.replace(**own) if own else problem

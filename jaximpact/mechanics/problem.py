@@ -62,12 +62,12 @@ OPTIONAL = (
     "slip",
     "friction",
     "static_friction",
-)  # that are not spoken of where there are none
+)  # omitted from the repr where they are None
 
 
 @partial(jax.jit, static_argnums=0)
 def _joint_values(joints: Equations, t: Array, q: Array, args: Any) -> Array:
-    # asked for many times in a step: traced once
+    # evaluated many times in a step: traced once
     return jnp.asarray(joints(t, q, args), q.dtype)
 
 
@@ -90,18 +90,18 @@ class Problem(metaclass=Named):
         units: of coordinates and gaps: one text for all, ``"m"``, or by name, ``{"x": "m", "angle": "rad"}``, of joints too,
             and of masses, ``{"x": "mm", "mass": "t"}``, kg by default. Times are in s.
             Nothing is converted.
-        joints: ``joints(t, q, args) -> (j,)``, equations c = 0 that hold at all times: rods, pins, closed loops. Start motions on
-            them, see `assemble`. Rows that follow from others do no harm.
+        joints: ``joints(t, q, args) -> (j,)``, equations c = 0 that hold at all times: rods, pins, closed loops. A motion must start on
+            them, see `assemble`. Redundant equations do no harm.
         joint_names: names of the joint equations (j).
         switches: ``switches(t, q, v, args) -> (k,)``, surfaces s = 0 across which the force jumps or is not smooth, or the state is
-            reset. `EventDriven` and `EventCorrected` locate them, where contacts rub those of t and q. Comparisons, signs and the like in force and mass
-            are found without: state what cannot be seen, as the inside of a `lax.while_loop` or a callback.
-        reset: ``reset(t, q, v, k, args) -> v`` or ``(q, v)``, the state behind a crossing of surface k, an int, in either direction.
-        slip: ``slip(t, q, v, args) -> (m,)`` in the plane, ``(m, 2)`` in space: the tangential velocity of the bodies against each other at every
-            contact, affine in v [m/s]. It gives the direction of friction too, by virtual power.
+            reset. `EventDriven` and `EventCorrected` locate them, with friction only those of t and q. Comparisons, signs and the like in
+            force and mass are found automatically: state only those that cannot be found, as inside a `lax.while_loop` or a callback.
+        reset: ``reset(t, q, v, k, args) -> v`` or ``(q, v)``, the state after a crossing of surface k, an int, in either direction.
+        slip: ``slip(t, q, v, args) -> (m,)`` in the plane, ``(m, 2)`` in space: the relative tangential velocity of the two bodies at every
+            contact, affine in v [m/s]. By virtual power it also gives the direction of friction.
         friction: Coulomb's coefficient mu >= 0 where ``slip`` is given: a number, one per contact ``(m,)``, or a function of args that returns
             either. `MoreauJean` and `EventCorrected` take it.
-        static_friction: the coefficient >= ``friction`` up to which a contact at rest sticks, where it is another one: likewise a number, one per
+        static_friction: the coefficient >= ``friction`` up to which a contact at rest sticks, by default ``friction``: likewise a number, one per
             contact, or a function of args. A contact that breaks away slips with ``friction``.
 
     Numbers (restitution, a numeric mass) are pytree leaves: they may be swept and differentiated. Constructors that
@@ -195,10 +195,10 @@ class Problem(metaclass=Named):
         return f"Problem({', '.join(parts)})"
 
     def replace(self, **changes: Any) -> Problem:
-        """A copy with some fields changed."""
+        """Returns a copy with some fields changed."""
         values = {name: getattr(self, name) for name in FIELDS}
         if self.between is not None:
-            values["slip"] = None  # they state it
+            values["slip"] = None  # the bodies define it
         unknown = set(changes) - set(values)
         if unknown:
             raise TypeError(f"Problem has no field {sorted(unknown)[0]!r}; its fields are {', '.join(FIELDS)}")
@@ -228,43 +228,43 @@ class Problem(metaclass=Named):
         return units[""] if list(units) == [""] else units or None
 
     def gaps(self, t: ArrayLike, q: Array, args: Any) -> Array:
-        """f(t, q), shape (m,), in the dtype of q; empty where the problem has no constraints."""
+        """Returns the gaps f(t, q), shape (m,), in the dtype of q; empty if the problem has no constraints."""
         if self.constraints is None:
             return jnp.zeros((0,), q.dtype)
         return jnp.asarray(self.constraints(t, q, args), q.dtype)
 
     @property
     def between(self) -> OfBodies | None:
-        """The constraints, if they are between bodies; else None."""
+        """The constraints, if they are those of `jaximpact.bodies`; else None."""
         return self.constraints if isinstance(self.constraints, OfBodies) else None
 
     @property
     def is_local(self) -> bool:
-        """Whether the constraints are those of a neighbour list of bodies."""
+        """Whether the constraints are restricted to the pairs of a neighbour list (`near`)."""
         return self.between is not None and self.between.local
 
     @property
     def listed(self) -> bool:
-        """Whether near pairs of bodies are kept in a neighbour list: see `jaximpact.bodies`."""
+        """Whether near pairs of bodies are kept in a neighbour list, see `jaximpact.bodies` ("listed bodies")."""
         return self.between is not None and self.between.listed
 
     def sampled(self, name: str) -> Any:
-        """The function of that name, "constraints" or "slip"; of listed bodies for one of its pairs, as all of them would be too many to trace."""
+        """Returns the function of that name, "constraints" or "slip"; for listed bodies that of a single pair, as all pairs would be too many to trace."""
         stated = getattr(self, name)
         return stated.sample if self.listed and stated is not None else stated
 
     def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Any:
-        """Neighbour list of bodies at (t, q); None for other problems."""
+        """Makes the neighbour list of bodies at (t, q); None for other problems."""
         return self.constraints.neighbours(t, q, args) if self.listed else None  # type: ignore[union-attr]
 
     def near(self, neighbours: Any) -> Problem:
-        """The problem restricted to a neighbour list; unchanged without one."""
+        """Returns the problem restricted to the pairs of a neighbour list; unchanged for None."""
         if neighbours is None:
             return self
         return self.replace(constraints=self.constraints.near(neighbours))  # type: ignore[union-attr]
 
     def count(self, t: ArrayLike, q: Array, args: Any) -> int:
-        """Number of constraints m."""
+        """Returns the number of constraints m."""
         if self.listed:
             return self.constraints.contact_count(t, q, args)  # type: ignore[union-attr]
         if self.constraints is None:
@@ -274,44 +274,44 @@ class Problem(metaclass=Named):
         return shape_of_result(as_array, self.constraints, np.zeros((), q.dtype), q, args).shape[0]
 
     def joint_values(self, t: ArrayLike, q: Array, args: Any) -> Array:
-        """c(t, q), shape (j,), in the dtype of q; zero where the joints hold."""
+        """Returns c(t, q), shape (j,), in the dtype of q; zero where the joints hold."""
         return _joint_values(self.joints, jnp.asarray(t, q.dtype), q, args)
 
     def joint_count(self, t: ArrayLike, q: Array, args: Any) -> int:
-        """Number of joint equations j."""
+        """Returns the number of joint equations j."""
         if self.joints is None:
             return 0
         return shape_of_result(as_array, self.joints, np.zeros((), q.dtype), q, args).shape[0]
 
     def switch_values(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
-        """s(t, q, v), shape (k,), in the dtype of q; zero on the surfaces that are stated as switches."""
+        """Returns s(t, q, v), shape (k,), in the dtype of q; zero on the surfaces that are stated as switches."""
         return jnp.asarray(self.switches(t, q, v, args), q.dtype)  # type: ignore[misc]
 
     def switch_count(self, t: ArrayLike, q: Array, v: Array, args: Any) -> int:
-        """Number of surfaces k that are stated as switches."""
+        """Returns the number k of surfaces that are stated as switches."""
         if self.switches is None:
             return 0
         return shape_of_result(as_array, self.switches, np.zeros((), q.dtype), q, v, args).shape[0]
 
     def state_behind(self, k: int, t: ArrayLike, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
-        """(q, v) behind the reset at surface k, in the dtype of q."""
+        """Returns (q, v) after the reset at surface k, in the dtype of q."""
         found = self.reset(t, q, v, k, args)  # type: ignore[misc]
         place, speed = found if isinstance(found, tuple) else (q, found)
         return jnp.asarray(place, q.dtype), jnp.asarray(speed, q.dtype)
 
     def states_behind(self, t: ArrayLike, q: Array, v: Array, args: Any) -> list[tuple[Array, Array]]:
-        """The same of each of the k surfaces."""
+        """Returns `state_behind` for each of the stated surfaces."""
         return [self.state_behind(k, t, q, v, args) for k in range(self.switch_count(t, q, v, args))]
 
     def slip_velocity(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
-        """Slip velocities (m, k) of all contacts, k = 1 in the plane and 2 in space, in the dtype of q."""
+        """Returns the slip velocities (m, k) of all contacts, k = 1 in the plane and 2 in space, in the dtype of q."""
         found = jnp.asarray(self.slip(t, q, v, args), q.dtype)  # type: ignore[misc]
         return found[:, None] if found.ndim == 1 else found
 
     def restitution_at(self, e: Any, rates: Array, args: Any) -> Any:
-        """Restitution of contacts whose gaps change at ``rates`` (m,): e itself, or e times what the problem's function says, (m,).
+        """Returns the restitution of contacts with gap velocities ``rates`` (m,): e, or e times the problem's function of approach speeds, (m,).
 
-        e is 1 for a function, and 0 where restitution is to play no part.
+        For a function e is 1, or 0 to turn restitution off.
         """
         if not callable(self.restitution):
             return e
@@ -320,15 +320,15 @@ class Problem(metaclass=Named):
         return e * jnp.broadcast_to(jnp.asarray(self.restitution(speeds, args), rates.dtype), rates.shape)
 
     def friction_coefficients(self, m: int, dtype: Any, args: Any) -> Array:
-        """Coefficients of friction mu (m,), of contacts that slip."""
+        """Returns the coefficients of friction mu (m,) of contacts that slip."""
         return _of_contacts(self.friction, m, dtype, args)
 
     def static_coefficients(self, m: int, dtype: Any, args: Any) -> Array | None:
-        """Coefficients of friction (m,) up to which contacts at rest stick; None where those are the same."""
+        """Returns the coefficients of static friction (m,), up to which contacts at rest stick; None if they equal those of slip."""
         return None if self.static_friction is None else _of_contacts(self.static_friction, m, dtype, args)
 
     def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
-        """g(t, q, v), shape (d,), in the dtype of q."""
+        """Returns g(t, q, v), shape (d,), in the dtype of q."""
         return jnp.asarray(self.force(t, q, v, args), q.dtype)
 
     # pytree protocol: numbers are leaves, functions are structure
@@ -359,7 +359,7 @@ class Problem(metaclass=Named):
         force: Force | None = None,
         **naming: Any,
     ) -> Problem:
-        """Problem of a Lagrangian L(t, q, v, args) -> (), quadratic in v, plus an optional non-conservative force.
+        """Makes the problem of a Lagrangian L(t, q, v, args) -> (), quadratic in v, plus an optional non-conservative force.
 
         The mass matrix is d2L/dv2 and g = dL/dq - d(dL/dv)/dt + M a: Coriolis, centrifugal and explicit time
         terms come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix
@@ -376,7 +376,7 @@ class Problem(metaclass=Named):
         @replay_jaxpr
         def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
             t = jnp.asarray(t, q.dtype)
-            # one pass for both: what dL/dq and the rate of the momentum have in common is computed once
+            # one pass for both, so that common parts of dL/dq and of the rate of the momentum are computed once
             slopes = jax.grad(recorded_lagrangian, argnums=(1, 2))
             (slope, _), (_, rate) = jax.jvp(lambda s, x: slopes(s, x, v, args), (t, q), (jnp.ones_like(t), v))
             g = slope - rate
@@ -402,7 +402,7 @@ class Problem(metaclass=Named):
         force: Force | None = None,
         **naming: Any,
     ) -> Problem:
-        """Problem of a mass M(q) and a potential V(q, args) -> (), plus an optional non-conservative force.
+        """Makes the problem of a mass M(q) and a potential V(q, args) -> (), plus an optional non-conservative force.
 
         g = -grad V - (dM/dt v - 1/2 grad_q(v' M v)) + force(t, q, v, args). Energy is v' M v / 2 + V. ``naming``:
         coordinates, contacts, units; joints, switches, reset, slip, friction and static_friction.
@@ -443,7 +443,7 @@ class Problem(metaclass=Named):
         energy: Energy | None = None,
         **naming: Any,
     ) -> Problem:
-        """Problem of a force f(t, q, p, args) stated in the momentum p = M(q) v (Paoli-Schatzman 1999, (1.1)).
+        """Makes the problem of a force f(t, q, p, args) that is stated in the momentum p = M(q) v (Paoli-Schatzman 1999, (1.1)).
 
         ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip, friction and static_friction.
         """
@@ -460,12 +460,12 @@ class Problem(metaclass=Named):
 
 
 def _of_contacts(given: Any, m: int, dtype: Any, args: Any) -> Array:
-    """Numbers (m,) of contacts, given as a number, one per contact, or a function of args."""
+    """Broadcasts coefficients to (m,), given as a number, one per contact, or a function of args."""
     return jnp.broadcast_to(jnp.asarray(given(args) if callable(given) else given, dtype), (m,))
 
 
 def mass_times(mass: Any, v: Array) -> Array:
-    """M v, for a mass given as None, a scalar, a (d,) diagonal, a (d, d) matrix or diagonal blocks (N, D, D)."""
+    """Returns M v, for a mass given as None, a scalar, a (d,) diagonal, a (d, d) matrix or diagonal blocks (N, D, D)."""
     if mass is None:
         return v
     mass = jnp.asarray(mass, v.dtype)

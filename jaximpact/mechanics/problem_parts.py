@@ -1,4 +1,4 @@
-"""What a problem is stated by: the types of its functions, constraints between bodies, and checks of what may be given together."""
+"""Parts of the statement of a problem: the types of its functions, the base class of constraints between bodies, and checks of the arguments."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Slips = Callable[[Any, Array, Array, Any], Array]
 
 
 class OfBodies:
-    """Base of constraints between bodies, which offer more than gaps: see `jaximpact.bodies`.
+    """Base class of constraints between bodies, which offer more than gaps: see `jaximpact.bodies`.
 
-    ``local``: whether they are the constraints of a neighbour list.
+    ``local``: whether they are restricted to the pairs of a given neighbour list (`Problem.near`).
     """
 
     local = False
@@ -31,18 +31,18 @@ class OfBodies:
 
     @property
     def slips(self) -> Slips | None:
-        """Slip velocities of all contacts, as `Problem` takes them; None where nothing rubs."""
+        """The function of slip velocities of all contacts, as `Problem` takes it; None without friction."""
         return None
 
     def check(self, t: Any, q: Array, args: Any, outcome: Callable[..., Any]) -> None:
         """Raises ValueError or TypeError if the functions do not fit the coordinates."""
 
 
-FILES = ("from_mjcf", "from_urdf", "from_xml")  # readers of robots' files that other tools have
+FILES = ("from_mjcf", "from_urdf", "from_xml")  # names under which other tools read files of robots
 
 
 class Named(type):
-    """Class of `Problem`, which answers where a reader of files is looked for."""
+    """Metaclass of `Problem`: its AttributeError for a reader of robots' files says how to state a robot instead."""
 
     if not TYPE_CHECKING:  # a type checker is to find names that do not exist
 
@@ -51,7 +51,7 @@ class Named(type):
 
 
 def missing(whose: str, name: str) -> str:
-    """Message for a name that does not exist."""
+    """Returns the message for an attribute ``name`` that ``whose`` does not have."""
     if name not in FILES:
         return f"{whose} has no attribute {name!r}"
     return f"{name}: jaximpact reads no files of robots; docs/howto/robots.md states one by the mass matrix and forces of MJX, in 20 lines"
@@ -72,7 +72,7 @@ def check_switches(switches: Any, reset: Any) -> None:
 
 
 def slip_of_bodies(bodies: OfBodies, slip: Any) -> Slips | None:
-    """The slip that bodies state; raises ValueError if another one is given."""
+    """Returns the slip function that the bodies define; raises ValueError if another ``slip`` is given."""
     if slip is not None:
         raise ValueError(
             "slip: bodies of jaximpact.bodies state it for each pair, Bodies(slip=...); disks and spheres do so themselves"
@@ -81,7 +81,7 @@ def slip_of_bodies(bodies: OfBodies, slip: Any) -> Slips | None:
 
 
 def check_friction(slip: Any, friction: Any, static_friction: Any, constraints: Any) -> None:
-    """Raises TypeError or ValueError for friction that is no number, or is given without slip, or slip without friction."""
+    """Raises TypeError or ValueError for coefficients of friction that are texts, friction without ``slip`` or ``slip`` without friction."""
     check_function(slip, "slip must be a function slip(t, q, v, args) -> (m,) or (m, 2), or None")
     whose = "lambda t, q, v, args: (m,), or (m, 2) in space"
     if isinstance(constraints, OfBodies):

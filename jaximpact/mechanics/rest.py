@@ -1,4 +1,4 @@
-"""Ends of motions that are seen at the ends of steps: when all is at rest, and when bodies have jammed.
+"""Ends of motions that are tested at the ends of steps: when everything is at rest, and when bodies have jammed.
 
 References:
     T.-T. Ng, Input parameters of discrete element methods, J. Eng. Mech. 132 (2006): the index of unbalanced forces.
@@ -21,32 +21,34 @@ from .motion import Motion
 from .problem import Problem
 from .status import Status
 
-STEPS = 10  # that a motion has to be at rest, at least
-SLOWLY = 100  # times its speed that forces would give in the time for which a motion has to be at rest
-LEAST = 1e-3  # of the mean force: contacts with less do not count
+STEPS = 10  # least number of steps for which a motion has to be at rest
+SLOWLY = (
+    100  # times the speed of rest: velocity that forces would give in the time for which a motion has to be at rest
+)
+LEAST = 1e-3  # fraction of the mean impulse below which contacts do not count
 
 
 class Watch(NamedTuple):
-    """What a motion is known by behind a step: the time () ``since`` when it has been at rest, infinite while it is not; the largest
-    acceleration () that its forces would have given so far, its ``pull``."""
+    """Carry of a test for rest over the steps: the time ``since`` () when the motion has been at rest, infinity while it is not; the largest
+    acceleration without contact forces so far, ``pull`` ()."""
 
     since: Array
     pull: Array
 
     @classmethod
     def start(cls, motion: Motion) -> Watch:
-        """At the start of a motion."""
+        """Makes the carry at the start of a motion."""
         return cls(jnp.full_like(motion.t0, jnp.inf), jnp.zeros_like(motion.t0))
 
 
 @dataclass(frozen=True)
 class AtRest:
-    """Nothing is faster than ``speed``, nor accelerated so that it would be, for a ``time``: see `Until.at_rest`."""
+    """Condition that nothing has been faster than ``speed``, nor accelerated so that it would be, for a ``time``: see `Until.at_rest`."""
 
     speed: float
     time: float | None = None
 
-    before: ClassVar[bool] = False  # whether the step that shows it is taken back
+    before: ClassVar[bool] = False  # whether the step after which the condition holds is taken back
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = {"speed": self.speed} | ({} if self.time is None else {"time": self.time})
@@ -55,12 +57,15 @@ class AtRest:
                 raise ValueError(f"Until.at_rest({name}=...) must be a positive number, got {value!r}")
 
     def check(self, problem: Problem) -> None:
-        """Any problem may come to rest."""
+        """Accepts any problem: no problem is unsuited to this condition."""
 
     def after(
         self, problem: Problem, motion: Motion, watch: Watch, old: Any, new: Any, row: Any, status: Array
     ) -> tuple[Watch, Array]:
-        """What is known behind a step from a state to a ``new`` one with its row and status, and whether the motion ends with it, ()."""
+        """Updates the carry after a step from the state ``old`` to ``new``, and tests whether the motion ends with it, ().
+
+        ``row``, ``status``: the row and the status bits of the step, which `Jammed` uses.
+        """
         t, h, args = motion.time(new.n), motion.h, motion.args
         metric = Metric.at(problem, new.q, args, t)
         largest = lambda v: jnp.max(speeds(problem, metric, v), initial=0.0)
@@ -78,7 +83,7 @@ class AtRest:
 
 @dataclass(frozen=True)
 class Jammed:
-    """Forces of contacts balance each other, at as many contacts as hold all bodies but rattlers: see `Until.jammed`."""
+    """Condition that contact forces balance each other, at as many contacts as are needed to hold all bodies but rattlers: see `Until.jammed`."""
 
     balance: float = 1e-2
     needed: int | None = None
@@ -101,7 +106,7 @@ class Jammed:
     def after(
         self, problem: Problem, motion: Motion, watch: Watch, old: Any, new: Any, row: Any, status: Array
     ) -> tuple[Watch, Array]:
-        """As of `AtRest`; the row of listed bodies holds the impulses of the step alone."""
+        """Tests the impulses of a step, as `AtRest.after`; a row of listed bodies holds the impulses of its step only, not their sum so far."""
         bodies: Any = problem.between
         count, space = bodies.number, bodies.positions(new.q).shape[1]
         each = new.v.size // count  # coordinates of a body
@@ -110,7 +115,7 @@ class Jammed:
         impulse, ends = row.impulse, row.pairs
         mean = lambda x, of: jnp.sum(jnp.where(of, x, 0)) / jnp.maximum(jnp.sum(of), 1).astype(x.dtype)
         pushes = (impulse > LEAST * mean(impulse, impulse > 0)) & (ends[:, 0] < count)
-        # squares of impulses of a step that nothing can make may be too large for the type
+        # the impulses of a step that has no solution may be so large that their squares overflow
         largest = jnp.max(impulse)
         part = lambda x: x / jnp.where(largest > 0, largest, 1)
         unbalanced = jnp.sum(part(net.reshape(count, each)[:, :space]) ** 2) / count
@@ -118,7 +123,7 @@ class Jammed:
         rows = 1 if row.friction_impulse is None else 1 + row.friction_impulse.shape[-1]
         needed = space + (rows == 1) if self.needed is None else self.needed
         held, contacts = backbone(ends, pushes, count, needed, balanced)
-        # a packing that repeats itself may drift as a whole, and is held by one more contact than balances it
+        # a periodic packing may drift as a whole, and has one contact more than equilibrium needs
         free = space - 1 if bodies.box is not None and None not in bodies.box else 0
         equations = (space if rows == 1 else each) * jnp.sum(held)
         whole = status & int(Status.NEIGHBOURS_LOST) == 0  # no pair was missing
@@ -126,7 +131,14 @@ class Jammed:
 
 
 def backbone(ends: Array, pushes: Array, count: int, needed: int, pending: Array) -> tuple[Array, Array]:
-    """Bodies (N,) held by at least ``needed`` contacts with others that are held, and the number () of those contacts; none unless ``pending``."""
+    """Finds the bodies (N,) with at least ``needed`` pushing contacts to other such bodies, or to walls, and counts these contacts ().
+
+    Args:
+        ends: numbers (m, 2) of the two bodies of each contact, negative for a wall.
+        pushes: contacts (m,) that count.
+        count: number N of bodies.
+        pending: whether to search at all, (); otherwise no body is held.
+    """
     i, j = ends[:, 0], jnp.where(ends[:, 1] < 0, count, ends[:, 1])
 
     def counted(held: Array) -> Array:
@@ -145,7 +157,7 @@ def backbone(ends: Array, pushes: Array, count: int, needed: int, pending: Array
 
 
 def speeds(problem: Problem, metric: Metric, v: Array) -> Array:
-    """Speeds (N,) of bodies, those of rotation by their kinetic energy; of other problems of the coordinates, (d,)."""
+    """Returns the speeds (N,) of bodies, by their kinetic energy, rotation included; for other problems those of the coordinates, |v| (d,)."""
     bodies: Any = problem.between
     if bodies is None:
         return jnp.abs(v)

@@ -1,4 +1,4 @@
-"""A problem restricted to some of its contacts, at the cost of those alone where the gaps have rows to tell apart."""
+"""A problem restricted to some of its contacts, at the cost of these only if the jaxpr of the gaps can be evaluated row by row."""
 
 from __future__ import annotations
 
@@ -26,18 +26,21 @@ class SomeGaps:
         return of_place(q)[self.rows]
 
     def jacobian(self, t: ArrayLike, q: Array, args: Any) -> tuple[Array, Array]:
-        """Gaps (k,) and their Jacobian (k, d); raises Unstructured where rows are not to be told apart."""
+        """Returns the gaps (k,) and their Jacobian (k, d); raises Unstructured if the gaps cannot be evaluated row by row."""
         found = RowsOf.at(lambda x: self.whole(t, x, args), q, self.rows)
         return found.values, found.jacobian()
 
 
 def among(problem: Any, rows: Array) -> Any:
-    """The problem with the contacts ``rows`` (k,) alone. It belongs to the trace of these: no program may be kept that was made of it."""
+    """Returns the problem with the contacts ``rows`` (k,) only. It holds traced rows, so that no program made from it may be cached."""
     return problem.replace(constraints=SomeGaps(problem.gaps, rows))
 
 
 def rows_that_matter(matters: Array, gap: Array, size: int) -> tuple[Array, Array]:
-    """In their order ``size`` contacts, all that ``matters`` (m,) and beside them those with the smallest gaps (m,); and whether all have room, ()."""
+    """Selects ``size`` contacts, in ascending order: all of ``matters`` (m,), and then those with the smallest gaps |``gap``| (m,).
+
+    Also returns whether all that matter are selected, ().
+    """
     # single precision is enough to choose
     distance, known = jnp.abs(gap), jnp.isfinite(gap)
     largest = jnp.maximum(jnp.max(jnp.where(known, distance, 0)), jnp.finfo(gap.dtype).tiny)

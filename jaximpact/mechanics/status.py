@@ -1,4 +1,4 @@
-"""Status bits of a motion: failures and remarks, OR-ed over its steps."""
+"""Status bits of a motion, combined over its steps by OR: failures, doubts about derivatives, and remarks."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ FAILURES = (
     | Status.JOINTS_SINGULAR
     | Status.JOINTS_NOT_MET
 )
-# bits of derivatives alone, and all that speaks against one
+# bits about derivatives only, and all bits that make a derivative doubtful
 DERIVATIVES = (
     Status.DERIVATIVE_GRAZING
     | Status.DERIVATIVE_SIMULTANEOUS
@@ -157,17 +157,17 @@ DOUBTS = DERIVATIVES | Status.EVENTS_UNRESOLVED
 
 
 def as_status(condition: Array, bit: int) -> Array:
-    """``bit`` if the condition holds, else 0."""
+    """Returns ``bit`` where the condition holds, else 0, as int32."""
     return jnp.where(condition, int(bit), 0).astype(jnp.int32)
 
 
 def describe(bits: int) -> str:
-    """One line per bit that is set: its name and its likely cause."""
+    """Returns one line per bit that is set: its name, likely cause and cure."""
     return "\n".join(f"{bit.name}: {CAUSES[bit]}" for bit in Status if bit & bits and bit in CAUSES)
 
 
 def summarise(status: np.ndarray, failed_at: np.ndarray) -> str:
-    """Summary of a batch's failures: their number, the first ones, the causes."""
+    """Returns a summary of a batch's failures: their number, the first ones, the causes."""
     status, failed_at = np.atleast_1d(status), np.atleast_1d(failed_at)
     bad = np.flatnonzero(status & int(FAILURES))
     bits = int(np.bitwise_or.reduce(status[bad])) & int(FAILURES)

@@ -15,19 +15,21 @@ from .linearisation import Metric, is_flat, jacobian
 from .problem import Problem
 from .switches import gap_switches
 
-STEEP = 0.125  # of what its normal could change a gap over the step: along a surface, or past an edge, a step changes it by less
+STEEP = 0.125  # fraction of the largest change of a gap over such a displacement: along a surface, or past an edge, a step changes it by less
 APART = 0.5  # cosine between the normals at the ends of a step, below which they point apart: 60 degrees
 # the same at an impact: from 18 degrees on, half a radius of a disk, the directions of rebounds are off by half a radian (PaoliSchatzman)
 TURNED = 0.95
-PLACES = 4  # looked at along a step
-MANY = 32  # contacts from which only those are looked at that may matter,
-SET = 8  # so many at once
+PLACES = 4  # points tested along a step
+MANY = 32  # number of contacts above which normals are computed only for those that may matter,
+SET = 8  # this many at a time
 ROUNDING = 1e3  # units of rounding of the gaps
 
 
 class Way(NamedTuple):
-    """The way of a step: its time and length (), start and displacement (d,), and args. It is straight, or a parabola to whose
-    displacement at a share s of the step ``bend`` (d,) adds s (1 - s) times itself."""
+    """Path of a step: time t and duration h (), start q and displacement ``shift`` (d,), and args.
+
+    It is straight, or, with ``bend`` (d,), the parabola q + s shift + s (1 - s) bend for the fraction s in [0, 1] of the step.
+    """
 
     t: Array
     h: Array
@@ -37,7 +39,7 @@ class Way(NamedTuple):
     bend: Array | None = None
 
     def at(self, s: Array) -> tuple[Array, Array]:
-        """Time and position (1 + d,) after a share s () of the step, and their rates by s."""
+        """Returns time and position (1 + d,) at the fraction s () of the step, and their derivatives by s."""
         start, step = jnp.concatenate([self.t[None], self.q]), jnp.concatenate([self.h[None], self.shift])
         if self.bend is None:
             return start + s * step, step
@@ -46,8 +48,10 @@ class Way(NamedTuple):
 
 
 def looks_for_tunnelling(problem: Problem, t: Array, q: Array, args: Any) -> bool:
-    """Whether a straight step could close and open a gap: not where all gaps are affine. Not asked of listed bodies, which have a bound
-    on how far they move in a step."""
+    """Tests whether a straight step could close and open a gap: not where all gaps are affine.
+
+    False for listed bodies, whose displacement in a step is limited.
+    """
     return (
         problem.constraints is not None
         and not (problem.is_local or problem.listed)
@@ -56,7 +60,7 @@ def looks_for_tunnelling(problem: Problem, t: Array, q: Array, args: Any) -> boo
 
 
 def may_tunnel(problem: Problem, way: Way) -> Array:
-    """Whether the tangent of a gap at the start of a step closes within it, (): true of every obstacle that is convex along the step."""
+    """Tests whether a gap, linearised at the start of a step, closes within it, (): a necessary condition for tunnelling through a convex obstacle."""
     t, h, q, shift, args, bend = way
     after = lambda h, shift: sum(jax.jvp(lambda t, q: problem.gaps(t, q, args), (t, q), (h, shift)))
     closes = after(h, shift) < 0
@@ -67,12 +71,12 @@ def may_tunnel(problem: Problem, way: Way) -> Array:
 
 
 def loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
-    """Whether a gap is not to be followed along the ``way`` of a step, (), on which contacts ``acting`` (m,) had impulses.
+    """Tests whether a gap is not resolved along the ``way`` of a step, (), in which contacts ``acting`` (m,) had impulses.
 
-    It leads through an obstacle: a gap falls steeply at its start, rises steeply at its end, the normals there point apart, and the gap
-    is closed between them. Looked for by turns where the tangents meet, the place of a corner, and where the rate vanishes if it is
-    linear, the place of a square's minimum. Of several gaps it is the one whose tangents meet lowest. Or it turns the normal of a contact
-    that acts, whose impulse then has one of many directions.
+    Either the step leads through an obstacle: a gap falls steeply at its start, rises steeply at its end, the normals there point apart, and the
+    gap is negative between. It is evaluated alternately where the tangents of the gap at both ends intersect, the minimum at a corner, and where
+    a linear gap velocity vanishes, the minimum of a parabola; of several gaps only the one whose tangents intersect lowest. Or the normal of a
+    contact that acts turns so far within the step that the direction of its impulse is arbitrary.
     """
     return without_derivative(lambda operands: _loses_the_gap(problem, *operands), (way, acting))
 
@@ -82,7 +86,7 @@ def _loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
     gaps = lambda x: problem.gaps(x[0], x[1:], args)
 
     def end(s: Array) -> tuple[Array, Array]:
-        """Gaps (m,) and their rates."""
+        """Returns gaps (m,) and their derivatives by s."""
         x, step = way.at(s)
         return jax.jvp(gaps, (x,), (step,))
 
@@ -96,16 +100,16 @@ def _loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
         lambda: _closes_between(gaps, way, (before, falling), (after, rising), turns),
         lambda: (jnp.zeros((), bool), turns),
     )
-    # past a kink a normal turns at once, which is no curvature, and a body that slides over an edge cuts it short by a part of its step
+    # at a kink a normal turns abruptly, which is no curvature, and a body that slides over an edge cuts the corner by part of its step
     if kinks:
         return through & ~jnp.any(acting & which)
     return through | jnp.any(acting & turned)
 
 
 def _closes_between(gaps: Callable, way: Way, start: tuple, end: tuple, turns: Array) -> tuple[Array, Array]:
-    """Whether the gap that ``turns`` (m,) on the way and whose tangents meet lowest is closed there, (), and which it is, (m,).
+    """Tests whether one of the gaps that ``turns`` (m,) within the step is negative between its ends, (); also returns which one was tested, (m,).
 
-    ``start``, ``end``: gaps (m,) and their rates there.
+    That is the gap whose tangents at the ends intersect lowest. ``start``, ``end``: gaps (m,) and their derivatives by s at the ends.
     """
     (before, falling), (after, rising), zero = start, end, jnp.zeros_like(way.t)
     lowest = before + falling * (rising - after + before) / jnp.where(turns, rising - falling, 1)
@@ -129,13 +133,13 @@ def _closes_between(gaps: Callable, way: Way, start: tuple, end: tuple, turns: A
 
 
 def _turns(problem: Problem, way: Way, among: Array) -> tuple[Array, Array]:
-    """Masks (m,) of the contacts ``among`` (m,) whose normals point apart at the ends of a way that leads against the first and along the
-    second; and of those whose normals turn further than one impulse stands for. Of many contacts one set after the other."""
+    """Finds which of the contacts ``among`` (m,) have normals that point apart at the two ends of the path, which goes against the first normal and
+    along the second (m,); and which have normals that turn too far for one direction of impulse (m,). Many contacts are treated set by set."""
     metric = Metric.at(problem, way.q, way.args, way.t)
     inner = lambda a, b: jnp.sum(a * metric.solve(b.T).T, axis=1)
 
     def normals(s: float, rows: Array | None) -> tuple[Array, Array]:
-        """Normals (k, d) of length 1 in the metric M^-1, and the rate (d,) of the position."""
+        """Returns normals (k, d) of length 1 in the metric M^-1 at the fraction s, and the derivative (d,) of the position by s."""
         x, step = way.at(jnp.full_like(way.t, s))
         gradient = jacobian(problem, x[0], x[1:], way.args, rows)[1]
         length = inner(gradient, gradient)

@@ -13,7 +13,7 @@ from ..jaxtools.shapes import shape_of_result
 
 
 def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
-    """Shapes and dtypes returned by a user's function (`shape_of_result`); an error names the function and says how it failed."""
+    """Returns the shapes and dtypes of the result of a user's function (`shape_of_result`); an error names the function and says how it failed."""
     try:
         return shape_of_result(read, function, *operands)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
@@ -29,12 +29,12 @@ def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands
 
 
 def _shapes(operands: tuple) -> list:
-    """Shapes of the operands, without args."""
+    """Returns the shapes of the operands, without the last one, args."""
     return [np.shape(x) for x in operands[:-1]]
 
 
 def renamed_error(what: str, error: Exception) -> Exception:
-    """An error with what failed at the front of its message; TypeErrors keep their type, others become ValueError."""
+    """Returns an error with ``what`` failed at the front of its message; TypeErrors keep their type, others become ValueError."""
     kind = TypeError if isinstance(error, TypeError) else ValueError
     return kind(f"{what}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 
@@ -50,7 +50,7 @@ def named_errors(name: str) -> Iterator[None]:
 
 @contextmanager
 def differentiable() -> Iterator[None]:
-    """Context in which jax's errors about functions that it cannot differentiate are reported in words that name them."""
+    """Context in which jax's errors about functions that it cannot differentiate name the user's functions and the cure."""
     try:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:

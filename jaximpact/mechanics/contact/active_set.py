@@ -23,9 +23,9 @@ from ..status import Status, as_status
 from .solver import ContactSolver, Impulses
 
 FEW = 8  # contacts of the working set that is tried first
-ENUMERATE = 3
+ENUMERATE = 3  # contacts up to which all active sets are tried
 GUESSES = 6  # active sets tried by factorisation before pivots
-SPARE = 8  # contacts of a working set that they leave open
+SPARE = 8  # contacts of a working set that these leave open
 PROXIMAL = 1e-7  # regularisation of the fallback, relative to the diagonal of the Delassus matrix
 PROXIMAL_STEPS = 20
 
@@ -36,14 +36,14 @@ class ActiveSet(ContactSolver):
     """Exact solution of the linearised problem; the default.
 
     Up to three constraints every active set is tried in straight-line code, which costs the same for every lane of a
-    batch. Beyond eight, an active set is guessed and corrected as impulses and gap velocities tell, one factorisation
-    each time. If that does not settle, and for few constraints, they enter one at a time and leave as soon as their
-    impulse would turn negative: one pivot of O(m^2) for each, finite in exact arithmetic for any positive semidefinite
+    batch. Beyond eight, an active set is guessed and corrected by the signs of impulses and gap velocities, one factorisation
+    each time. If that does not converge, and for four to eight constraints, constraints enter the active set one at a time and leave it when
+    their impulse would become negative: one pivot of O(m^2) for each, finite in exact arithmetic for any positive semidefinite
     Delassus matrix, dependent gradients included; an infeasible linearisation is recognised. Where round-off in nearly
     dependent gradients leaves a residual above the tolerance, proximal iterations reduce it: the status then has the
     remark PROJECTION_REFINED, and PROJECTION_NOT_CONVERGED only if they miss the tolerance too.
 
-    Of many constraints a working set is solved for, little more than d of them, and the others are checked.
+    Of many constraints only a working set of little more than d is solved for, and the others are checked.
 
     Attributes:
         tolerance: KKT residual [gap velocity]; by default 1e-12 of the speed at which contacts close.
@@ -57,12 +57,12 @@ class ActiveSet(ContactSolver):
         return m <= ENUMERATE
 
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
-        """Sizes of the working sets: at most d gradients are independent, and crystals of spheres close a few contacts more."""
+        """Returns the sizes of the working sets: at most d gradients are independent, and dense packings of spheres close a few contacts more."""
         size = min(m, max(24, d + d // 2))
         return (FEW, size) if size > 32 else (size,)
 
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
-        """Solves as `ContactSolver.impulses` says; the initial active set is that of the impulses in ``guess``, if there are any."""
+        """Solves as `ContactSolver.impulses`; the initial active set is that of the non-zero impulses in ``guess``, if there are any."""
         m, d = contacts.shape
         a = contacts.delassus()
         if m <= ENUMERATE:
@@ -84,16 +84,16 @@ class Attempt(NamedTuple):
 
 
 def solves(a: Array, b: Array, x: Array, tolerance: Array) -> Array:
-    """Whether impulses x >= 0 have a KKT residual within the tolerance or round-off."""
+    """Tests whether impulses x >= 0 have a KKT residual within the tolerance or round-off, ()."""
     residual = jnp.abs(jnp.minimum(a @ x + b, linalg.diagonal(a) * x))
     return jnp.all(residual <= jnp.maximum(tolerance, 32 * jnp.finfo(b.dtype).eps * (jnp.abs(a) @ x + jnp.abs(b))))
 
 
 def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> Attempt:
-    """A few iterations of primal-dual active sets (M. Hintermueller, K. Ito, K. Kunisch, SIAM J. Optim. 13 (2002)).
+    """Makes a few iterations of the primal-dual active-set method (M. Hintermueller, K. Ito, K. Kunisch, SIAM J. Optim. 13 (2002)).
 
-    The attempt counts as unsolved if it does not converge, or closes more than ``most`` contacts: pivoting closes independent
-    contacts only, and so leaves room in the working set.
+    The attempt counts as unsolved if it does not converge, or closes more than ``most`` contacts: pivoting, which then follows, closes
+    independent contacts only, and so leaves room in the working set.
     """
     # regularised against dependent gradients; each factorisation corrects the impulses of the one before
     diagonal, none = linalg.diagonal(a), jnp.zeros_like(a)
@@ -116,7 +116,7 @@ def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most:
         _, now = carry
         return ~now.solved & (now.iterations < GUESSES)
 
-    # without impulses to start from, or if none of them is needed: contacts that are violated, or as good as closed
+    # without impulses to start from, or if none of them is needed: contacts with clearly negative offset
     known = start.impulse > 0
     closed = jnp.where(jnp.any(known & (b < 0)), known, b < 0.1 * jnp.max(-b))
     return lax.while_loop(continues, body, (closed, start))[1]
@@ -125,7 +125,8 @@ def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most:
 def pivot_and_refine(
     a: Array, b: Array, tolerance: Array, start: Attempt, pivots: Callable[..., Impulses] | None = None
 ) -> Impulses:
-    """Dual active-set method (or other ``pivots``) from ``start``, followed by proximal iterations until the residual is met.
+    """Solves by the dual active-set method (or other ``pivots``) unless ``start`` is solved, then by proximal iterations until the residual is small
+    enough.
 
     The proximal problem replaces A by A + r I and b by b - r x, and has no dependent gradients.
     """
@@ -151,7 +152,7 @@ def pivot_and_refine(
 
 
 def enumerate_sets(a: Array, b: Array) -> Impulses:
-    """Best of all 2^m active sets, unrolled: m <= 3."""
+    """Returns the best solution among all 2^m active sets, in unrolled code, for m <= 3."""
     m = b.shape[0]
     best, best_score = [jnp.zeros((), b.dtype)] * m, jnp.max(-b)
     for size in range(1, m + 1):
@@ -173,7 +174,7 @@ def enumerate_sets(a: Array, b: Array) -> Impulses:
 
 
 def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
-    """Goldfarb-Idnani on the principal-pivot tableau x = T y + beta.
+    """Solves by the method of Goldfarb and Idnani on the principal-pivot tableau x = T y + beta.
 
     x holds the impulses of the active set and the gap velocities of the others, y their partners; the partner of the
     entering constraint r is its impulse theta, driven up from zero.

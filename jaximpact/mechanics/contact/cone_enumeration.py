@@ -19,7 +19,7 @@ ENUMERATE = 2  # contacts
 
 
 def enumerate_modes(a: Array, b: Array, mu: Array, guess: Array, tolerance: Array) -> Array:
-    """Impulses x (m, 2) of w = A x + b under Coulomb's law, for m <= 2 contacts in the plane.
+    """Solves w = A x + b under Coulomb's law for the impulses x (m, 2) of m <= 2 contacts in the plane.
 
     ``a`` (2 m, 2 m) contact by contact, ``b`` (m, 2), ``mu`` (m,). Where impulses are not unique within a mode, those with the least change
     from ``guess`` (m, 2); where several modes solve the problem to ``tolerance``, the nearest to the guess.
@@ -32,7 +32,7 @@ def enumerate_modes(a: Array, b: Array, mu: Array, guess: Array, tolerance: Arra
     slope = [mu[i] * ((modes[i] == "slips -") * 1.0 - (modes[i] == "slips +") * 1.0).astype(b.dtype) for i in every]
     normal = lambda i, j: a[2 * i, 2 * j] + a[2 * i, 2 * j + 1] * slope[j]  # w_n by x_n and its slip
     sideways = lambda i, j: a[2 * i + 1, 2 * j] + a[2 * i + 1, 2 * j + 1] * slope[j]
-    # the unknown is the change of the guess, without what the mode forbids
+    # the unknown is the change of the guess, after removing the impulses that the mode forbids
     xn = [jnp.where(closed[i], guess[i, 0], 0) for i in every]
     xt = [jnp.where(sticks[i], guess[i, 1], slope[i] * xn[i]) for i in every]
     wn, wt = (
@@ -57,7 +57,8 @@ def enumerate_modes(a: Array, b: Array, mu: Array, guess: Array, tolerance: Arra
 
 
 def _choose(a: Array, b: Array, mu: Array, guess: Array, tolerance: Array, found: list[Array]) -> Array:
-    """Of impulses (modes, 2) for each contact, those nearest to the guess that solve the problem; the least wrong where none do."""
+    """Selects from ``found``, impulses (modes, 2) for each contact, those nearest to the guess that solve the problem; those of least residual if
+    none do."""
     m = len(b)
     parts = [x[:, p] for x in found for p in range(2)]
     wrong, change = jnp.zeros_like(parts[0]), jnp.zeros_like(parts[0])
@@ -75,7 +76,7 @@ def _choose(a: Array, b: Array, mu: Array, guess: Array, tolerance: Array, found
 
 
 def _pseudo_inverse(rows: list[list]) -> list[list]:
-    """Pseudo-inverse of a matrix of one or two rows, masked ones zero, for entries of any shape; dependent up to round-off is dependent."""
+    """Returns the pseudo-inverse of a matrix of one or two rows, for entries of any shape; rows may be zero, or dependent up to round-off."""
     if len(rows) == 1:
         ((p,),) = rows
         return [[jnp.where(p == 0, 0, 1 / jnp.where(p == 0, 1, p))]]
@@ -91,5 +92,5 @@ def _pseudo_inverse(rows: list[list]) -> list[list]:
 
 
 def _solved(inverse: list[list], w: list) -> list:
-    """-inverse w."""
+    """Returns -inverse w."""
     return [-sum(x * y for x, y in zip(row, w, strict=True)) for row in inverse]

@@ -15,16 +15,16 @@ from jax import Array, lax
 
 from .cones import blocks, direction, length, residual
 
-MEMORY = 4  # earlier residuals that a step may go back to
+MEMORY = 4  # number of earlier residuals, the largest of which a step must reduce (nonmonotone line search)
 STEPS = (1.0, 0.5, 0.25, 0.125)
-SWEEPS = 2  # of Gauss-Seidel, where no step reduces the residual
+SWEEPS = 2  # sweeps of Gauss-Seidel, where no step reduces the residual
 LEAST, FIRST, SECOND, MOST = 1e-12, 1e-9, 1e-6, 1.0  # proximal shifts, relative to the diagonal
-PATIENCE = 40  # steps before another method is asked for impulses to begin with
+PATIENCE = 40  # steps before a restart from another method's impulses
 SECANTS = 8  # iterations for one contact in space
 
 
 class Friction(NamedTuple):
-    """Scaled problem w = A x + b of m contacts.
+    """Scaled contact problem w = A x + b of m contacts with Coulomb friction.
 
     ``matrix`` A (n, n) with n = m (1 + k), contact by contact, the largest diagonal entry of each contact 1; ``offset`` b (m, 1 + k);
     coefficients ``mu`` (m,); ``tolerance`` (m,) of the natural residual.
@@ -36,15 +36,15 @@ class Friction(NamedTuple):
     tolerance: Array
 
     def velocity(self, x: Array) -> Array:
-        """w (m, 1 + k)."""
+        """Returns w (m, 1 + k) for impulses x (m, 1 + k)."""
         return (self.matrix @ x.ravel()).reshape(self.offset.shape) + self.offset
 
     def error(self, x: Array, w: Array) -> Array:
-        """Natural residual (m,)."""
+        """Returns the natural residual (m,)."""
         return jnp.max(jnp.abs(residual(w, x, self.mu)), axis=-1)
 
     def excess(self, x: Array) -> Array:
-        """Largest natural residual by what is tolerated, round-off included, ()."""
+        """Returns the largest ratio of natural residual and tolerance, (), the tolerance raised to round-off; at most 1 at a solution."""
         w = self.velocity(x)
         terms = (jnp.abs(self.matrix) @ jnp.abs(x).ravel()).reshape(self.offset.shape) + jnp.abs(self.offset)
         floor = 32 * jnp.finfo(x.dtype).eps * jnp.max(terms, axis=-1)
@@ -52,21 +52,21 @@ class Friction(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Impulses x (m, 1 + k), the `Friction.excess` of their residual, and iterations, ()."""
+    """Result of a method: impulses x (m, 1 + k), their `Friction.excess` (), and the number of iterations ()."""
 
     x: Array
     excess: Array
     iterations: Array
 
     def unless_worse(self, best: Found) -> Found:
-        """This, or the impulses that were better; with these iterations."""
+        """Returns the better of these impulses and those of ``best``; with the iterations of these."""
         better = self.excess < best.excess
         x, excess = jnp.where(better, self.x, best.x), jnp.where(better, self.excess, best.excess)
         return Found(x, excess, self.iterations)
 
 
 def equations(x: Array, w: Array, mu: Array, diagonal: Array) -> Array:
-    """Alart and Curnier's equations (1 + k,) of one contact; x and w are (1 + k,), ``diagonal`` that of its block of A (1 + k,)."""
+    """Returns the residual of Alart and Curnier's equations (1 + k,) of one contact; x and w are (1 + k,), ``diagonal`` that of its block of A (1 + k,)."""
     normal, across = diagonal[0], jnp.max(diagonal[1:])
     pushed = jnp.maximum(normal * x[:1] - w[:1], 0)
     moved = across * x[1:] - w[1:]
@@ -76,10 +76,11 @@ def equations(x: Array, w: Array, mu: Array, diagonal: Array) -> Array:
 
 
 def solve_contact(block: Array, q: Array, mu: Array, x: Array) -> Array:
-    """Impulses (1 + k,) of one contact, w = block x + q; the given ``x`` where slip has none (beyond Painleve's bound).
+    """Solves w = block x + q for the impulses x (1 + k,) of one contact; returns the given ``x`` where sliding has no solution (Painleve's bound).
 
-    With x_n eliminated, x_t = -(T + s)^-1 c with s = |w_t| / |x_t|: s = 0 sticks, else mu x_n / |x_t| = 1, which is nearly linear in s
-    and solved by Newton from s = 0, as in trust regions. In the plane the sign of x_t is that of s = 0.
+    With x_n eliminated, x_t = -(T + s)^-1 c with s = |w_t| / |x_t|, T and c being the reduced tangential block and velocity. The contact sticks for
+    s = 0; else mu x_n / |x_t| = 1, which is nearly linear in s and solved by Newton from s = 0, as in trust-region methods. In the plane the
+    sign of x_t is that for s = 0.
     """
     row = block[0, 1:] / block[0, 0]
     matrix, c = block[1:, 1:] - jnp.outer(block[1:, 0], row), q[1:] - block[1:, 0] * q[0] / block[0, 0]
@@ -107,7 +108,7 @@ def solve_contact(block: Array, q: Array, mu: Array, x: Array) -> Array:
 
 
 def _inverse(a: Array) -> Array:
-    """Inverse of a matrix (1, 1) or (2, 2); of a singular one a large multiple of the adjugate."""
+    """Returns the inverse of a matrix (1, 1) or (2, 2); for a singular one a large multiple of the adjugate."""
     if len(a) == 1:
         return 1 / jnp.where(a > 0, a, jnp.inf)
     determinant = a[0, 0] * a[1, 1] - a[0, 1] * a[1, 0]
@@ -116,7 +117,7 @@ def _inverse(a: Array) -> Array:
 
 
 def sweep(problem: Friction, x: Array) -> Array:
-    """One sweep of block Gauss-Seidel: the exact solution of each contact in turn."""
+    """Makes one sweep of block Gauss-Seidel: solves the problem of each contact in turn."""
     m, size = problem.offset.shape
     rows = problem.matrix.reshape(m, size, m * size)
     own = blocks(problem.matrix, m)
@@ -129,7 +130,7 @@ def sweep(problem: Friction, x: Array) -> Array:
 
 
 def linearised_equations(problem: Friction, x: Array, w: Array) -> tuple[Array, Array, Array]:
-    """`equations` of all contacts (m, 1 + k) and their Jacobians by x and by w, (m, 1 + k, 1 + k) each."""
+    """Returns the `equations` of all contacts (m, 1 + k) and their Jacobians with respect to x and w, (m, 1 + k, 1 + k) each."""
     diagonal = jnp.diagonal(problem.matrix).reshape(x.shape)
 
     def both(x: Array, w: Array, mu: Array, diagonal: Array) -> tuple[Array, Array]:
@@ -141,7 +142,7 @@ def linearised_equations(problem: Friction, x: Array, w: Array) -> tuple[Array, 
 
 
 def newton_step(problem: Friction, linearised: tuple[Array, Array, Array], shift: Array) -> Array:
-    """Step (m, 1 + k) of Newton's method for the equations, with A + ``shift`` in place of A: that of one proximal step."""
+    """Returns the Newton step (m, 1 + k) for the equations with A + ``shift`` I in place of A, as in a proximal-point step."""
     value, by_x, by_w = linearised
     m, size = value.shape
     shifted = problem.matrix + shift * jnp.eye(m * size, dtype=value.dtype)
@@ -152,12 +153,12 @@ def newton_step(problem: Friction, linearised: tuple[Array, Array, Array], shift
 
 
 def newton(problem: Friction, x: Array, limit: int, rescue: Callable[[Friction, Array, Array], tuple]) -> Found:
-    """Newton's method from ``x`` (m, 1 + k), at most ``limit`` steps.
+    """Solves by Newton's method from ``x`` (m, 1 + k), at most ``limit`` steps.
 
-    A step that lowers the residual below the largest of the last five is taken, in full or in part, and lets the proximal shift shrink;
-    where none does, the shift grows and two sweeps of Gauss-Seidel take its place. After `PATIENCE` steps it begins again once from
-    ``rescue(problem, x, needed)``, impulses and their number of iterations. The best of all impulses is returned. Dependent
-    contacts change as little as a step needs.
+    A full or shortened step that reduces the residual below the largest of the last five is taken, and reduces the proximal shift;
+    if there is none, the shift grows and two sweeps of Gauss-Seidel replace the step. After `PATIENCE` steps the method restarts once from
+    ``rescue(problem, x, needed)``, which returns impulses and their number of iterations. The best of all impulses is returned. Through the shift,
+    impulses of dependent contacts change as little as possible.
     """
     diagonal = jnp.diagonal(problem.matrix).reshape(x.shape)
     every = jax.vmap(equations)

@@ -1,9 +1,9 @@
-"""Contacts with Coulomb friction by products with their rows alone, for lists of near pairs: accelerated projected gradients on the cones.
+"""Contacts with Coulomb friction solved by products with their rows only, for neighbour lists: accelerated projected gradients on the cones.
 
 Nesterov's method with restart, as `cone_splitting.projected_gradient`, on normal and tangential rows each scaled to a unit diagonal: the cone of
-a contact stays round, with another coefficient. De Saxce's shift mu |w_t| follows every iteration; where that makes no way any more it is
-held until the convex problem that it leaves is solved to a tenth of what it is wrong by (V. Acary et al., A formulation of the linear discrete Coulomb
-friction problem via convex optimization, ZAMM 91 (2011)). No theorem says that the first converges, and the second does for small mu.
+a contact stays circular, with another coefficient. De Saxce's shift mu |w_t| is updated in every iteration; when that makes no more progress, it is
+held until the convex problem with that shift is solved to a tenth of the shift's error (V. Acary et al., A formulation of the linear discrete Coulomb
+friction problem via convex optimization, ZAMM 91 (2011)). No theorem says that the first iteration converges; the second does for small mu.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from jax import Array, lax
 from .cones import length, project, residual
 
 STALLED = 400  # iterations without a better residual, after which the shift is held
-GIVEN_UP = 6000  # after which no better one is looked for
-HELD = 0.1  # share of the shift's error to which the convex problem is solved
+GIVEN_UP = 6000  # iterations without a better residual, after which the method stops
+HELD = 0.1  # fraction of the shift's error to which the convex problem is solved
 
 
 class Scaled(NamedTuple):
-    """Problem w = A x + b in scaled impulses x (m, 1 + k), A of unit diagonal: ``root`` (m, 1 + k) times w are velocities, ``scale`` times x impulses.
+    """Scaled problem w = A x + b with impulses x (m, 1 + k) and unit diagonal of A: velocities are ``root`` w, impulses ``scale`` x, entry by entry.
 
-    ``largest`` (m,) are the largest diagonal entries of the contacts, ``mu`` (m,) the coefficients and ``within`` those of the scaled cones; ``allowed``
-    (m,) the natural residuals to reach [velocity].
+    ``b``, ``root``, ``scale`` (m, 1 + k); ``largest`` (m,): the largest diagonal entries of the contacts before scaling; ``mu`` (m,): the coefficients,
+    and ``within`` (m,) those of the scaled cones; ``allowed`` (m,): natural residuals to reach [velocity].
     """
 
     b: Array
@@ -38,7 +38,7 @@ class Scaled(NamedTuple):
 
     @classmethod
     def of(cls, diagonal: Array, offset: Array, mu: Array, among: Array, allowed: Array) -> Scaled:
-        """Of diagonal entries (m, 1 + k) and velocities ``offset`` (m, 1 + k), of the contacts ``among`` (m,); others have no impulse."""
+        """Makes the problem from diagonal entries and velocities ``offset`` (m, 1 + k) of the contacts ``among`` (m,); others have no impulse."""
         taken = among & (diagonal[:, 0] > 0)
         across = jnp.max(diagonal[:, 1:], axis=1, keepdims=True)
         root = jnp.sqrt(jnp.concatenate([diagonal[:, :1], jnp.broadcast_to(across, diagonal[:, 1:].shape)], axis=1))
@@ -51,18 +51,19 @@ class Scaled(NamedTuple):
         return cls(b, root, jnp.where(present, 1 / root, 0), largest, mu, mu * root[:, 1] / root[:, 0], allowed)
 
     def excess(self, x: Array, ax: Array) -> Array:
-        """The largest natural residual by what is allowed, ()."""
+        """Returns the largest ratio of natural residual and tolerance, (), for x and its product ``ax`` = A x."""
         found = residual(self.root * (ax + self.b), self.largest[:, None] * self.scale * x, self.mu)
         return jnp.max(jnp.max(jnp.abs(found), axis=1) / self.allowed, initial=0.0)
 
     def shift(self, ax: Array) -> Array:
-        """De Saxce's shift mu |w_t| (m,)."""
+        """Returns De Saxce's shift mu |w_t| (m,)."""
         return self.within * length((ax + self.b)[:, 1:])[:, 0]
 
 
 class Way(NamedTuple):
-    """State of the iteration: impulses x and the point y ahead of them, with their products; the shift (m,) in use, the step's inverse, the weight
-    of the momentum; and the best impulses, their excess and when they were found.
+    """Carry of the iteration: impulses ``x`` and the extrapolated point ``y`` (m, 1 + k), with their products ``ax``, ``ay``; the ``shift`` (m,) in use;
+    ``bound``, the inverse of the step length, and ``weight``, of Nesterov's momentum; the number of ``steps``; the ``best`` impulses, their excess
+    (``least``) and the step at which they were found (``since``).
     """
 
     x: Array
@@ -81,9 +82,9 @@ class Way(NamedTuple):
 def frictional_impulses_by_products(
     product: Callable[[Array], Array], problem: Scaled, guess: Array, limit: int
 ) -> tuple[Array, Array]:
-    """Impulses (m, 1 + k) in their cones, and iterations ().
+    """Solves for the impulses (m, 1 + k) in their cones; also returns the number of iterations (), at most ``limit``.
 
-    ``product``: from impulses (m, 1 + k) to velocities (m, 1 + k); ``guess`` (m, 1 + k): impulses to begin with.
+    ``product``: function from impulses (m, 1 + k) to their velocities (m, 1 + k); ``guess`` (m, 1 + k): impulses to start from.
     """
     eps, tiny = float(jnp.finfo(guess.dtype).eps), float(jnp.finfo(guess.dtype).tiny)
     scaled = lambda x: problem.scale * product(problem.scale * x)
@@ -121,7 +122,8 @@ def frictional_impulses_by_products(
 
 
 def next_shift(problem: Scaled, now: Way, x: Array, ax: Array, ay: Array, stalled: Array) -> Array:
-    """Shift (m,) of the next iteration: that of the point ahead, or, once ``stalled``, the one in use until its convex problem is solved."""
+    """Returns the shift (m,) of the next iteration: that of the extrapolated point, or, once ``stalled``, the present one until its convex problem is
+    solved."""
     wanted = problem.shift(ax)
     w = (ax + problem.b).at[:, 0].add(now.shift)
     left = jnp.max(jnp.abs(x - project(x - w, problem.within)), initial=0.0)

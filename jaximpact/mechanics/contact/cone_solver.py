@@ -1,6 +1,7 @@
-"""Impulses of contacts with Coulomb friction: scaling, the methods in order, and the derivative.
+"""Impulses of contacts with Coulomb friction: scaling, the sequence of methods, and the derivative.
 
-Up to two planar contacts: every mode in closed form. Beyond, Newton's method from the guess, and where it does not converge, from another method's impulses. Candidates take part; other contacts are open and couple with nothing.
+Up to two planar contacts: every mode in closed form. For more, Newton's method from the guess, and if it does not converge, from another method's
+impulses. Only the candidate contacts take part; the others are open and decoupled.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .cones import OPEN, frozen, modes_of, project
 from .lemke import pivot_friction
 
 Method = Callable[[Friction, Array, int], Found]
-GRADIENT_STEPS = 500  # from which Newton's method begins again in space
+GRADIENT_STEPS = 500  # projected gradient steps that Newton's method in space is restarted from
 
 
 def frictional_impulses(
@@ -41,13 +42,13 @@ def frictional_impulses(
             2 in space.
         offset: b (m, 1 + k), velocities without impulses, restitution included.
         friction: mu >= 0, () or (m,).
-        guess: impulses (m, 1 + k) to begin with, such as those of the step before; zeros if there are none. It decides between
-            solutions where there are several.
+        guess: impulses (m, 1 + k) to start from, such as those of the previous step, else zeros. If there are several solutions, it decides
+            between them.
         candidates: (m,) bool, the contacts that may carry an impulse; others get none.
         tolerance: natural residual to reach [velocity], () or (m,); raised to round-off.
         max_iterations: steps of the method.
-        method: what solves the scaled problem, by default `solve_exactly`.
-        derivative: whether the impulses have one, which takes longer to trace.
+        method: function that solves the scaled problem, by default `solve_exactly`.
+        derivative: whether the impulses have a derivative, which takes longer to trace.
 
     Returns:
         impulses (m, 1 + k) in the cones; iterations (); and the largest natural residual () [velocity], `cones.residual` with impulses
@@ -63,7 +64,7 @@ def frictional_impulses(
     scale = jnp.where(taking, 1 / jnp.where(taking, root, 1), 0)
     each = jnp.repeat(scale, size)
     both = each[:, None] * each[None, :]
-    # what is left out is selected, not multiplied, away: it may be no number
+    # contacts that take no part are removed by selection, not by multiplication with zero: their numbers may be NaN
     matrix = jnp.where(both != 0, both * delassus, jnp.eye(m * size, dtype=offset.dtype))
     unit = lax.stop_gradient(jnp.max(jnp.where(taking[:, None], jnp.abs(scale[:, None] * offset), 0)))
     unit = jnp.where(unit > 0, unit, 1)
@@ -81,13 +82,13 @@ def frictional_impulses(
 
 
 def _roots(delassus: Array, size: int) -> Array:
-    """Roots (m,) of the largest diagonal entries of the contacts."""
+    """Returns the square roots (m,) of the largest diagonal entries of the contacts' blocks."""
     return jnp.sqrt(jnp.max(jnp.diagonal(delassus).reshape(-1, size), axis=1))
 
 
 @partial(jax.jit, static_argnames="max_iterations")  # traced once for all contact problems of a step
 def solve_exactly(problem: Friction, start: Array, max_iterations: int) -> Found:
-    """Closed forms for few planar contacts; else Newton's method, begun again from pivots (plane) or projected gradients (space)."""
+    """Solves by closed forms for few planar contacts; else by Newton's method, restarted from pivots (plane) or projected gradients (space)."""
     m, size = start.shape
     if size == 2 and m <= ENUMERATE:
         x = enumerate_modes(problem.matrix, problem.offset, problem.mu, start, jnp.min(problem.tolerance))
@@ -106,7 +107,7 @@ def _by_gradients(problem: Friction, x: Array, needed: Array) -> tuple[Array, Ar
 
 
 def _impulses(problem: Friction, start: Array, limit: int, method: Method) -> tuple[Array, Array]:
-    """Impulses (m, 1 + k) in the cones, and iterations, carried as a real number, as a root's."""
+    """Returns impulses (m, 1 + k) in the cones, and the number of iterations as a real number, which `implicit_root` needs."""
     found = method(problem, start, limit)
     opened = modes_of(problem.velocity(found.x), found.x, problem.mu) == OPEN
     clean = jnp.where(opened[:, None] & (found.excess <= 1), 0, found.x)
@@ -114,13 +115,13 @@ def _impulses(problem: Friction, start: Array, limit: int, method: Method) -> tu
 
 
 def _constant(problem: Friction, start: Array, solve: Callable) -> tuple[Array, Array]:
-    """Impulses (m, 1 + k) and iterations, without derivatives."""
+    """Returns impulses (m, 1 + k) and iterations, without derivatives."""
     x, iterations = solve(*lax.stop_gradient((problem, start)))
     return lax.stop_gradient(x), lax.stop_gradient(iterations).astype(jnp.int32)
 
 
 def _differentiable(problem: Friction, start: Array, solve: Callable) -> tuple[Array, Array]:
-    """Impulses (m, 1 + k) and iterations; the derivative is that of the equations with modes frozen at the solution."""
+    """Returns impulses (m, 1 + k) and iterations; the derivative is that of the equations with the modes of the solution held fixed."""
 
     def equations(x: Array) -> Array:
         w, fixed = problem.velocity(x), lax.stop_gradient(x)

@@ -1,7 +1,7 @@
 """First-order methods for contacts with Coulomb friction: the projections of `admm` and `projected_gradient`, onto cones.
 
-De Saxce's shift mu |w_t| follows the iteration (J. Carpentier, Q. Le Lidec and L. Montaut, From compliant to rigid contact simulation,
-2024, for ADMM). No theorem says that they converge with it.
+De Saxce's shift mu |w_t| is updated in every iteration (J. Carpentier, Q. Le Lidec and L. Montaut, From compliant to rigid contact simulation,
+2024, for ADMM). No theorem says that the methods converge with it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .cones import length, project
 
 
 def _shifted(w: Array, mu: Array) -> Array:
-    """w + mu |w_t| n."""
+    """Returns w + mu |w_t| n (m, 1 + k), the velocities with De Saxce's shift."""
     return w.at[:, 0].add(mu * length(w[:, 1:])[:, 0])
 
 
 def admm(problem: Friction, x: Array, limit: int, relaxation: float = 1.6) -> Found:
-    """Alternating directions from ``x`` (m, 1 + k): one eigendecomposition, then products.
+    """Solves by the alternating direction method of multipliers from ``x`` (m, 1 + k): one eigendecomposition, then products.
 
     The penalty is the geometric mean of the extreme non-zero eigenvalues, as for contacts without friction.
     """
@@ -43,9 +43,9 @@ def admm(problem: Friction, x: Array, limit: int, relaxation: float = 1.6) -> Fo
 
 
 def projected_gradient(problem: Friction, x: Array, limit: Array | int) -> Found:
-    """Nesterov's accelerated projected gradient from ``x`` (m, 1 + k), restarted where it goes back: products alone.
+    """Solves by Nesterov's accelerated projected gradients from ``x`` (m, 1 + k), by products only; restarted where the step goes back.
 
-    The step 1/L begins at the largest conceivable and is cut where the quadratic bound is violated.
+    The step 1/L starts at its largest possible value and is reduced where the quadratic bound is violated.
     """
     eps, tiny = jnp.finfo(x.dtype).eps, jnp.finfo(x.dtype).tiny
 
@@ -75,7 +75,7 @@ def _first(problem: Friction, x: Array) -> Found:
 
 
 def _following(problem: Friction, x: Array, best: Found) -> Found:
-    """The better of two, after one iteration more."""
+    """Returns the better of x and ``best``, after one more iteration."""
     return Found(x, problem.excess(x), best.iterations + 1).unless_worse(best)
 
 

@@ -26,9 +26,9 @@ OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
 
 
 def length(x: Array) -> Array:
-    """Euclidean norm over the last axis, which stays with length 1; its derivative at zero is zero.
+    """Returns the Euclidean norm over the last axis, which is kept with length 1; its derivative at zero is zero.
 
-    Squares of numbers below the root of the smallest one are kept by a scale.
+    Numbers are scaled before they are squared, so that small ones do not underflow.
     """
     if x.shape[-1] == 1:
         return jnp.abs(x)
@@ -39,22 +39,22 @@ def length(x: Array) -> Array:
 
 
 def direction(x: Array) -> Array:
-    """x / |x| over the last axis; zero where x is."""
+    """Returns x / |x| over the last axis; zero where x is zero."""
     size = length(x)
     return x / jnp.where(size > 0, size, 1)
 
 
 def _beside(mu: ArrayLike, x: Array) -> Array:
-    """Coefficients (...) as (..., 1), to multiply parts of x (..., 1 + k)."""
+    """Returns coefficients (...) with shape (..., 1), to multiply components of x (..., 1 + k)."""
     return jnp.broadcast_to(jnp.asarray(mu, x.dtype), x.shape[:-1])[..., None]
 
 
 def project(x: Array, mu: ArrayLike) -> Array:
-    """Nearest point (..., 1 + k) of the cone to x, in the Euclidean norm; ``mu`` (...)."""
+    """Returns the nearest point (..., 1 + k) of the cone to x, in the Euclidean norm; ``mu`` (...)."""
     mu = _beside(mu, x)
     normal, tangent = x[..., :1], x[..., 1:]
     size = length(tangent)
-    # with mu = 0 what is behind the cone is not inside it
+    # with mu = 0, points with a negative normal part are not inside the cone
     inside, polar = (size <= mu * normal) & (normal >= 0), mu * size <= -normal
     pushed = jnp.where(polar, 0, (normal + mu * size) / (1 + mu**2))
     slipping = jnp.concatenate([pushed, mu * pushed * direction(tangent)], axis=-1)
@@ -62,10 +62,10 @@ def project(x: Array, mu: ArrayLike) -> Array:
 
 
 def residual(w: Array, x: Array, mu: ArrayLike) -> Array:
-    """Natural map x - P_K(x - (w + mu |w_t| n)), (..., 1 + k): zero exactly where w and x obey Coulomb's law.
+    """Returns the natural map x - P_K(x - (w + mu |w_t| n)), (..., 1 + k): zero exactly where w and x satisfy Coulomb's law.
 
-    ``w`` velocities and ``x`` impulses times a number of their contact [velocity], such as the largest diagonal entry of its block of
-    the Delassus matrix; the result is a velocity. With ``mu`` = 0 it is min(w_n, x_n).
+    ``w``: velocities; ``x``: impulses scaled to velocities by a factor for each contact, such as the largest diagonal entry of its block of
+    the Delassus matrix. The result is a velocity. With ``mu`` = 0 it is min(w_n, x_n).
     """
     shift = _beside(mu, x) * length(w[..., 1:])
     shifted = jnp.concatenate([w[..., :1] + shift, w[..., 1:]], axis=-1)
@@ -73,7 +73,7 @@ def residual(w: Array, x: Array, mu: ArrayLike) -> Array:
 
 
 def modes_of(w: Array, x: Array, mu: ArrayLike, resolution: Array | float = 0.0) -> Array:
-    """Modes (...) of contacts that obey the law: `OPEN`, `STICK` or `SLIP`; ``x`` as in `residual`.
+    """Returns the modes (...) of contacts that satisfy the law: `OPEN`, `STICK` or `SLIP`; ``w``, ``x`` as in `residual`.
 
     A contact slips only where |w_t| exceeds ``resolution`` [velocity]: an impulse on the boundary of the cone may also stick.
     """
@@ -84,7 +84,7 @@ def modes_of(w: Array, x: Array, mu: ArrayLike, resolution: Array | float = 0.0)
 
 
 def frozen(w: Array, x: Array, mu: ArrayLike, modes: Array, towards: Array | None = None) -> Array:
-    """Equations (..., 1 + k) of contacts whose modes are known: x = 0 (open), w = 0 (sticks), w_n = 0 and x_t + mu x_n u = 0 (slips).
+    """Returns the residuals (..., 1 + k) of contacts whose modes are known: x = 0 (open), w = 0 (sticks), w_n = 0 and x_t + mu x_n u = 0 (slips).
 
     The direction of slip u is that of w_t, or ``towards`` (..., k), unit vectors; then the equations are linear in (w, x).
     """
@@ -96,13 +96,13 @@ def frozen(w: Array, x: Array, mu: ArrayLike, modes: Array, towards: Array | Non
 
 
 def blocks(delassus: Array, m: int) -> Array:
-    """Diagonal blocks (m, 1 + k, 1 + k) of a Delassus matrix, contact by contact."""
+    """Returns the diagonal blocks (m, 1 + k, 1 + k) of the contacts in a Delassus matrix."""
     size, each = delassus.shape[0] // m, jnp.arange(m)
     return delassus.reshape(m, size, m, size)[each, :, each, :]
 
 
 def jams(delassus: Array, mu: Array) -> Array:
-    """Whether friction exceeds Painleve's bound at each contact (m,), mu |A_nt| >= A_nn > 0: then sliding may have no solution, or two."""
+    """Tests whether friction exceeds Painleve's bound at each contact (m,), mu |A_nt| >= A_nn > 0: then sliding may have no solution, or two."""
     normal = blocks(delassus, mu.shape[0])[:, 0]
     return (mu * length(normal[:, 1:])[:, 0] >= normal[:, 0]) & (normal[:, 0] > 0)
 
@@ -115,9 +115,9 @@ def could_jam(delassus: Array, mu: Array, towards: Array) -> Array:
 
 
 def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
-    """Whether rows of the contacts that act depend on each other, (): then many impulses give the same velocities.
+    """Tests whether rows of the acting contacts are linearly dependent, (): then many impulses give the same velocities.
 
-    Rows are the normals of all that act and the tangents of those that stick; where a contact slips friction follows from the normal impulse.
+    The rows are the normals of all acting contacts and the tangents of those that stick; where a contact slips, friction follows from the normal impulse.
     """
     m = len(mode)
     if m < 2:
@@ -126,7 +126,7 @@ def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
     counts = jnp.where(
         jnp.arange(size) == 0, mode[:, None] != OPEN, (mode == STICK)[:, None] & (mu > 0)[:, None]
     ).ravel()
-    # with forces of the velocity in the metric it is not symmetric; its symmetric part depends as its rows do
+    # with velocity-dependent forces in the iteration matrix it is not symmetric; its symmetric part has the same dependences
     symmetric = 0.5 * (delassus + delassus.T)
     matrix = jnp.where(counts[:, None] & counts[None, :], symmetric, jnp.eye(m * size, dtype=delassus.dtype))
     _, pivots = invert_semidefinite(matrix, 256 * float(jnp.finfo(delassus.dtype).eps))
@@ -134,9 +134,9 @@ def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
 
 
 class ConeProblem(NamedTuple):
-    """Contact problem w = A x + b of contacts that rub.
+    """Contact problem w = A x + b of m contacts with friction, A = H M^-1 H'.
 
-    ``rows`` H and ``response`` M^-1 H', (m (1 + k), d) and its transpose's shape; velocities ``offset`` b (m, 1 + k) without impulses, restitution
+    ``rows`` H (m (1 + k), d) and ``response`` M^-1 H' (d, m (1 + k)); velocities ``offset`` b (m, 1 + k) without impulses, restitution
     included; ``friction`` mu (m,), and the ``static`` coefficients (m,) of contacts at rest, None where they are the same.
     """
 
@@ -148,28 +148,29 @@ class ConeProblem(NamedTuple):
 
     @classmethod
     def of(cls, contacts: Contacts, offset: Array) -> ConeProblem:
-        """Of contacts with tangential rows, from normal velocities ``offset`` (m,)."""
+        """Makes the problem of contacts with tangential rows, from normal velocities ``offset`` (m,)."""
         slip: Any = contacts.slip
         b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
         return cls(slip.rows(contacts.jacobian), slip.responses(contacts.response), b, slip.friction, slip.static)
 
     def velocity(self, x: Array) -> Array:
-        """Velocities (m, 1 + k) under impulses x (m, 1 + k)."""
+        """Returns the velocities w (m, 1 + k) for impulses x (m, 1 + k)."""
         return (self.rows @ (self.response @ x.ravel())).reshape(x.shape) + self.offset
 
     def modes(self, x: Array, resolution: Array | float = 0.0) -> tuple[Array, Array]:
-        """Modes (m,) of contacts with impulses x (m, 1 + k) that obey the law, and directions of slip (m, k), without derivatives; as `modes_of`."""
+        """Returns the modes (m,) of contacts with impulses x (m, 1 + k) that satisfy the law, and directions of slip (m, k), without derivatives."""
         w, x = lax.stop_gradient((self.velocity(x), x))
         scale = lax.stop_gradient(self.scales())[:, None]
         mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, self.friction, resolution), OPEN)
         return mode.astype(jnp.int32), jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
 
     def in_modes(self, x: Array, modes: Array, towards: Array | None, times: int = 1, turning: bool = False) -> Array:
-        """Impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known, by Newton steps from impulses x: one is exact with directions ``towards`` (m, k).
+        """Solves for the impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known, by ``times`` Newton steps from impulses x (m, 1 + k).
 
-        Each step more makes derivatives of one more order exact. Contacts whose direction is zero, if some may be ``turning``, slip as their velocity does.
+        With directions of slip ``towards`` (m, k) one step is exact; each further step makes derivatives of one more order exact. If ``turning``, contacts
+        whose direction is zero slip in the direction of their velocity.
         """
-        # impulses times the largest diagonal entry of their contact's block are velocities, as all equations are then
+        # impulses are scaled to velocities by the largest diagonal entry of their contact's block
         scale = lax.stop_gradient(self.scales())[:, None]
         y = scale * x
 
@@ -180,7 +181,7 @@ class ConeProblem(NamedTuple):
             return frozen(w, y, self.friction, modes, u)
 
         matrix = lax.stop_gradient(jax.jacfwd(lambda x: equations(x.reshape(y.shape)).ravel())(y.ravel()))
-        # of contacts whose impulses are not unique those near x, which rounding must not lead away from
+        # if impulses are not unique, those near x: the shift keeps rounding from moving away
         eps, fixed = float(jnp.finfo(y.dtype).eps), lax.stop_gradient(self)
         shift = (
             jnp.where(dependent(fixed.delassus(), modes, fixed.friction), eps**0.5, 64 * eps)
@@ -194,11 +195,14 @@ class ConeProblem(NamedTuple):
 
     @property
     def at_rest(self) -> Array:
-        """Coefficients (m,) up to which contacts at rest stick."""
+        """The coefficients (m,) up to which contacts at rest stick."""
         return self.friction if self.static is None else self.static
 
     def oblique(self) -> Array:
-        """Mask (m, m) of pairs of contacts that load each other: of their rows not all are orthogonal in the metric M^-1; tangents count where there is friction."""
+        """Returns the mask (m, m) of pairs of contacts that load each other: some of their rows are not orthogonal in the metric M^-1.
+
+        Tangential rows count only where there is friction.
+        """
         m, size = self.offset.shape
         counts = ((jnp.arange(size) == 0)[None, :] | (self.at_rest > 0)[:, None]).ravel()
         matrix = self.delassus()
@@ -208,10 +212,10 @@ class ConeProblem(NamedTuple):
         return jnp.any(large, axis=(1, 3)) & ~jnp.eye(m, dtype=bool)
 
     def scales(self) -> Array:
-        """Largest diagonal entries of the contacts' blocks (m,), by which impulses become velocities; 1 for rows of zeros."""
+        """Returns the largest diagonal entries (m,) of the contacts' blocks, which scale impulses to velocities; 1 for rows of zeros."""
         found = jnp.max(jnp.sum(self.rows * self.response.T, axis=1).reshape(self.offset.shape), axis=1)
         return jnp.where(found > 0, found, 1)
 
     def delassus(self) -> Array:
-        """Delassus matrix A (m (1 + k), m (1 + k)), contact by contact."""
+        """Returns the Delassus matrix A (m (1 + k), m (1 + k)), ordered contact by contact."""
         return self.rows @ self.response

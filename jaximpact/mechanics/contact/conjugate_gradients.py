@@ -18,14 +18,14 @@ from ..linearisation import Contacts
 from .solver import ContactSolver, Impulses, complementarity, unit_scaling
 
 POWER = 8  # steps of the power method for the largest eigenvalue
-SAFETY = 1.25  # by which it may be too small
+SAFETY = 1.25  # factor by which that may be too small
 STEP = 1.9  # of a projected gradient step, over the largest eigenvalue: 2 is the bound of descent
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ConjugateGradients(ContactSolver):
-    """For very many contacts: needs only G v and M^-1 G' L, and about half as many of these products as `ProjectedGradient`.
+    """Conjugate-gradient method for very many contacts: needs only G v and M^-1 G' L, and about half as many of these products as `ProjectedGradient`.
 
     On a CPU native code loops over contacts between bodies.
 
@@ -45,7 +45,7 @@ class ConjugateGradients(ContactSolver):
     max_iterations: int = field(default=50000, metadata={"static": True})
 
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
-        # met with a margin: it is looked at again with other roundings
+        # with a margin, as the residual is computed again by the caller with other rounding
         tolerance = jnp.broadcast_to(0.5 * tolerance, offset.shape)
         impulse, count, jump = contacts.walked(self._products, offset, tolerance, guess, self.max_iterations)
         return Impulses(impulse, count, jnp.zeros((), jnp.int32), jump)
@@ -61,7 +61,7 @@ class ConjugateGradients(ContactSolver):
         return contacts.swept(products, offset, among, allowed, guess, self.max_iterations)
 
     def _products(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> tuple[Array, Array]:
-        """MPRGP with products over all contacts, for XLA."""
+        """Solves by MPRGP with products over all contacts, for XLA; returns impulses (m,) and the number of iterations."""
         diagonal, present, root, scale = unit_scaling(contacts)
         product = lambda x: scale * contacts.velocity(contacts.jump(scale * x))
         b = scale * offset
@@ -113,8 +113,8 @@ class ConjugateGradients(ContactSolver):
 
 
 class _Face(NamedTuple):
-    """Iterate: scaled impulses x, gradient g and direction p (m,); whether g was computed from x; residual over tolerance; squared norms of the
-    free and the chopped gradient.
+    """Carry of MPRGP: scaled impulses x, gradient g and search direction p (m,); whether g is ``exact``, computed from x; residual over tolerance; squared
+    norms of the ``free`` gradient (where x > 0) and the ``chopped`` one (of x = 0, where it points inward).
     """
 
     x: Array
@@ -127,7 +127,7 @@ class _Face(NamedTuple):
 
 
 def _largest(product: Callable[[Array], Array], x: Array) -> Array:
-    """Largest eigenvalue of A by the power method, with a margin."""
+    """Estimates the largest eigenvalue of A by the power method from x (m,), with a margin; ``product(x)`` is A x."""
 
     def body(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         x = carry[0]

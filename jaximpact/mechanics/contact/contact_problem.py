@@ -1,4 +1,4 @@
-"""The contact problem of given matrices, apart from any mechanical system: a function of arrays that differentiates."""
+"""The contact problem for given matrices, without a mechanical system: a differentiable function of arrays."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .solver import ContactSolver, closing_speed, complementarity
 class ContactSolution(NamedTuple):
     """Solution of one contact problem of m contacts.
 
-    ``impulse`` (m,), or (m, 1 + k) with friction; ``velocity`` of the contacts behind it, A x + b, of the same shape; ``residual`` (), of the
-    natural map [velocity]; ``iterations`` (); ``status`` (), bits of `Status`: INFEASIBLE where no impulse opens the contacts,
+    ``impulse`` x (m,), or (m, 1 + k) with friction; ``velocity`` of the contacts after it, A x + b, of the same shape; ``residual`` () of the
+    natural map [velocity]; ``iterations`` (); ``status`` (), bits of `Status`: INFEASIBLE where no impulses make all gap velocities >= 0,
     PROJECTION_NOT_CONVERGED where the residual is above the solver's tolerance.
     """
 
@@ -45,8 +45,8 @@ def solve_contact(
 ) -> ContactSolution:
     """Solves 0 <= x _|_ A x + b >= 0, a quadratic program on the half-lines x >= 0; with friction the same on Coulomb's cones.
 
-    Forward and reverse mode give the derivative by A, b and mu with the active set (the modes) held at the solution. For a batch
-    map it by `jax.vmap`; all solvers are made for lanes.
+    Forward and reverse mode give the derivative by A, b and mu with the active set (the modes) of the solution held fixed. For a batch of
+    problems use `jax.vmap`, which suits all solvers.
 
     Args:
         delassus: A (m, m), symmetric and positive semidefinite, G M^-1 G' of a mechanical system; with friction (m (1 + k), m (1 + k)), contact by
@@ -54,7 +54,7 @@ def solve_contact(
         velocity: b (m,), gap velocities without impulses, restitution included: b = u + e u_before; with friction (m, 1 + k).
         friction: mu >= 0, () or (m,).
         solver: by default `ActiveSet`, exact; without friction, `ADMM` and `ProjectedGradient` too.
-        guess: impulses to begin with, those of a step before; by default zeros.
+        guess: impulses to start from, such as those of a step before; by default zeros.
 
     Returns:
         A `ContactSolution`.
@@ -95,7 +95,7 @@ def solve_contact(
 
 
 def _resolved(a: Array, x: Array, allowed: Array) -> Array:
-    """The residual that is asked for, or the round-off of A x if that is larger."""
+    """Returns twice the residual ``allowed``, or the round-off of A x if that is larger, ()."""
     size = jnp.max(jnp.abs(a) @ jnp.abs(x.ravel()), initial=0.0)
     return lax.stop_gradient(jnp.maximum(2 * allowed, 64 * jnp.finfo(x.dtype).eps * size))
 

@@ -1,7 +1,7 @@
 """Projection along geodesics of the kinetic metric, for one constraint (Paoli and Schatzman 1999, (1.10)-(1.11)).
 
-Z on the boundary and s >= 0 such that the geodesic from Z with unit initial velocity -N(Z), N proportional to
-M^-1 grad f, reaches W at arc length s. Christoffel symbols come from automatic differentiation.
+Finds Z on the boundary f = 0 and s >= 0 such that the geodesic from Z with unit initial velocity -N(Z), N proportional to
+M^-1 grad f, reaches the target W at arc length s. Christoffel symbols come from automatic differentiation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUBSTEPS = 2  # RK4 steps along a geodesic whose length is O(h): error O(h^5)
 
 
 def geodesic(problem: Problem, z: Array, w: Array, args: Any) -> Array:
-    """End point of the geodesic of M from z with initial velocity w, at parameter 1."""
+    """Returns the end point (d,) of the geodesic of the metric M from z with initial velocity w, at parameter 1."""
 
     def kinetic(q: Array, v: Array) -> Array:
         return 0.5 * v @ Metric.at(problem, q, args).times(v)
@@ -56,7 +56,8 @@ def geodesic(problem: Problem, z: Array, w: Array, args: Any) -> Array:
 def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, args: Any) -> Reaction:
     """Projects a target along a geodesic, with the solver's tolerance and number of linearisations.
 
-    The impulse is s / (scale |grad f|) with the gradient's length in M^-1 at Z: the multiplier of the unit normal.
+    With s the geodesic distance from the projection Z to the target and |grad f| the length of the gradient at Z in the metric M^-1, the impulse is
+    s / (scale |grad f|): the velocity s / scale along the unit normal, as a multiple of M^-1 grad f.
     """
     scale, w = target.scale, target.base + target.increment
     d, dtype = w.shape[0], w.dtype

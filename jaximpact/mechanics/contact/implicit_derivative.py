@@ -27,12 +27,12 @@ def reaction(
     dense: bool = True,
     contacts: Contacts | None = None,
 ) -> Reaction:
-    """Root (jump, impulse) of ``residual``, differentiable; ``solve()`` finds it and returns (residual, iterations, status) beside it.
+    """Makes the reaction whose (jump, impulse) is the root of ``residual``, differentiable; ``solve()`` returns it and (residual, iterations, status).
 
-    Forward and reverse mode follow from the implicit function theorem at the solution with the active set frozen.
-    Dependent active gradients are regularised by round-off: the jump's derivative is then still right, the split between
-    impulses is the one of least weighted norm. Unless ``dense``, by products with contacts alone. ``contacts``: those of linear equations,
-    which are then solved in the acting ones.
+    Forward and reverse mode follow from the implicit function theorem at the solution with the active set held fixed.
+    Dependent active gradients are regularised by round-off: the jump's derivative is then still right, and the split between
+    impulses is the one of least weighted norm. Unless ``dense``, only products with contacts are used. ``contacts``: given if the equations are
+    linear, which are then solved for the acting contacts only.
     """
 
     def found(_: Any, guess: Any) -> tuple:
@@ -67,7 +67,10 @@ def _tangent(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
 
 
 def _tangent_of_acting(contacts: Contacts, linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Solves ``linear(x) = y``, (jump - R impulse, G jump of acting contacts and impulse of the others), by the Delassus matrix of acting ones."""
+    """Solves ``linear(x) = y`` for x = (jump, impulse) by the Delassus matrix of the acting contacts.
+
+    ``linear`` is (jump - R impulse, G jump of acting contacts and impulse of the others), with the response R = M^-1 G'.
+    """
     acting = linear((jnp.zeros_like(y[0]), jnp.ones_like(y[1])))[1] == 0
     known = jnp.where(acting, 0, y[1])
     free = y[0] + contacts.jump(known)
@@ -76,10 +79,10 @@ def _tangent_of_acting(contacts: Contacts, linear: Callable, y: tuple[Array, Arr
 
 
 def _tangent_by_products(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Solves ``linear(x) = y`` by conjugate gradients.
+    """Solves ``linear(x) = y`` for x = (jump, impulse) by conjugate gradients.
 
-    ``linear`` is (P jump - J impulse, G jump of closed contacts and impulse of open ones), where P is 1 for linear gaps and otherwise
-    differs from 1 by the turn of the gradients in a step.
+    ``linear`` is (P jump - R impulse, G jump of closed contacts and impulse of open ones), with the response R = M^-1 G'; P is the identity for
+    linear gaps and otherwise differs from it by the turning of the gradients in a step.
     """
     none = jnp.zeros_like(y[0]), jnp.zeros_like(y[1])
     opened = linear((none[0], jnp.ones_like(y[1])))[1] != 0
@@ -87,7 +90,7 @@ def _tangent_by_products(linear: Callable, y: tuple[Array, Array]) -> tuple[Arra
     moved = lambda jump: solve_near_identity(lambda x: linear((x, none[1]))[0], jump)
     pushed = lambda impulse: moved(-linear((none[0], impulse))[0])
     velocity = lambda jump: closed(linear((jump, none[1]))[1])
-    # open contacts have their impulse at once
+    # the impulses of open contacts are known
     upper = moved(y[0]) + pushed(jnp.where(opened, y[1], 0))
     delassus = lambda x: velocity(pushed(closed(x)))
     impulse = jnp.where(opened, y[1], solve_matrix_free(delassus, closed(y[1]) - velocity(upper)))

@@ -1,7 +1,7 @@
 """Contact laws, as a step uses them: impulses for gap velocities, or the projection of a position.
 
-A scheme does not know which law it is given: `solved.Solved` computes the impulses, `Open` gives none and reports where one should
-act, `Held` keeps given contacts closed, so that differentiating a step gives the derivative with the active set frozen.
+A scheme calls any law in the same way: `solved.Solved` computes the impulses, `Open` gives none and reports where one should
+act, `Held` keeps given contacts closed, so that differentiating a step gives the derivative with the active set fixed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ..linearisation import Contacts, Metric, jacobian
 from ..problem import Problem
 from .cones import OPEN, ConeProblem
 
-MARGIN = 1.001  # of what a step moves, for the rounding of a bound
+MARGIN = 1.001  # factor on the displacement of a step, for the rounding of a bound
 
 
 class Reaction(NamedTuple):
-    """Answer of a contact law to a step: velocity jump, impulses and their accuracy.
+    """Result of a contact law in a step: velocity jump, impulses and their accuracy.
 
-    ``jump`` velocity jump M^-1 G' L (d,); ``impulse`` L (m,); ``acts`` (m,) which contacts carry an impulse or, with `Open`,
-    would be violated without; ``residual`` largest KKT violation [velocity]; ``iterations`` of the solver, summed over
-    linearisations; ``status`` bits; ``friction``, None where the contacts have none.
+    ``jump`` velocity jump M^-1 G' L (d,); ``impulse`` L (m,); ``acts`` (m,) contacts that have an impulse or, with `Open`,
+    would be violated without one; ``residual`` largest KKT violation [velocity]; ``iterations`` of the solver, summed over
+    linearisations; ``status`` bits; ``friction``, None without friction.
     """
 
     jump: Array
@@ -44,20 +44,20 @@ class Reaction(NamedTuple):
 
     @classmethod
     def exact(cls, jump: Array, impulse: Array, acts: Array, friction: FrictionInfo | None = None) -> Reaction:
-        """A reaction with residual 0, no iterations and a clean status."""
+        """Makes a reaction with residual 0, no iterations and no status bits."""
         zero = jnp.zeros((), jnp.int32)
         return cls(jump, impulse, acts, jnp.zeros((), jump.dtype), zero, zero, friction)
 
     @classmethod
     def none(cls, d: int, acts: Array, dtype: Any) -> Reaction:
-        """A reaction without impulses, where contacts ``acts`` (m,) should have one."""
+        """Makes a reaction without impulses, in which contacts ``acts`` (m,) should have one."""
         return cls.exact(jnp.zeros(d, dtype), jnp.zeros(acts.shape, dtype), acts)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Target:
-    """Position to be projected: W = base + increment, (d,) each, onto f(time, .) >= 0, as Z = W + scale * jump.
+    """A position W to be projected onto f(time, .) >= 0: W = base + increment, (d,) each; the result is Z = W + scale * jump.
 
     ``scale`` is a time, h or h/(1+e). ``normal``: "implicit", M (Z - W) = scale * G(Z)' L as in the papers, the metric
     projection; "explicit", G(base)' L with the same exact constraint (SHAKE-like, second order in lasting contact); or
@@ -71,42 +71,42 @@ class Target:
     normal: str = field(default="implicit", metadata={"static": True})
 
     def point(self, jump: Array) -> Array:
-        """Position (d,) under a velocity jump (d,), computed without subtracting numbers of its own size."""
+        """Returns the position Z (d,) for a velocity jump (d,); the small terms are added first, which keeps their accuracy."""
         return self.base + (self.increment + self.scale * jump)
 
 
 class ContactLaw(abc.ABC):
-    """Interface of contact laws. ``solves``: whether the law solves the contact problem, so that its status is meaningful."""
+    """Base class of contact laws. ``solves``: whether the law solves the contact problem, so that its status is meaningful."""
 
     solves: ClassVar[bool] = False
 
     @abc.abstractmethod
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
-        """Impulses 0 <= L _|_ A L + offset >= 0 of the contacts ``among`` (m,) bool, by default all; others get none.
+        """Solves 0 <= L _|_ A L + offset >= 0 for the impulses L of the contacts ``among`` (m,) bool, by default all; others get none.
 
         ``offset`` (m,): the gap velocities without impulses, restitution included.
         """
 
     @abc.abstractmethod
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
-        """Projects a target onto the admissible positions, in a frozen metric."""
+        """Projects a target onto the admissible positions, in a constant metric."""
 
     def beginning(self, guess: Array) -> ContactLaw:
-        """Copy whose solver starts from the impulses ``guess`` (m,)."""
+        """Returns a copy whose solver starts from the impulses ``guess`` (m,), with friction (m, 1 + k)."""
         return self
 
     def resolution(self, pushed: Array) -> Any:
-        """Gap velocity, (), that a solver's tolerance leaves undetermined, for contacts with A_aa L = ``pushed`` (m,)."""
+        """Returns the gap velocity () that a solver's tolerance leaves undetermined, for contacts with A_aa L = ``pushed`` (m,)."""
         return 0.0
 
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
-        """Contacts (m,) that act in `velocity`, and status bits, without derivatives; for schemes that compute the impulses themselves."""
+        """Finds the contacts (m,) that act in `velocity`, and status bits, without derivatives; for schemes that compute the impulses themselves."""
         found = self.velocity(*lax.stop_gradient((contacts, offset)), among)
         return found.acts, found.status
 
 
 def restrict_problem(contacts: Contacts, offset: Array, among: Array | None) -> tuple[Contacts, Array]:
-    """The contact problem of the contacts ``among`` (m,); the others get gradient zero and an open gap."""
+    """Restricts a contact problem to the contacts ``among`` (m,): the others get gradient zero and a positive offset."""
     if among is None:
         return contacts, offset
     return contacts.masked(among), jnp.where(among, offset, jnp.max(jnp.abs(offset), initial=0.0))
@@ -117,12 +117,12 @@ def restrict_problem(contacts: Contacts, offset: Array, among: Array | None) -> 
 class Open(ContactLaw):
     """Law without impulses; ``acts`` marks contacts that are, or may be, violated without one.
 
-    It makes the free step of a motion, at the cost of evaluating the gaps; for expensive gaps, at the start of the step only, with
+    It is used for free steps, and costs an evaluation of the gaps; expensive gaps are evaluated at the start of the step only, with
     a bound on how far they can close.
     """
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
-        acts = ~(offset >= 0)  # what is no number acts
+        acts = ~(offset >= 0)  # NaN acts
         found = Reaction.none(contacts.shape[1], acts if among is None else acts & among, offset.dtype)
         return found if contacts.slip is None else found._replace(friction=contacts.slip.still())
 
@@ -141,9 +141,9 @@ class Open(ContactLaw):
 class Held(ContactLaw):
     """Law with known impulses: its derivative keeps the closed contacts closed.
 
-    ``closed`` (m,) contacts that stay closed, their ``impulse`` (m,), and the admissible ``point`` Z (d,). The derivative is
-    that of the projection onto {f_a = 0, a closed}, by one Newton step from the known solution, and the free step's where
-    nothing is closed.
+    ``closed`` (m,) contacts that stay closed, their ``impulse`` (m,), the admissible position Z ``point`` (d,), and with friction the modes and
+    tangential impulses. The derivative is that of the projection onto {f_a = 0, a closed}, by one Newton step from the known solution; where
+    nothing is closed, that of the free step.
     """
 
     closed: Array
@@ -159,7 +159,7 @@ class Held(ContactLaw):
         return self._found(contacts, contacts.balance(), contacts.diagonal(), velocity)
 
     def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
-        """Contacts keep their modes, and planar ones their direction of slip: one Newton step from the known impulses."""
+        """As `velocity` with friction: contacts keep their modes, and planar ones their direction of slip; one Newton step from the known impulses."""
         known: Any = self.friction
         cones = ConeProblem.of(contacts, offset)
         closed = self.closed if among is None else self.closed & among
@@ -189,7 +189,7 @@ class Held(ContactLaw):
         return self._found(contacts, balance, jnp.sum(rows * response.T, axis=1), gap / target.scale)
 
     def _listed_position(self, problem: Problem, metric: Metric, target: Target, z: Array, args: Any) -> Reaction:
-        """Position projection with neighbour lists: derivative at the known position z (d,), without a matrix."""
+        """As `position` with neighbour lists: the derivative at the known position z (d,), without a matrix."""
         contacts: Any = problem.constraints.linearised(metric, target.time, z, args)  # type: ignore[union-attr]
         shift = target.scale * contacts.jump(self.impulse)
         gap = contacts.gap + lax.stop_gradient(contacts).velocity(shift - lax.stop_gradient(shift))

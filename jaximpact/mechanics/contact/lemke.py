@@ -13,11 +13,11 @@ from jax import Array, lax
 
 from .cone_newton import Friction
 
-PIVOTS = 100  # at most, for each contact; 20 are the most that piles of 60 contacts have needed
+PIVOTS = 100  # largest number of pivots for each contact; piles of 60 contacts have needed at most 20
 
 
 def complementarity_problem(problem: Friction) -> tuple[Array, Array]:
-    """Matrix (4 m, 4 m) and vector (4 m,) of 0 <= z _|_ M z + q >= 0, for z = (x_n, forward and backward parts of x_t, |w_t|)."""
+    """Returns M (4 m, 4 m) and q (4 m,) of 0 <= z _|_ M z + q >= 0, for z = (x_n, positive and negative parts of x_t, |w_t|)."""
     m = len(problem.mu)
     a = problem.matrix.reshape(m, 2, m, 2)
     nn, nt, tn, tt = a[:, 0, :, 0], a[:, 0, :, 1], a[:, 1, :, 0], a[:, 1, :, 1]
@@ -30,9 +30,9 @@ def complementarity_problem(problem: Friction) -> tuple[Array, Array]:
 
 
 def pivot_friction(problem: Friction, needed: Array) -> tuple[Array, Array]:
-    """Impulses (m, 2) up to the perturbation that breaks ties, and the number of pivots; none unless ``needed``.
+    """Solves for the impulses (m, 2) up to the perturbation that breaks ties; also returns the number of pivots; makes none unless ``needed``.
 
-    Basic variables are s = T y + beta, with the artificial variable in the last column. The entry that enters is the partner of the one that left.
+    Basic variables are s = T y + beta, with the artificial variable in the last column. The entering variable is the partner of the one that left.
     """
     matrix, q = complementarity_problem(problem)
     n, eps = len(q), jnp.finfo(q.dtype).eps

@@ -24,8 +24,8 @@ from .solver import ContactSolver, Impulses, complementarity, unit_scaling
 class ProjectedGradient(ContactSolver):
     """First-order method that needs only G v and M^-1 G' L: for many constraints.
 
-    Constraints are scaled to a unit Delassus diagonal; the step 1/L starts at its largest conceivable value and is cut
-    when the quadratic bound is violated, so no spectral estimate is needed.
+    Constraints are scaled to a unit Delassus diagonal; the step 1/L starts at its largest possible value and is reduced
+    when the quadratic bound is violated, so that no spectral estimate is needed.
 
     Attributes:
         tolerance: KKT residual [gap velocity]; by default 1e-12 of the speed at which contacts close.
@@ -40,7 +40,7 @@ class ProjectedGradient(ContactSolver):
     max_iterations: int = field(default=5000, metadata={"static": True})
 
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
-        """Sizes of the working sets; with dependent gradients more than d constraints may carry impulses."""
+        """Returns the sizes of the working sets; with dependent gradients more than d constraints may have impulses."""
         return (min(m, max(64, 4 * d)),)
 
     def frictional_impulses(

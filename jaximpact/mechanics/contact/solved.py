@@ -1,8 +1,8 @@
 """Contact law by a contact solver: sets up linearised problems, checks their residuals, and differentiates the solution.
 
-Curved constraints are handled by successive linearisations around Z (SQP). The unknowns are the velocity jump and the
-impulse, not Z: nothing of the size of Z is subtracted, which keeps float32 usable and the residual in velocity units. Of
-many constraints only a working set is handed to the solver, chosen again for each linearisation; all gaps are checked.
+Curved constraints are handled by successive linearisations (SQP) around the projected position Z. The unknowns are the velocity jump and
+the impulse, not Z: no numbers as large as positions are subtracted, which keeps float32 usable and the residual in velocity units. Of
+many constraints only a working set is passed to the solver, chosen again for each linearisation; all gaps are checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .laws import ContactLaw, Reaction, Target, restrict_problem
 from .solver import ContactSolver, closing_speed, complementarity
 from .static_friction import cones_in_act, slip_before
 
-# times the velocities of a problem with friction, up to which its solver starts from impulses that are known
+# times the velocities of a problem with friction: a guess with larger impulses, as velocities, is not used
 COMPARABLE = 16
 NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: give sensitivity='none', or of few bodies Bodies(lists=False), all pairs"
 
@@ -37,18 +37,18 @@ NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: give
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Solved(ContactLaw):
-    """Impulses computed by a contact solver; the derivative keeps the acting contacts closed."""
+    """Law whose impulses are computed by a contact solver; the derivative keeps the acting contacts closed."""
 
     solver: ContactSolver
     guess: Array | None = None  # impulses (m,) to begin with, with friction (m, 1 + k)
-    couples: bool = field(default=True, metadata={"static": True})  # whether coupled impulses are remarked
-    # whether a small working set is tried first, which is quicker, and makes a program longer
+    couples: bool = field(default=True, metadata={"static": True})  # whether IMPULSES_COUPLED is set
+    # whether a small working set is tried first, which is faster, but makes the program longer
     small_sets: bool = field(default=True, metadata={"static": True})
 
     solves: ClassVar[bool] = True
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
-        """Solves on a working set, and again on a larger one while a contact outside it is violated."""
+        """Solves the contact problem on a working set, and again on a larger one while a contact outside it is violated."""
         if contacts.slip is not None:
             return (self._with_friction if contacts.dense else self._with_friction_of_list)(contacts, offset, among)
         contacts, offset = restrict_problem(contacts, offset, among)
@@ -60,7 +60,7 @@ class Solved(ContactLaw):
         return reaction(problem.residual, problem.solve, d, m, offset.dtype, contacts.dense, contacts)
 
     def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
-        """Solves the problem of cones; its derivative keeps the modes of the contacts."""
+        """Solves the contact problem on Coulomb's cones; its derivative keeps the modes of the contacts."""
         among = jnp.ones(contacts.shape[0], bool) if among is None else among
         cones = ConeProblem.of(contacts, offset)
         matrix, slip = cones.delassus(), cast(Slip, contacts.slip)
@@ -71,14 +71,14 @@ class Solved(ContactLaw):
         )
         guess = jnp.zeros_like(cones.offset)
         if self.guess is not None:
-            # those of an impact are far from what follows it, which would drown in their rounding
+            # the impulses of an impact are so much larger than those after it that their rounding would dominate
             pushed = jnp.max(cones.scales()[:, None] * jnp.abs(self.guess))
             guess = jnp.where(pushed <= COMPARABLE * largest, self.guess, 0)
 
         def solve(cones: ConeProblem) -> tuple[Array, Array, Array]:
             return self.solver.frictional_impulses(matrix, cones.offset, cones.friction, guess, among, 0.5 * allowed)
 
-        # the first step of a contact that has broken away is no rest
+        # a finer resolution of slip: in its first step a contact that has broken away slips slowly
         breaks, least = None, (1e4 if cones.static is None else 4) * allowed
         if cones.static is not None:
             found = lambda cones, _: (*cones.modes(solve(cones)[0], least), None)
@@ -95,7 +95,7 @@ class Solved(ContactLaw):
         return Reaction(cones.response @ x.ravel(), x[:, 0], acts, residual, iterations, status, friction)
 
     def _with_friction_of_list(self, contacts: Any, offset: Array, among: Array | None) -> Reaction:
-        """Solves the problem of cones by products with the rows of listed contacts, without derivative."""
+        """Solves the contact problem on Coulomb's cones by products with the rows of listed contacts, without derivative."""
         contacts, offset = guard_derivative((contacts, offset), NO_DERIVATIVE_OF_LISTS)
         slip, breaks = contacts.slip, None
         among = jnp.ones(offset.shape, bool) if among is None else among
@@ -109,11 +109,11 @@ class Solved(ContactLaw):
         scale = jnp.max(diagonal, axis=1, keepdims=True)
 
         def modes(slip: Any, found: tuple) -> tuple:
-            # met with a margin: it is looked at again with other roundings
+            # with a margin, as the residual is computed again below with other rounding
             of = contacts.rubbing(slip)
             x, more = self.solver.frictional_impulses_of_list(of, b, among, 0.5 * allowed, found[0])
             w = velocity(jump(x)) + b
-            # the first step of a contact that has broken away is no rest
+            # a finer resolution of slip: in its first step a contact that has broken away slips slowly
             least = (1e4 if slip.static is None else 4) * allowed
             mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, slip.friction, least), OPEN)
             return mode, jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0), (x, found[1] + more)
@@ -130,7 +130,7 @@ class Solved(ContactLaw):
         natural = natural_map(w, scale * x, slip.friction)
         residual = jnp.max(jnp.where(known[:, None], jnp.abs(natural), 0), initial=0.0)
         status = as_status(~(residual <= jnp.max(allowed)), Status.PROJECTION_NOT_CONVERGED)
-        # more rows than coordinates depend on each other; whether fewer do is not looked at
+        # more rows than coordinates depend on each other; whether fewer do is not tested
         rows = jnp.sum(jnp.where(acts, jnp.where(mode == STICK, b.shape[1], 1), 0))
         status |= as_status(rows > contacts.shape[1], Status.IMPULSES_NOT_UNIQUE)
         heading = None if breaks is None else slip.heading(slipping)
@@ -168,7 +168,7 @@ class Solved(ContactLaw):
 
 
 def coupling_status(contacts: Contacts, impulse: Array) -> Array:
-    """IMPULSES_COUPLED, if contacts with impulses (m,) have gradients that are not orthogonal."""
+    """Returns IMPULSES_COUPLED if contacts with impulses (m,) have gradients that are not orthogonal."""
     if len(impulse) < 2:
         return jnp.zeros((), jnp.int32)
     acting = impulse > 0
@@ -176,13 +176,13 @@ def coupling_status(contacts: Contacts, impulse: Array) -> Array:
 
 
 def _tolerance(asked: Any, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
-    """Tolerance ``asked`` for, (), raised to the round-off (m,) of gap velocities made of velocities of ``size`` (d,).
+    """Raises the tolerance ``asked`` () to the round-off (m,) of gap velocities computed from velocities of magnitude ``size`` (d,).
 
-    The round-off is computed only if ``residual`` exceeds the tolerance.
+    The round-off is computed only if ``residual`` exceeds the tolerance, or if there is none yet.
     """
 
     def raised(_: None) -> Array:
-        # twice what solvers allow themselves: other roundings than theirs
+        # twice the solvers' own, for other rounding than theirs
         floor = 64 * jnp.finfo(size.dtype).eps * (contacts.velocity_terms(size) + jnp.abs(gap_velocity))
         return jnp.maximum(asked, floor)
 
@@ -193,7 +193,8 @@ def _tolerance(asked: Any, residual: Array | None, contacts: Contacts, size: Arr
 
 
 class Iterate(NamedTuple):
-    """State of the SQP iteration over linearised problems; ``gap`` (m,) are all gap velocities under ``jump``."""
+    """Carry of the SQP iteration over linearised problems: velocity ``jump`` (d,), ``impulse`` (m,), all gaps with this jump as velocities, ``gap`` (m,);
+    the ``residual`` (), whether it is ``done``, iterations of the solver so far and status bits."""
 
     jump: Array
     impulse: Array
@@ -213,7 +214,7 @@ class Iterate(NamedTuple):
         """Repeats ``improve`` until done, at most 1 + ``limit`` times; not at all if no gap is violated.
 
         The carry is small: for batches of small systems recomputing contacts is cheaper than storing them. Working sets have the last of the
-        ``sizes``, or initially a smaller one if half of it suffices for the contacts that are violated or nearly closed.
+        ``sizes``, or first a smaller one if the contacts that are violated or nearly closed fill at most half of it.
         """
         now = self
         near = jnp.sum((self.gap < 0.1 * jnp.max(-self.gap)) | (self.impulse > 0))
@@ -233,13 +234,13 @@ class Iterate(NamedTuple):
         return now
 
     def pack_root(self) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
-        """Result in the form of `implicit_derivative.reaction`: the root, and what is reported of it."""
+        """Returns the result in the form of `implicit_derivative.reaction`: the root (jump, impulse), and (residual, iterations, status)."""
         status = self.status | as_status(~self.done, Status.PROJECTION_NOT_CONVERGED)
         return (self.jump, self.impulse), (self.residual, self.iterations, status)
 
 
 class Selection(NamedTuple):
-    """Working set of a linearised problem: numbers ``rows`` of the contacts, or None for all m."""
+    """Working set of a linearised problem: the numbers ``rows`` of its contacts, or None for all m."""
 
     rows: Array | None
     m: int
@@ -250,7 +251,7 @@ class Selection(NamedTuple):
         m = now.gap.shape[0]
         if size >= m:
             return cls(None, m)
-        # single precision is enough to choose, and much quicker to sort
+        # single precision is enough to choose, and much faster to sort
         largest = jnp.maximum(jnp.max(jnp.abs(now.gap)), jnp.finfo(now.gap.dtype).tiny)
         rank = jnp.where(now.impulse > 0, jnp.inf, -now.gap / largest).astype(jnp.float32)
         return cls(lax.top_k(rank, size)[1], m)
@@ -259,7 +260,7 @@ class Selection(NamedTuple):
         return x if self.rows is None else x[self.rows]
 
     def spread(self, x: Array) -> Array:
-        """Vector (m,) over all contacts, zero outside the working set."""
+        """Returns a vector (m,) over all contacts from one over the working set, zero outside it."""
         return x if self.rows is None else jnp.zeros(self.m, x.dtype).at[self.rows].set(x, unique_indices=True)
 
 
@@ -284,7 +285,7 @@ class _Velocities(NamedTuple):
         jump, impulse = part.jump(found.impulse), chosen.spread(found.impulse)
         gap = contacts.velocity(jump) + offset
         residual = complementarity(gap, impulse, contacts.diagonal())
-        # impulses along nearly dependent gradients are larger than the jump that they add up to
+        # impulses along nearly dependent gradients are larger than their joint effect, the jump
         parts = part.jump_terms(found.impulse)
         done = jnp.all(residual <= _tolerance(asked, residual, contacts, parts, jnp.full_like(offset, largest)))
         status = found.status | coupling_status(part, found.impulse) if self.couples else found.status
@@ -303,7 +304,7 @@ class _Velocities(NamedTuple):
         return start.until_done(self.improve, limit, sizes if self.small_sets else sizes[-1:]).pack_root()
 
     def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Residual of the equations with acting contacts held closed; zero at the solution."""
+        """Returns the residual of the equations with acting contacts held closed; zero at the solution."""
         jump, impulse = x
         active = lax.stop_gradient(impulse) > 0
         velocity = self.contacts.velocity(jump) + self.offset
@@ -339,13 +340,13 @@ class _ManyPositions(NamedTuple):
     couples: bool
 
     def contacts(self, jump: Array) -> Any:
-        """Contacts at the position under a velocity jump, with gaps in velocity units."""
+        """Linearises the contacts at the position after a velocity ``jump`` (d,), with gaps in velocity units."""
         constraints: Any = self.problem.constraints
         found = constraints.linearised(self.metric, self.target.time, self.target.point(jump), self.args)
         return found.at(found.gap / self.target.scale)
 
     def tolerance(self, asked: Any, contacts: Any, jump: Array) -> Array:
-        """Tolerance ``asked`` for, raised to the round-off of positions over a step."""
+        """Raises the tolerance ``asked`` to the round-off (m,) of positions, in velocity units."""
         target, eps = self.target, jnp.finfo(jump.dtype).eps
         size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(jump)
         return jnp.maximum(asked, 32 * eps * (contacts.velocity_terms(size) + jnp.abs(contacts.gap)))
@@ -367,7 +368,7 @@ class _ManyPositions(NamedTuple):
             moved = jnp.max(jnp.abs(there.jump(found.impulse) - jump))
             defect = complementarity(there.gap, found.impulse, there.diagonal())
             allowed = self.tolerance(asked, there, jump)
-            # of the empty slots of a list nothing is asked, and they allow nothing
+            # the empty slots of a list have no residual, and their tolerance does not count
             largest = jnp.max(jnp.where(there.diagonal() > 0, allowed, 0), initial=0.0)
             done = (moved <= largest) & jnp.all(defect <= allowed)
             residual, count = jnp.maximum(moved, jnp.max(defect)), now.iterations + found.iterations
@@ -381,12 +382,12 @@ class _ManyPositions(NamedTuple):
         return found._replace(status=found.status | coupled).pack_root()
 
     def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Residual of the equations with acting contacts held closed; zero at the solution."""
+        """Returns the residual of the equations with acting contacts held closed; zero at the solution."""
         return _held(self, x, None)
 
 
 def _held(projection: Any, x: tuple[Array, Array], normals: Array | None) -> tuple[Array, Array]:
-    """Residual of a projection's equations at (jump, impulse), with acting contacts held closed."""
+    """Returns the residual of a projection's equations at x = (jump, impulse), with acting contacts held closed."""
     jump, impulse = x
     target, active = projection.target, lax.stop_gradient(impulse) > 0
     gaps = lambda x: projection.problem.gaps(target.time, x, projection.args)
@@ -396,7 +397,7 @@ def _held(projection: Any, x: tuple[Array, Array], normals: Array | None) -> tup
 
 
 class _Positions(NamedTuple):
-    """Projection of a target by SQP: ``normals`` (m, d) if fixed, ``flat`` if all gaps are affine."""
+    """Projection of a target by SQP; ``normals`` (m, d) are given for the explicit option, else None; ``flat``: whether all gaps are affine."""
 
     solver: ContactSolver
     problem: Problem
@@ -411,7 +412,7 @@ class _Positions(NamedTuple):
         return self.problem.gaps(self.target.time, x, self.args)
 
     def linearised(self, now: Iterate, chosen: Selection) -> Contacts:
-        """The working set's contacts, linearised at the iterate ``now``."""
+        """Linearises the contacts of the working set at the iterate ``now``."""
         if self.normals is None:
             point = self.target.point(now.jump)
             matrix = jacobian(self.problem, self.target.time, point, self.args, chosen.rows)[1]
@@ -420,7 +421,7 @@ class _Positions(NamedTuple):
         return Contacts(chosen.take(now.gap), matrix, self.metric.solve(matrix.T))
 
     def tolerance(self, asked: Any, contacts: Contacts, parts: Array, residual: Array | None = None) -> Array:
-        """Tolerance ``asked`` for, raised to the round-off of a jump made of ``parts`` (d,)."""
+        """Raises the tolerance ``asked`` to the round-off (m,) of positions, and of a jump whose terms have magnitude ``parts`` (d,)."""
         target = self.target
         size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(parts)
         return _tolerance(asked, residual, contacts, size, contacts.gap)
@@ -428,13 +429,16 @@ class _Positions(NamedTuple):
     def corrected(
         self, now: Iterate, contacts: Contacts, chosen: Selection, pulled: Array | None = None
     ) -> tuple[Iterate, Array]:
-        """Solves the working set linearised at ``now``, with new gradients; or with the previous ones, ``pulled`` (d,) being their jump."""
+        """Solves the working set linearised at ``now``; with gradients of an earlier iterate, if ``pulled`` is given.
+
+        ``pulled`` (d,): velocity jump of the impulses with exact gradients at ``now``. Returns the next iterate and its ``pulled``.
+        """
         contacts, impulse, m = contacts.at(chosen.take(now.gap)), chosen.take(now.impulse), len(now.gap)
         change = -now.jump if pulled is None else pulled - contacts.jump(impulse) - now.jump
         offset = contacts.gap + contacts.velocity(change)
         asked = self.solver.allowed(closing_speed(offset))
         found = self.solver.impulses(contacts, offset, 0.25 * self.tolerance(asked, contacts, now.jump), impulse)
-        # impulses between unequal masses, or along nearly dependent gradients, are larger than the jump that they add up to
+        # impulses between unequal masses, or along nearly dependent gradients, are larger than their joint effect, the jump
         parts = contacts.jump_terms(found.impulse)
         impulse = found.impulse if pulled is None else found.impulse - impulse
         jump = contacts.jump(impulse) if pulled is None else pulled + contacts.jump(impulse)
@@ -449,17 +453,17 @@ class _Positions(NamedTuple):
         defect = complementarity(gap, impulse, chosen.spread(contacts.diagonal()))
         residual = jnp.maximum(moved, jnp.max(defect))
         allowed = self.tolerance(asked, contacts.at(chosen.take(gap)), parts, residual)
-        # no correction takes back the round-off of numbers within the gaps that are larger than positions: little of what moves in the step
+        # round-off of numbers inside the gap functions may be larger than that of positions: tolerated, if small against the step, once stalled
         stalled = (now.residual > 0) & (residual > 0.5 * now.residual)
         speed = contacts.velocity_terms(jnp.abs(self.target.increment) / self.target.scale + parts)
         allowed = jnp.maximum(allowed, jnp.where(stalled, jnp.finfo(gap.dtype).eps ** 0.5 * speed, 0))
-        # what was left out has a gradient that is not at hand
+        # the gradients of contacts outside the working set are not known
         largest = jnp.max(allowed)
         if chosen.rows is not None:
             allowed = chosen.spread(allowed - largest) + largest
         done = (moved <= largest) & jnp.all(defect <= allowed)
         told = lambda: coupling_status(contacts, found.impulse)
-        # angles between many contacts are dear: those of the solution count
+        # angles between many contacts are costly: computed at the solution only
         coupled = told() if m <= SMALL else lax.cond(done, told, lambda: jnp.zeros_like(found.status))
         return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status | coupled), pulled
 
@@ -470,7 +474,7 @@ class _Positions(NamedTuple):
         if len(now.gap) <= SMALL or not self.solver.warm_starts:
             return self.corrected(now, contacts, chosen)[0]
 
-        # gradients are dear: kept while each correction leaves less than a tenth of the residual
+        # gradients are costly: kept while each correction reduces the residual by a factor of ten
         contacts = contacts.with_delassus()
 
         def body(carry: tuple[Iterate, Array, Array]) -> tuple[Iterate, Array, Array]:
@@ -499,5 +503,5 @@ class _Positions(NamedTuple):
         return start.until_done(self.improve, self.solver.max_linearisations, sizes).pack_root()
 
     def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Residual of the equations with acting contacts held closed; zero at the solution."""
+        """Returns the residual of the equations with acting contacts held closed; zero at the solution."""
         return _held(self, x, self.normals)

@@ -19,7 +19,8 @@ from .cone_solver import frictional_impulses, solve_exactly
 
 
 class Impulses(NamedTuple):
-    """Solution of one linearised problem: impulse (m,), iterations (), status bits (), and the velocity jump (d,) if the solver has it."""
+    """Solution of one linearised problem: impulse (m,), iterations (), status bits (), and the velocity jump (d,), None if the solver has not computed
+    it."""
 
     impulse: Array
     iterations: Array
@@ -27,24 +28,23 @@ class Impulses(NamedTuple):
     jump: Array | None = None
 
     def jumped(self, contacts: Contacts) -> Array:
-        """Velocity jump (d,) of the impulses."""
+        """Returns the velocity jump (d,) of the impulses."""
         return contacts.jump(self.impulse) if self.jump is None else self.jump
 
 
 class ContactSolver(abc.ABC):
-    """Base class of contact solvers, for the problem of one linearisation; a new one must define ``impulses`` alone.
+    """Base class of contact solvers, for the problem of one linearisation; a new one must define only ``impulses``.
 
-    Of ``contacts`` it may ask for their numbers, ``shape``; gap velocities ``velocity(v)`` = G v, velocity jumps ``jump(L)`` =
-    M^-1 G' L, and the ``diagonal()`` of the Delassus matrix; and for the matrix itself, ``delassus()``, if it suits few
-    contacts alone: contacts that are kept as pairs of bodies have only the others. ``gap``, ``drift`` and the motion before
-    are in the offset. Constraints that are masked out have zero gradients.
+    It may use these methods of ``contacts``: ``shape``, the numbers (m, d); ``velocity(v)`` = G v; ``jump(L)`` = M^-1 G' L; and ``diagonal()`` of
+    the Delassus matrix. A solver for few contacts may also use the matrix, ``delassus()``, which contacts of neighbour lists do not have. Gaps, their
+    time derivatives and the motion before are contained in the offset. Constraints that are masked out have zero gradients.
 
     Attributes:
-        tolerance: the KKT residual asked for [velocity], or None, ``relative`` times the speed at which contacts close; it is raised to
+        tolerance: the KKT residual to reach [velocity]; None for ``relative`` times the speed at which contacts close. It is raised to
             the round-off floor where that is larger.
-        relative: see there.
-        max_linearisations: SQP iterations around a curved constraint, at most.
-        takes_lists: whether it asks for no matrix, so that contacts may be those of a list of near pairs of bodies.
+        relative: the default tolerance, relative to the closing speed.
+        max_linearisations: largest number of SQP iterations for curved constraints.
+        takes_lists: whether it uses no matrix, so that contacts may be those of a neighbour list of bodies.
         warm_starts: whether ``guess`` is used; above eight constraints gradients are then kept for several corrections.
     """
 
@@ -61,19 +61,19 @@ class ContactSolver(abc.ABC):
     def frictional_impulses(
         self, delassus: Array, offset: Array, friction: Array, guess: Array, candidates: Array, tolerance: Array
     ) -> tuple[Array, Array, Array]:
-        """Impulses (m, 1 + k) of contacts with Coulomb friction, iterations and residual, as `cone_solver.frictional_impulses` says.
+        """Solves for impulses (m, 1 + k) of contacts with Coulomb friction; arguments and results as of `cone_solver.frictional_impulses`.
 
-        Unless a solver has its own method, by Newton's and by pivots.
+        Unless a solver overrides it, by `cone_solver.solve_exactly`.
         """
         return frictional_impulses(delassus, offset, friction, guess, candidates, tolerance, method=solve_exactly)
 
     def frictional_impulses_of_list(
         self, contacts: Any, offset: Array, among: Array, allowed: Array, guess: Array
     ) -> tuple[Array, Array]:
-        """Impulses (m, 1 + k) of contacts in a list, and iterations, of solvers that take lists; from velocities ``offset`` (m, 1 + k), of the
-        contacts ``among`` (m,), to natural residuals ``allowed`` (m,) [velocity].
+        """Solves for impulses (m, 1 + k) of contacts with friction in a neighbour list; for solvers that take lists.
 
-        Unless a solver has its own method, by products, as `cone_products.frictional_impulses_by_products` says.
+        From velocities ``offset`` (m, 1 + k) of the contacts ``among`` (m,), to natural residuals ``allowed`` (m,) [velocity]; also returns the number of
+        iterations. Unless a solver overrides it, by `cone_products.frictional_impulses_by_products`.
         """
         jump, velocity, diagonal = contacts.friction_products()
         problem = Scaled.of(diagonal, offset, contacts.slip.friction, among, allowed)
@@ -81,34 +81,34 @@ class ContactSolver(abc.ABC):
         return frictional_impulses_by_products(lambda x: velocity(jump(x)), problem, guess, limit)
 
     def allowed(self, speed: Array) -> Any:
-        """Tolerated KKT residual, (), for contacts that close at ``speed`` ()."""
+        """Returns the tolerated KKT residual () for contacts that close at ``speed`` ()."""
         if self.tolerance is not None:
             return self.tolerance
         return jnp.maximum(self.relative * speed, jnp.finfo(speed.dtype).tiny)
 
     def direct(self, m: int) -> bool:
-        """Whether ``impulses`` is straight-line arithmetic, exact to round-off, for m constraints."""
+        """Tests whether ``impulses`` is straight-line code, exact to round-off, for m constraints."""
         return False
 
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
-        """Increasing sizes of the working sets handed to the solver; all constraints are checked afterwards."""
+        """Returns the increasing sizes of the working sets passed to the solver; all constraints are checked afterwards."""
         return (m,)
 
 
 def closing_speed(gap_velocity: Array) -> Array:
-    """Largest closing speed of any contact, ()."""
+    """Returns the largest closing speed of any contact, ()."""
     return jnp.max(-gap_velocity, initial=0.0)
 
 
 def complementarity(velocity: Array, impulse: Array, diagonal: Array) -> Array:
-    """Natural residual of 0 <= L _|_ w >= 0 as velocities (m,): |min(w, A_aa L)|."""
+    """Returns the natural residual of 0 <= L _|_ w >= 0 as velocities (m,): |min(w, A_aa L)|."""
     return jnp.abs(jnp.minimum(velocity, diagonal * impulse))
 
 
 def unit_scaling(contacts: Contacts) -> tuple[Array, Array, Array, Array]:
-    """Scaling of the Delassus matrix to a unit diagonal: diagonal, whether a constraint has a gradient, root, 1/root.
+    """Returns what scales the Delassus matrix to a unit diagonal, (m,) each: its diagonal, whether a constraint has a gradient, root and 1/root.
 
-    Constraints masked out have root 1 and scale 0.
+    Constraints without gradient (masked out) have root 1 and 0 in place of 1/root.
     """
     diagonal = contacts.diagonal()
     present = diagonal > 0

@@ -1,8 +1,8 @@
-"""Static friction above the sliding one: which of two coefficients acts at each contact in a step.
+"""Static friction above sliding friction: which of the two coefficients acts at each contact in a step.
 
-A contact that stuck in the step before sticks up to the static coefficient; beyond, it breaks away and slips with the sliding one. A contact
-that slips has the sliding one, but where its slip would turn round it comes to rest on the way, and stays if the static one holds it:
-which coefficient acts is then no question of where in its step the motion stops.
+A contact that stuck in the previous step sticks up to the static coefficient; beyond, it breaks away and slips with the sliding one. A contact
+that slips has the sliding one, but where its slip would reverse within a step it comes to rest, and stays at rest if the static one holds it:
+the result does not depend on where within a step the motion stops.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from .cones import OPEN, SLIP, STICK, direction, length
 
 
 def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any = None) -> tuple[Any, Array, Any]:
-    """The problem with the coefficients that act; the mask (m,) of contacts that break away first, before the loads of others change by that; and what its solution was.
+    """Returns the problem with the coefficients that act; the mask (m,) of contacts that break away first, before that changes the loads of others; and
+    the last solution found.
 
-    ``cones``: a `ConeProblem`, or the tangential rows of listed contacts; ``before``: what the contacts did in the step before; ``modes``: from a problem, and the solution
-    of the one before it or ``start``, to modes (m,), directions of slip (m, k), and its solution.
+    ``cones``: a `ConeProblem`, or the tangential rows of listed contacts; ``before``: modes of the contacts in the previous step; ``modes``: function
+    that solves a problem, given it and the solution before (first ``start``), and returns modes (m,), directions of slip (m, k) and its solution.
     """
     known: Any = lax.stop_gradient(cones)
     with_static = lambda cones, held: cones._replace(friction=jnp.where(held, cones.static, cones.friction))
@@ -36,19 +37,20 @@ def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any =
         return (held & ~breaks) | turns, broken | breaks, first, jnp.any(breaks | turns), found
 
     stuck, none = before.mode == STICK, jnp.zeros(before.mode.shape, bool)
-    # each contact is held once, and breaks away once
+    # each contact gets the static coefficient at most once, and breaks away at most once
     begin = (stuck, none, none, jnp.ones((), bool), start)
     held, _, first, _, found = lax.while_loop(lambda carry: carry[3], body, begin)
     return with_static(cones, held), first, found
 
 
 def slip_before(slip: Any) -> FrictionInfo:
-    """What contacts with tangential rows ``slip`` did in the step before, with directions along these tangents, which in space may be others."""
+    """Returns the modes of contacts in the previous step, with directions in the present tangents of the rows ``slip``, which in space may have turned."""
     return slip.before._replace(direction=slip.along(slip.before.heading))
 
 
 def modes_at(slip: Any, v: Array, closed: Array, little: Array) -> FrictionInfo:
-    """What the contacts that are ``closed`` (m,) do at v (d,), without derivatives: those stick whose slip is rounding, or as ``little`` (m,)."""
+    """Returns the modes of the ``closed`` contacts (m,) at velocity v (d,), without derivatives: they stick if their slip is at most ``little`` (m,)
+    plus rounding."""
     slip, v, little = lax.stop_gradient((slip, v, little))
     velocity = slip.of(v)
     terms = jnp.max(slip.terms(v) + jnp.abs(slip.drift), axis=1)
