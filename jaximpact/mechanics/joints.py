@@ -31,7 +31,8 @@ GAUSS = 0.5 - 12**-0.5, 0.5 + 12**-0.5  # points of the rule of two points on [0
 
 @dataclass(frozen=True)
 class MayDepend:
-    """Wraps the function of a problem's joints if some rows depend on others, or may: impulses of least norm are then reported, which costs an inverse."""
+    """Wraps the function of a problem's joints if some rows depend on others, or may: impulses of least norm are then reported, which costs an
+    inverse."""
 
     joints: Callable
 

@@ -2,10 +2,10 @@
 
     dv+ = dv- + (a- - a+) dt*,     dt* = -dk/k',     k(t, q, v) = 0,
 
-with k the level of the switch (`schemes.pieces`) whose side changes within the step, k' its rate along the motion, and a-, a+ the acceleration before and
-after. Position and velocity are continuous. The scheme's position, velocity and times have first-order errors, and so has the derivative, provided
-that these errors cannot change the sequence of events: the surface is crossed once, at a rate well above zero, and no other surface, no contact
-and not the end of the motion is near.
+with k the level of the switch (`schemes.pieces`) whose side changes within the step, k' its rate along the motion, and a-, a+ the acceleration before
+and after. Position and velocity are continuous. The scheme's position, velocity and times have first-order errors, and so has the derivative,
+provided that these errors cannot change the sequence of events: the surface is crossed once, at a rate well above zero, and no other surface, no
+contact and not the end of the motion is near.
 
 References:
     M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
@@ -59,8 +59,8 @@ class Passage(NamedTuple):
 
 
 def known_surfaces(problem: Problem, state: Any, *operands: Any) -> Pieces | None:
-    """Finds the pieces of a problem's force, at operands (t, q, v, args), across whose borders the derivative may be corrected; None (static) if there are
-    none. Only for schemes whose state is a `State`, and problems without friction and neighbour lists."""
+    """Finds the pieces of a problem's force, at operands (t, q, v, args), across whose borders the derivative may be corrected; None (decided at
+    trace time) if there are none. Only for schemes whose state is a `State`, and problems without friction and neighbour lists."""
     plain = state.state if isinstance(state, Tracked) else state
     if type(plain) is not State or problem.slip is not None or problem.listed:
         return None
@@ -69,7 +69,7 @@ def known_surfaces(problem: Problem, state: Any, *operands: Any) -> Pieces | Non
 
 
 def no_passage(pieces: Pieces, *operands: Any) -> Passage:
-    """Makes the result for a step without a crossing."""
+    """Makes the `Passage` of a step without a crossing."""
     q = operands[1]
     none = jnp.zeros((), bool), jnp.zeros((), q.dtype)
     return Passage(*none, pieces.start(*operands).sides, jnp.zeros(pieces.count, bool), jnp.zeros_like(q))
@@ -84,9 +84,9 @@ def reach_of(motion: Motion, state: Any) -> Array:
 def passage(
     pieces: Pieces, force: Switches, scheme: Scheme, motion: Motion, step: tuple[Any, Any], found: Crossing
 ) -> Passage:
-    """Makes the passage of a jump that was ``found`` in a ``step`` between two states; ``passed`` if all conditions of the module hold.
+    """Makes the `Passage` of a jump that was ``found`` in a ``step`` between two states; ``passed`` if all conditions of the module hold.
 
-    ``force``: the switches of the force whose other changes of side, near the crossing, exclude it.
+    ``force``: all switches of the force; if any of them changes its side elsewhere near the crossing, the conditions do not hold.
     """
     before, after = step
     h, args = motion.h, motion.args
@@ -126,7 +126,7 @@ def passage(
 
 
 def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any], chosen: Array) -> Array:
-    """Tests whether no contact acts in a step or near it, ().
+    """Tests whether no contact acts in a step or near it, (). ``chosen`` (k,): the level that is crossed.
 
     False for a surface that depends on the velocity if there are contacts at all, since impacts may cross it as well.
     """
@@ -140,8 +140,9 @@ def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any],
 def missed(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array, clock: bool) -> Array:
     """Tests whether the exact motion may cross a jump of the force near a ``step`` between two states in which the scheme crosses none, ().
 
-    That is so if a level has a minimum above zero by less than its error; if, in a step with an impact (``struck``, ()), the level would have been zero
-    soon without it; or if it would be zero soon after the end of the motion. ``clock``: whether jumps at times that do not depend on data count too.
+    That is so if a level has a minimum above zero by less than its error; if, in a step with an impact (``struck``, ()), the level would have been
+    zero soon without it; or if it would be zero soon after the end of the motion. ``clock``: whether jumps at times that do not depend on data count
+    too.
     """
     before, after = step
     reach, args = reach_of(motion, after), motion.args

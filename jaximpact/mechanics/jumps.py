@@ -48,7 +48,7 @@ def across_jumps(
     again: bool,
 ) -> tuple[Any, Array] | None:
     """Returns the state at the end of a ``step`` between two states with the derivative of a jump of the force within it, and DERIVATIVE_JUMP if the
-    derivative of a jump is not known; None (static) where nothing can jump.
+    derivative of a jump is not known; None (decided at trace time) where nothing can jump.
 
     The path is taken to be straight. In a step with an impact the velocity is the one before it: the derivative of the impact accounts for the
     change of the force by the velocity's jump.
@@ -127,7 +127,8 @@ def _jump_or_passage(
     way: tuple[tuple, tuple],
     told: Array,
 ) -> tuple[Array, Passage]:
-    """Tests whether the force jumps on the ``way`` (start and end) of a step with a derivative that is not known, (); and makes the passage if it is known.
+    """Tests whether the force jumps on the ``way`` (start and end) of a step with a derivative that is not known, (); and makes the passage if it is
+    known.
 
     If the scheme has ``told`` that it found no velocity on either side of a jump, the jump is crossed in this step or in the next one.
     """
@@ -147,7 +148,8 @@ def _jump_or_passage(
 
 
 def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:
-    """Returns the status bit for a force that reverses with the velocity within one step, such as smoothed friction; None (static) if it cannot.
+    """Returns the status bit for a force that reverses with the velocity within one step, such as smoothed friction; None (decided at trace time) if
+    it cannot.
 
     A scheme that is explicit in the velocity then alternates, or stays where two forces cancel.
     """

@@ -164,7 +164,7 @@ def _diagonals(matrix: Array) -> Array:
 class Contacts(NamedTuple):
     """Constraints linearised at one configuration, as dense arrays.
 
-    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), None where gaps do not depend on time;
+    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), None in projections of positions;
     ``slip``, the tangential rows, in steps with friction, else None; ``gram``, the Delassus matrix (m, m) if it has been computed, else None.
     Schemes and solvers use the methods. Contacts between listed bodies (`bodies.contacts.PairContacts`) have all of them but `delassus`,
     `angles` and `oblique`, which give (m, m) matrices.
@@ -214,11 +214,11 @@ class Contacts(NamedTuple):
         return jnp.abs(self.response) @ jnp.abs(impulse)
 
     def diagonal(self) -> Array:
-        """Diagonal of the Delassus matrix, (m,)."""
+        """Returns the diagonal of the Delassus matrix, (m,)."""
         return jnp.sum(self.jacobian * self.response.T, axis=1)
 
     def delassus(self) -> Array:
-        """Delassus matrix G M^-1 G', (m, m)."""
+        """Returns the Delassus matrix G M^-1 G', (m, m)."""
         return self.jacobian @ self.response if self.gram is None else self.gram
 
     def with_delassus(self) -> Contacts:
@@ -226,25 +226,25 @@ class Contacts(NamedTuple):
         return self._replace(gram=self.delassus())
 
     def angles(self) -> Array:
-        """Cosines of the angles between the constraints' gradients in the metric M^-1, (m, m)."""
+        """Returns the cosines of the angles between the constraints' gradients in the metric M^-1, (m, m)."""
         matrix = self.delassus()
         scale = 1 / jnp.sqrt(jnp.maximum(jnp.diagonal(matrix), jnp.finfo(matrix.dtype).tiny))
         return matrix * scale[:, None] * scale[None, :]
 
     def oblique(self) -> Array:
-        """Mask (m, m) of pairs of contacts whose gradients are not orthogonal in the metric M^-1."""
+        """Returns the mask (m, m) of pairs of contacts whose gradients are not orthogonal in the metric M^-1."""
         matrix = self.delassus()
         diagonal = linalg.diagonal(matrix)
         large = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
         return large & ~jnp.eye(len(diagonal), dtype=bool)
 
     def norms(self) -> Array:
-        """Lengths (m,) of the gradients in the metric M^-1, which convert gaps to distances; 1 for zero gradients."""
+        """Returns the lengths (m,) of the gradients in the metric M^-1, which convert gaps to distances; 1 for zero gradients."""
         diagonal = self.diagonal()
         return jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
 
     def rooms(self) -> Array:
-        """Sums of the distances of two contacts, (m, m): the clearance between opposing ones."""
+        """Returns the sums of the gaps, as distances, of each two contacts, (m, m): the clearance between opposing ones."""
         distance = self.gap / self.norms()
         return distance[:, None] + distance[None, :]
 
@@ -381,7 +381,8 @@ def _depends(function: Callable, *args: Array) -> bool:
 
 
 class Closure(NamedTuple):
-    """Masks (m,) of constraints that are closed, violated, and closed with an outward velocity, up to round-off."""
+    """Result of `closure`: masks (m,) of constraints that are closed, violated, and closed with a velocity out of the admissible set, up to
+    round-off."""
 
     closed: Array
     violated: Array
@@ -417,7 +418,7 @@ def closure(
     h: Array | None = None,
     a: Array | None = None,
 ) -> Closure:
-    """Classifies constraints as closed, violated, or closed with an outward velocity, up to the round-off of gaps and gap velocities.
+    """Classifies constraints as closed, violated, or closed with a velocity that violates them, up to the round-off of gaps and gap velocities.
 
     With a step h and the acceleration ``a`` (d,), gaps within the round-off of `lengths` count as closed, and the velocity may have the
     round-off of a difference of positions over h, as from the last step of another run.

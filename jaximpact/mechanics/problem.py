@@ -249,7 +249,8 @@ class Problem(metaclass=Named):
         return self.between is not None and self.between.listed
 
     def sampled(self, name: str) -> Any:
-        """Returns the function of that name, "constraints" or "slip"; for listed bodies that of a single pair, as all pairs would be too many to trace."""
+        """Returns the function of that name, "constraints" or "slip"; for listed bodies that of a single pair, as all pairs would be too many to
+        trace."""
         stated = getattr(self, name)
         return stated.sample if self.listed and stated is not None else stated
 
@@ -361,9 +362,9 @@ class Problem(metaclass=Named):
     ) -> Problem:
         """Makes the problem of a Lagrangian L(t, q, v, args) -> (), quadratic in v, plus an optional non-conservative force.
 
-        The mass matrix is d2L/dv2 and g = dL/dq - d(dL/dv)/dt + M a: Coriolis, centrifugal and explicit time
-        terms come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix
-        that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip, friction and static_friction.
+        The mass matrix is d2L/dv2 and g = dL/dq - d(dL/dv)/dt + M a: Coriolis, centrifugal and explicit time terms come from automatic
+        differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix that does not depend on time; both are checked when a
+        motion starts. ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip, friction and static_friction.
         """
 
         recorded_lagrangian = replay_jaxpr(lagrangian)

@@ -2,7 +2,8 @@
 
 References:
     T.-T. Ng, Input parameters of discrete element methods, J. Eng. Mech. 132 (2006): the index of unbalanced forces.
-    C. S. O'Hern, L. E. Silbert, A. J. Liu, S. R. Nagel, Jamming at zero temperature and zero applied stress, Phys. Rev. E 68, 011306 (2003): rattlers.
+    C. S. O'Hern, L. E. Silbert, A. J. Liu, S. R. Nagel, Jamming at zero temperature and zero applied stress, Phys. Rev. E 68, 011306 (2003):
+        rattlers.
     C. P. Goodrich, A. J. Liu, S. R. Nagel, Finite-size scaling at the jamming transition, Phys. Rev. Lett. 109, 095704 (2012): how many contacts
     a periodic packing has at least.
 """

@@ -26,8 +26,8 @@ Mark = Callable[[int], bool]
 
 
 class Reported(NamedTuple):
-    """Which switches count: those for whose operands' mark ``moving`` is true; if ``levels``, only those that have levels; unless ``kinks``, not those that
-    only kink."""
+    """Which switches count: those for whose operands' mark ``moving`` is true; if ``levels``, only those that have levels; unless ``kinks``, not
+    those that only kink."""
 
     moving: Mark
     levels: bool = False

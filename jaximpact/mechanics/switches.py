@@ -79,7 +79,7 @@ class Switches:
         levels: bool = False,
         kinks: bool = True,
     ) -> Switches | None:
-        """Finds the switches of a function at operands of these shapes; None (static) if it has none.
+        """Finds the switches of a function at operands of these shapes; None (decided at trace time) if it has none.
 
         Args:
             moving: what each operand is, STATE, TIME, DATA or 0.
@@ -114,8 +114,8 @@ class Switches:
         return self._run_walk(Replay(self._reported, sides), operands)
 
     def measured(self, sides: Sides, *operands: Any) -> tuple[list[Array], Sides, list[int]]:
-        """Evaluates for each of the fixed sides its levels, an array with one more axis, and the side beyond its nearest border; also returns the marks
-        of its operands."""
+        """Evaluates for each of the fixed sides its levels, an array with one more axis, and the side beyond its nearest border; also returns the
+        marks of its operands."""
         walk = Measure(self._reported, sides)
         self._run_walk(walk, operands)
         return walk.collected[::2], walk.collected[1::2], walk.marks
@@ -147,7 +147,8 @@ def differ(sides: Sides, others: Sides) -> Array:
 
 
 class Crossing(NamedTuple):
-    """Result of `crossing`: whether a path changes sides, ``some`` (); operands just ``before`` and ``after`` that, with the values and sides there."""
+    """Result of `crossing`: whether a path changes sides, ``some`` (); operands just ``before`` and ``after`` that, with the values and sides
+    there."""
 
     some: Array
     before: Any
@@ -235,7 +236,7 @@ def stated_switches(
 ) -> Switches | None:
     """Finds the switches that a problem states: those of a function which is True where the stated functions are positive.
 
-    The last of its sides are those of the stated surfaces. None (static) without any.
+    The last of its sides are those of the stated surfaces. None (decided at trace time) without any.
     """
     if problem.switches is None:
         return None
@@ -261,7 +262,7 @@ class Kinks(NamedTuple):
 
     @classmethod
     def at(cls, problem: Any, t: Array, q: Array, args: Any) -> Kinks | None:
-        """Finds the sides of the gaps at the beginning (t, q) of a path; None (static) if no gap can kink."""
+        """Finds the sides of the gaps at the beginning (t, q) of a path; None (decided at trace time) if no gap can kink."""
         t, q, args = lax.stop_gradient((t, q, args))
         gaps = gap_switches(problem, t, q, args)
         return None if gaps is None else cls(gaps, gaps.sides(t, q, args))

@@ -60,7 +60,8 @@ def looks_for_tunnelling(problem: Problem, t: Array, q: Array, args: Any) -> boo
 
 
 def may_tunnel(problem: Problem, way: Way) -> Array:
-    """Tests whether a gap, linearised at the start of a step, closes within it, (): a necessary condition for tunnelling through a convex obstacle."""
+    """Tests whether a gap, linearised at the start of a step, closes within it, (): a necessary condition for tunnelling through a convex
+    obstacle."""
     t, h, q, shift, args, bend = way
     after = lambda h, shift: sum(jax.jvp(lambda t, q: problem.gaps(t, q, args), (t, q), (h, shift)))
     closes = after(h, shift) < 0

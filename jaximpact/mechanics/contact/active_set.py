@@ -75,7 +75,7 @@ class ActiveSet(ContactSolver):
 
 
 class Attempt(NamedTuple):
-    """Result of one attempt: impulses (m,), whether they solve the problem, iterations and status bits."""
+    """Result of one attempt at a contact problem: impulses (m,), whether they solve it, iterations and status bits."""
 
     impulse: Array
     solved: Array

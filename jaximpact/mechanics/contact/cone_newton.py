@@ -1,7 +1,7 @@
-"""Semismooth Newton for contacts with Coulomb friction, with a proximal shift, and block Gauss-Seidel where it stalls.
+"""Semismooth Newton method for contacts with Coulomb friction, with a proximal shift, and block Gauss-Seidel where it stalls.
 
 References: P. Alart and A. Curnier, Comput. Methods Appl. Mech. Engrg. 92 (1991), for the equations; V. Acary and B. Brogliato,
-Numerical Methods for Nonsmooth Dynamical Systems (2008), for block Gauss-Seidel. No theorem says that it converges.
+Numerical Methods for Nonsmooth Dynamical Systems (2008), for block Gauss-Seidel. No theorem says that the combination converges.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Found(NamedTuple):
 
 
 def equations(x: Array, w: Array, mu: Array, diagonal: Array) -> Array:
-    """Returns the residual of Alart and Curnier's equations (1 + k,) of one contact; x and w are (1 + k,), ``diagonal`` that of its block of A (1 + k,)."""
+    """Returns the residual of Alart and Curnier's equations (1 + k,) of one contact; x and w are (1 + k,), ``diagonal`` that of its block of A (1 +
+    k,)."""
     normal, across = diagonal[0], jnp.max(diagonal[1:])
     pushed = jnp.maximum(normal * x[:1] - w[:1], 0)
     moved = across * x[1:] - w[1:]

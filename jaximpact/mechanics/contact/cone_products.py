@@ -24,8 +24,8 @@ HELD = 0.1  # fraction of the shift's error to which the convex problem is solve
 class Scaled(NamedTuple):
     """Scaled problem w = A x + b with impulses x (m, 1 + k) and unit diagonal of A: velocities are ``root`` w, impulses ``scale`` x, entry by entry.
 
-    ``b``, ``root``, ``scale`` (m, 1 + k); ``largest`` (m,): the largest diagonal entries of the contacts before scaling; ``mu`` (m,): the coefficients,
-    and ``within`` (m,) those of the scaled cones; ``allowed`` (m,): natural residuals to reach [velocity].
+    ``b``, ``root``, ``scale`` (m, 1 + k); ``largest`` (m,): the largest diagonal entries of the contacts before scaling; ``mu`` (m,): the
+    coefficients, and ``within`` (m,) those of the scaled cones; ``allowed`` (m,): natural residuals to reach [velocity].
     """
 
     b: Array
@@ -61,9 +61,9 @@ class Scaled(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Carry of the iteration: impulses ``x`` and the extrapolated point ``y`` (m, 1 + k), with their products ``ax``, ``ay``; the ``shift`` (m,) in use;
-    ``bound``, the inverse of the step length, and ``weight``, of Nesterov's momentum; the number of ``steps``; the ``best`` impulses, their excess
-    (``least``) and the step at which they were found (``since``).
+    """Carry of the iteration: impulses ``x`` and the extrapolated point ``y`` (m, 1 + k), with their products ``ax``, ``ay``; the ``shift`` (m,) in
+    use; ``bound``, the inverse of the step length, and ``weight``, of Nesterov's momentum; the number of ``steps``; the ``best`` impulses, their
+    excess (``least``) and the step at which they were found (``since``).
     """
 
     x: Array

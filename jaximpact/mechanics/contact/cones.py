@@ -117,7 +117,8 @@ def could_jam(delassus: Array, mu: Array, towards: Array) -> Array:
 def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
     """Tests whether rows of the acting contacts are linearly dependent, (): then many impulses give the same velocities.
 
-    The rows are the normals of all acting contacts and the tangents of those that stick; where a contact slips, friction follows from the normal impulse.
+    The rows are the normals of all acting contacts and the tangents of those that stick; where a contact slips, friction follows from the normal
+    impulse.
     """
     m = len(mode)
     if m < 2:
@@ -167,8 +168,8 @@ class ConeProblem(NamedTuple):
     def in_modes(self, x: Array, modes: Array, towards: Array | None, times: int = 1, turning: bool = False) -> Array:
         """Solves for the impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known, by ``times`` Newton steps from impulses x (m, 1 + k).
 
-        With directions of slip ``towards`` (m, k) one step is exact; each further step makes derivatives of one more order exact. If ``turning``, contacts
-        whose direction is zero slip in the direction of their velocity.
+        With directions of slip ``towards`` (m, k) one step is exact; each further step makes derivatives of one more order exact. If ``turning``,
+        contacts whose direction is zero slip in the direction of their velocity.
         """
         # impulses are scaled to velocities by the largest diagonal entry of their contact's block
         scale = lax.stop_gradient(self.scales())[:, None]

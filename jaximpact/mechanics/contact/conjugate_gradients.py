@@ -25,7 +25,8 @@ STEP = 1.9  # of a projected gradient step, over the largest eigenvalue: 2 is th
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ConjugateGradients(ContactSolver):
-    """Conjugate-gradient method for very many contacts: needs only G v and M^-1 G' L, and about half as many of these products as `ProjectedGradient`.
+    """Conjugate-gradient method for very many contacts: needs only G v and M^-1 G' L, and about half as many of these products as
+    `ProjectedGradient`.
 
     On a CPU native code loops over contacts between bodies.
 
@@ -113,8 +114,8 @@ class ConjugateGradients(ContactSolver):
 
 
 class _Face(NamedTuple):
-    """Carry of MPRGP: scaled impulses x, gradient g and search direction p (m,); whether g is ``exact``, computed from x; residual over tolerance; squared
-    norms of the ``free`` gradient (where x > 0) and the ``chopped`` one (of x = 0, where it points inward).
+    """Carry of MPRGP: scaled impulses x, gradient g and search direction p (m,); whether g is ``exact``, computed from x; residual over tolerance;
+    squared norms of the ``free`` gradient (where x > 0) and the ``chopped`` one (of x = 0, where it points inward).
     """
 
     x: Array

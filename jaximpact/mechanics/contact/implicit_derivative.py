@@ -27,7 +27,8 @@ def reaction(
     dense: bool = True,
     contacts: Contacts | None = None,
 ) -> Reaction:
-    """Makes the reaction whose (jump, impulse) is the root of ``residual``, differentiable; ``solve()`` returns it and (residual, iterations, status).
+    """Makes the reaction whose (jump, impulse) is the root of ``residual``, differentiable; ``solve()`` returns it and (residual, iterations,
+    status).
 
     Forward and reverse mode follow from the implicit function theorem at the solution with the active set held fixed.
     Dependent active gradients are regularised by round-off: the jump's derivative is then still right, and the split between
@@ -52,7 +53,7 @@ def reaction(
 def _tangent(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
     """Solves ``linear(x) = y`` for x = (jump, impulse) by block elimination.
 
-    No factor that multiplies y may depend on y, since it is transposed in reverse mode.
+    No factor that multiplies y may depend on y, since reverse mode transposes this function.
     """
     flat, unravel = ravel_pytree(y)
     d = y[0].size

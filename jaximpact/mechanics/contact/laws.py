@@ -159,7 +159,8 @@ class Held(ContactLaw):
         return self._found(contacts, contacts.balance(), contacts.diagonal(), velocity)
 
     def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
-        """As `velocity` with friction: contacts keep their modes, and planar ones their direction of slip; one Newton step from the known impulses."""
+        """As `velocity` with friction: contacts keep their modes, and planar ones their direction of slip; one Newton step from the known
+        impulses."""
         known: Any = self.friction
         cones = ConeProblem.of(contacts, offset)
         closed = self.closed if among is None else self.closed & among

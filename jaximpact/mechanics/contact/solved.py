@@ -193,8 +193,8 @@ def _tolerance(asked: Any, residual: Array | None, contacts: Contacts, size: Arr
 
 
 class Iterate(NamedTuple):
-    """Carry of the SQP iteration over linearised problems: velocity ``jump`` (d,), ``impulse`` (m,), all gaps with this jump as velocities, ``gap`` (m,);
-    the ``residual`` (), whether it is ``done``, iterations of the solver so far and status bits."""
+    """Carry of the SQP iteration over linearised problems: velocity ``jump`` (d,), ``impulse`` (m,), all gaps with this jump as velocities, ``gap``
+    (m,); the ``residual`` (), whether it is ``done``, iterations of the solver so far and status bits."""
 
     jump: Array
     impulse: Array

@@ -19,8 +19,8 @@ from .cone_solver import frictional_impulses, solve_exactly
 
 
 class Impulses(NamedTuple):
-    """Solution of one linearised problem: impulse (m,), iterations (), status bits (), and the velocity jump (d,), None if the solver has not computed
-    it."""
+    """Solution of one linearised problem: impulse (m,), iterations (), status bits (), and the velocity jump (d,), None if the solver has not
+    computed it."""
 
     impulse: Array
     iterations: Array
@@ -72,8 +72,8 @@ class ContactSolver(abc.ABC):
     ) -> tuple[Array, Array]:
         """Solves for impulses (m, 1 + k) of contacts with friction in a neighbour list; for solvers that take lists.
 
-        From velocities ``offset`` (m, 1 + k) of the contacts ``among`` (m,), to natural residuals ``allowed`` (m,) [velocity]; also returns the number of
-        iterations. Unless a solver overrides it, by `cone_products.frictional_impulses_by_products`.
+        From velocities ``offset`` (m, 1 + k) of the contacts ``among`` (m,), to natural residuals ``allowed`` (m,) [velocity]; also returns the
+        number of iterations. Unless a solver overrides it, by `cone_products.frictional_impulses_by_products`.
         """
         jump, velocity, diagonal = contacts.friction_products()
         problem = Scaled.of(diagonal, offset, contacts.slip.friction, among, allowed)

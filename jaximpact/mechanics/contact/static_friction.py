@@ -18,8 +18,8 @@ from .cones import OPEN, SLIP, STICK, direction, length
 
 
 def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any = None) -> tuple[Any, Array, Any]:
-    """Returns the problem with the coefficients that act; the mask (m,) of contacts that break away first, before that changes the loads of others; and
-    the last solution found.
+    """Returns the problem with the coefficients that act; the mask (m,) of contacts that break away first, before that changes the loads of others;
+    and the last solution found.
 
     ``cones``: a `ConeProblem`, or the tangential rows of listed contacts; ``before``: modes of the contacts in the previous step; ``modes``: function
     that solves a problem, given it and the solution before (first ``start``), and returns modes (m,), directions of slip (m, k) and its solution.
@@ -44,7 +44,8 @@ def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any =
 
 
 def slip_before(slip: Any) -> FrictionInfo:
-    """Returns the modes of contacts in the previous step, with directions in the present tangents of the rows ``slip``, which in space may have turned."""
+    """Returns the modes of contacts in the previous step, with directions in the present tangents of the rows ``slip``, which in space may have
+    turned."""
     return slip.before._replace(direction=slip.along(slip.before.heading))
 
 

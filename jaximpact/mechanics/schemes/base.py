@@ -1,4 +1,4 @@
-"""Interface of a scheme: `init` and `step`, pure functions of one motion's small arrays; and helpers that schemes share."""
+"""Interface of a scheme: `init` and `step`, pure functions of the arrays of one motion; and helpers that schemes share."""
 
 from __future__ import annotations
 
@@ -200,8 +200,8 @@ class Traits(NamedTuple):
 class Scheme(abc.ABC):
     """Base class of schemes: a new one must define `init` and `step`, and may define `free_step`, `traits` and `check`.
 
-    Both are pure functions of one motion's small arrays, in float64 and float32. A step asks its contact law for impulses,
-    whichever law it is: so one function gives contact steps, free steps and derivatives.
+    Both are pure functions of the arrays of one motion, in float64 and float32. A step gets its impulses from the contact law that it is
+    given, so that one function makes contact steps, free steps and derivatives.
     """
 
     @abc.abstractmethod
@@ -347,7 +347,8 @@ class Jump(NamedTuple):
         before: tuple[Array, Array],
         after: tuple[Array, Array],
     ) -> Jump | None:
-        """Finds the largest jump of the force between (q, v) ``before`` and ``after`` at time t; None (static) if the force has no switch.
+        """Finds the largest jump of the force between (q, v) ``before`` and ``after`` at time t; None (decided at trace time) if the force has no
+        switch.
 
         Only one jump is found: a staircase that approximates a stiff spring still counts as stiff by its other steps. Neither end may lie
         on a switch, where sign(0) = 0 is on neither side. The jump is resolved if the velocity that it gives in a step, h times the jump,

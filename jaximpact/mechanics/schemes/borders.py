@@ -79,7 +79,8 @@ def seek_border(
 def meet_border(
     pieces: Pieces, hold: Hold, switched: Array, t: Array, flown: Base, substep: Array, args: Any
 ) -> tuple[Base, Array]:
-    """Moves the base ``flown`` onto the border of the level that has ``switched`` (k,), with the derivative of its time, as `stops.met`; and status bits.
+    """Moves the base ``flown`` onto the border of the level that has ``switched`` (k,), with the derivative of its time, as `stops.met`; and status
+    bits.
 
     Where a motion leaves a border on which it slid, the force is continuous, and the time matters to second derivatives only.
     """
@@ -110,8 +111,8 @@ def border_status(
     closed: Array,
     args: Any,
 ) -> Array:
-    """Returns the status of derivatives at the ``end`` (t, q, v) of a trial of length s: DERIVATIVE_JUMP for borders across which the force jumps, if the
-    motion touches one (nearly) without crossing it, or is within a time ``off`` () of crossing one."""
+    """Returns the status of derivatives at the ``end`` (t, q, v) of a trial of length s: DERIVATIVE_JUMP for borders across which the force jumps, if
+    the motion touches one (nearly) without crossing it, or is within a time ``off`` () of crossing one."""
     (_, began), (value, rate) = sight.before, sight.after
     moves = s * jnp.maximum(jnp.abs(rate), jnp.abs(began)) > atol
     touches = (
@@ -188,8 +189,8 @@ def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, A
 
 
 class Settled(NamedTuple):
-    """Result of `settled`: the sides ``where`` a motion goes on, its velocity v (d,), status bits for the borders it has crossed, and those that apply if
-    the motion begins at this state."""
+    """Result of `settled`: the sides ``where`` a motion goes on, its velocity v (d,), status bits for the borders it has crossed, and those that
+    apply if the motion begins at this state."""
 
     where: Where
     v: Array
@@ -200,9 +201,9 @@ class Settled(NamedTuple):
 class _Choice(NamedTuple):
     """Decision about the n levels that depend on the velocity.
 
-    ``rows`` (n, n): for the first of the levels that describe the same border, the mask of these, else false; masks (n,) of first levels on whose border the
-    motion ``slides``, and of all levels whose border the force beyond pushes back (``pushed``) or that is ``crossed``; and whether one is on the ``edge``
-    between sliding and crossing, as a force points along its border, ().
+    ``rows`` (n, n): for the first of the levels that describe the same border, the mask of these, else false; masks (n,) of first levels on whose
+    border the motion ``slides``, and of all levels whose border the force beyond pushes back (``pushed``) or that is ``crossed``; and whether one is
+    on the ``edge`` between sliding and crossing, as a force points along its border, ().
     """
 
     rows: Array
@@ -227,9 +228,9 @@ def settled(
 ) -> Settled:
     """Decides on which sides a motion goes on from a state, and on which borders it slides.
 
-    On a border it comes from the sides ``where`` it was. If it crosses the border, or begins to slide on it, the velocity gets the derivative of that time.
-    It does not slide on borders that it has just left (``loosed``, (k,)). Levels have errors ``off`` (k,) beyond rounding, if given; ``span`` () is the
-    motion's time scale, for rounding of time.
+    On a border it comes from the sides ``where`` it was. If it crosses the border, or begins to slide on it, the velocity gets the derivative of that
+    time. It does not slide on borders that it has just left (``loosed``, (k,)). Levels have errors ``off`` (k,) beyond rounding, if given; ``span``
+    () is the motion's time scale, for rounding of time.
     """
     now = frozen((t, q, v, args))
     slack, none, slid = jnp.zeros_like(t), jnp.zeros((len(pieces.steep),) * 2, bool), pieces.slid(where)
@@ -431,8 +432,8 @@ def several(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple
 
 
 class Meeting(NamedTuple):
-    """An impact at which borders may be crossed too: its contacts ``impact`` (m,), gap velocities ``speed`` (m,) and restitution e; ``now`` = (t, q, v, args),
-    and the acceleration a (d,) before it."""
+    """An impact at which borders may be crossed too: its contacts ``impact`` (m,), gap velocities ``speed`` (m,) and restitution e; ``now`` = (t, q,
+    v, args), and the acceleration a (d,) before it."""
 
     now: tuple
     a: Array

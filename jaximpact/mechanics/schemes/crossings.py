@@ -31,9 +31,11 @@ AT_END = 1.5  # steps from t1 within which a crossing may be before or after t1
 
 
 def located_pieces(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Pieces | None:
-    """Finds the pieces of a problem's force and mass between jumps, for states of these shapes; None (static) where there are no jumps.
+    """Finds the pieces of a problem's force and mass between jumps, for states of these shapes; None (decided at trace time) where there are no
+    jumps.
 
-    Kinks do not part pieces, nor do surfaces of the velocity where contacts rub: sliding on them would have to be shared with friction. Raises ValueError for a reset at surfaces that are not located.
+    Kinks do not part pieces, nor do surfaces of the velocity where contacts rub: sliding on them would have to be shared with friction. Raises
+    ValueError for a reset at surfaces that are not located.
     """
     rubs = problem.slip is not None
     found = None
@@ -90,7 +92,7 @@ def sliding_problem(
 ) -> tuple[Problem, Array | None]:
     """Returns the problem at a state with ``closed`` contacts (m,), in which forces are mixed where the motion slides on borders.
 
-    Also the weights (n,) of the forces across these borders; None (static) where the motion can slide on none.
+    Also the weights (n,) of the forces across these borders; None (decided at trace time) where the motion can slide on none.
     """
     if pieces is None or where is None or len(pieces.steep) == 0:
         return problem, None
@@ -135,8 +137,8 @@ class Ahead(NamedTuple):
         return jnp.any(self.meets | self.doubtful(self.parabola.r, left, motion.h, self.meets))
 
     def doubtful(self, s: Array, left: Array, h: Array, crossed: Array) -> Array:
-        """Finds borders (k,) that make a derivative doubtful: those that are grazed, those ``crossed`` (k,) slowly at time s, and those about to be crossed at
-        the end of the motion, a time ``left`` () after s."""
+        """Finds borders (k,) that make a derivative doubtful: those that are grazed, those ``crossed`` (k,) slowly at time s, and those about to be
+        crossed at the end of the motion, a time ``left`` () after s."""
         c, b, a = self.taylor
         level, rate = c + s * (b + s * a), b + 2 * s * a
         slow = crossed & (jnp.abs(rate) <= 4 * h * jnp.abs(a))
@@ -200,15 +202,15 @@ class Border(NamedTuple):
         return jnp.where(self.some, (1 - SHORT) * self.guess, r)
 
     def extent(self, reach: Array, rest: Array, h: Array, last: Array) -> tuple[Array, Array]:
-        """Returns the time () up to which a path computed over a time ``reach`` is followed, within the ``rest`` of a step, and the factor by which quantities that
-        vary linearly along it are extrapolated: to a little beyond the border, as there may be a wall too."""
+        """Returns the time () up to which a path computed over a time ``reach`` is followed, within the ``rest`` of a step, and the factor by which
+        quantities that vary linearly along it are extrapolated: to a little beyond the border, as there may be a wall too."""
         behind, on = jnp.minimum(self.time + AT_ONCE * h, rest), self.some & ~last
         longer = lax.stop_gradient(jnp.where(on, behind / nonzero(reach), 1))
         return jnp.where(on, lax.stop_gradient(behind), rest), longer
 
     def ended_at(self, problem: Problem, motion: Motion, path: Path, s: Array, first: Array, impact: Array) -> Border:
-        """Returns a copy for a path that ends at time s: with the level crossed there, if that is the ``first`` event (), and those reached together with an
-        ``impact`` (m,)."""
+        """Returns a copy for a path that ends at time s: with the level crossed there, if that is the ``first`` event (), and those reached together
+        with an ``impact`` (m,)."""
         path, s = frozen((path, s))
         if len(impact):
             self = self._replace(at_impact=self._met_with(problem, motion, path, s, impact))
@@ -217,7 +219,8 @@ class Border(NamedTuple):
         return self._replace(crossed=self.which & first & (level <= spare) & (rate < 0))
 
     def slid_to(self, motion: Motion, t: Array, q: Array, v: Array, closed: Array, ends: Array) -> tuple[Border, Array]:
-        """Returns a copy for the state at the end of a path with ``closed`` contacts (m,), and the velocity (d,) corrected onto borders on which it slides.
+        """Returns a copy for the state at the end of a path with ``closed`` contacts (m,), and the velocity (d,) corrected onto borders on which it
+        slides.
 
         ``ends`` (): whether the path ends because sliding does.
         """
@@ -246,7 +249,8 @@ class Border(NamedTuple):
         turned: Array,
         still: tuple[Array, Array],
     ) -> Behind:
-        """Continues from a ``state`` (q, v, closed) at time t, where borders of levels are ``crossed`` (k,) or contacts have ``turned`` the velocity, ().
+        """Continues from a ``state`` (q, v, closed) at time t, where borders of levels are ``crossed`` (k,) or contacts have ``turned`` the velocity,
+        ().
 
         t has the derivative of the crossing time. After resets, contacts stay closed whose gaps and gap velocities are zero up to the two tolerances
         ``still`` (m,).
@@ -274,8 +278,9 @@ class Border(NamedTuple):
         return lax.cond(some, behind, lambda: Behind(*state, where, none))
 
     def status(self, motion: Motion, t: Array, s: Array, q: Array, v: Array, beyond: Array) -> Array:
-        """Returns the status bits of derivatives at the end of a path, at time t, a time s after its start: set where the force jumps at a border that is
-        doubtful there (`Ahead.doubtful`) or reached with an impact, or where the path has left a border behind uncrossed (``beyond``, (k,))."""
+        """Returns the status bits of derivatives at the end of a path, at time t, a time s after its start: set where the force jumps at a border
+        that is doubtful there (`Ahead.doubtful`) or reached with an impact, or where the path has left a border behind uncrossed (``beyond``,
+        (k,))."""
         t, s, q, v, args, left = frozen((t, s, q, v, motion.args, motion.t1 - t))
         doubtful = beyond | self.at_impact | self.ahead.doubtful(s, left, motion.h, self.crossed)
         jumps = jumps_beyond(self.pieces, self.where.sides, doubtful & self.pieces.open, (t, q, v), args)
@@ -283,8 +288,8 @@ class Border(NamedTuple):
 
 
 class Slide(NamedTuple):
-    """Sliding on borders that depend on the velocity, along a path: the ``time`` () at which it ends, infinity if it does not; the levels ``ended`` (k,) whose
-    borders the motion then leaves; and the errors ``off`` (k,) of the levels at the end of the path, which should be zero."""
+    """Sliding on borders that depend on the velocity, along a path: the ``time`` () at which it ends, infinity if it does not; the levels ``ended``
+    (k,) whose borders the motion then leaves; and the errors ``off`` (k,) of the levels at the end of the path, which should be zero."""
 
     time: Array
     ended: Array
@@ -292,7 +297,8 @@ class Slide(NamedTuple):
 
     @classmethod
     def of(cls, pieces: Pieces, where: Where, part: Array, part_end: Array, r: Array) -> Slide:
-        """Finds the end of sliding on a path over a time r (), given the weights (n,) of the forces across at its two ends; they vary linearly between."""
+        """Finds the end of sliding on a path over a time r (), given the weights (n,) of the forces across at its two ends; they vary linearly
+        between."""
         spare = ROUNDING * jnp.finfo(part.dtype).eps
         below, above = frozen((part_end < -spare, part_end > 1 + spare))
         ends = jnp.any(where.slides, axis=1) & (below | above)

@@ -34,8 +34,8 @@ APPROACH = 1e-3  # fraction of a trial's displacement over which the linearisati
 
 class Told(NamedTuple):
     """Totals over the trials of a step, to be reported: impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law;
-    time of the ``latest`` impact; the number of ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in `DrivenState`; and
-    the report on the ``joints``."""
+    time of the ``latest`` impact; the number of ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in `DrivenState`;
+    and the report on the ``joints``."""
 
     impulse: Array
     met: Array
@@ -158,8 +158,8 @@ def turn(step: Step, course: Course) -> Course:
 
 
 def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Array:
-    """Returns the status bits of derivatives across an accepted trial of length s: jumps within it that were not located, borders of pieces of the force
-    that it grazes, and contacts that it grazes. ``covers`` (): whether it goes to the end of the step."""
+    """Returns the status bits of derivatives across an accepted trial of length s: jumps within it that were not located, borders of pieces of the
+    force that it grazes, and contacts that it grazes. ``covers`` (): whether it goes to the end of the step."""
     none = jnp.zeros((), jnp.int32)
     scheme, problem, _, motion, start, whole, pieces = step
     if not scheme.jumps:

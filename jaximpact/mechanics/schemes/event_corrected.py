@@ -88,8 +88,9 @@ class _Progress(NamedTuple):
 
 
 class _Flight(NamedTuple):
-    """A path with the views ``here`` and ``there`` of its two ends; contact forces at them, ``push`` and ``push_end`` (m,); masks (m,) of contacts that
-    push at its start (``pushing``) and that are ``closed`` on it; and the ``border`` of the force that it may cross, None where the force has none."""
+    """A path with the views ``here`` and ``there`` of its two ends; contact forces at them, ``push`` and ``push_end`` (m,); masks (m,) of contacts
+    that push at its start (``pushing``) and that are ``closed`` on it; and the ``border`` of the force that it may cross, None where the force has
+    none."""
 
     here: View
     there: View
@@ -101,8 +102,8 @@ class _Flight(NamedTuple):
     border: Border | None
 
     def releases(self, never: Array) -> tuple[Array, Array]:
-        """Finds the contacts (m,) that would pull at the end of the path, and the times (m,) at which their forces, linear in time, vanish; ``never`` for
-        others."""
+        """Finds the contacts (m,) that would pull at the end of the path, and the times (m,) at which their forces, linear in time, vanish; ``never``
+        for others."""
         there, push, push_end = self.there, self.push, self.push_end
         loose = self.pushing & (
             there.contacts.diagonal() * push_end < -noise(there.contacts, there.free, there.gap_acceleration)
@@ -370,8 +371,8 @@ class EventCorrected(Scheme):
         allowed: Array,
         progress: _Progress,
     ) -> _Progress:
-        """Continues after the end of a path, at time t, a time s after its start: on the other side of a ``border`` that it has crossed, or that contacts
-        with an impact or a release (``turned``, ()) have moved the velocity across."""
+        """Continues after the end of a path, at time t, a time s after its start: on the other side of a ``border`` that it has crossed, or that
+        contacts with an impact or a release (``turned``, ()) have moved the velocity across."""
         q, v, closed = progress.q, progress.v, progress.closed
         beyond = border.ahead.meets & last
         still = allowed, 16 * allowed / span(motion.h, q.dtype)

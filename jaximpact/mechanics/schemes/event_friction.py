@@ -5,7 +5,8 @@ friction. It ends at an event: a gap closes, the force of a contact, linear in t
 slip vanishes. The time of the event is differentiated by the implicit function theorem, and the modes after it follow from Coulomb's law for
 accelerations, or, at an impact, for velocities.
 
-Where sliding beyond Painleve's bound has no acceleration, velocities jump without a collision, so that the contact sticks (Lecornu 1905; Moreau 1988).
+Where sliding beyond Painleve's bound has no acceleration, velocities jump without a collision, so that the contact sticks (Lecornu 1905; Moreau
+1988).
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def arrive(
     idle: Array,
 ) -> Progress:
     """Treats the end of a path: puts lasting contacts back onto their surfaces, removes the slip of sticking ones, and applies the impact law to the
-    ``candidates`` (m,); closed candidates have jammed. ``stopped`` (m,): contacts whose slip has just vanished; ``idle`` (m,): closed ones without force
-    that may have opened."""
+    ``candidates`` (m,); closed candidates have jammed. ``stopped`` (m,): contacts whose slip has just vanished; ``idle`` (m,): closed ones without
+    force that may have opened."""
     h, args, last = motion.h, motion.args, left == 0
     q, v, closed, did = progress.q, progress.v, progress.closed, progress.did
     jammed = closed & candidates
@@ -217,7 +218,8 @@ def _on_piece(step: Step, where: Where | None) -> tuple[Problem, Callable[[Path]
 
 
 def _on_edge(segment: Segment, progress: Progress) -> Array:
-    """Whether a contact at rest only just sticks from the start of a path on, or only just slips, so that a little more or less of a force decides, ()."""
+    """Whether a contact at rest only just sticks from the start of a path on, or only just slips, so that a little more or less of a force decides,
+    ()."""
     here, did, force = lax.stop_gradient((segment.here, segment.did, segment.force))
     sticks = (did.mode == STICK) & (
         spare(here, force, jnp.sign(force[:, 1:])) <= EDGE * here.cones.at_rest * force[:, 0]
@@ -230,8 +232,8 @@ def _on_edge(segment: Segment, progress: Progress) -> Array:
 def _behind(
     motion: Motion, border: Border, t: Array, s: Array, last: Array, allowed: Array, progress: Progress
 ) -> Progress:
-    """What follows at the end of a path, at time t, a time s behind its start: on the other side of a ``border`` that it has crossed. What sticks there, or slips, Coulomb's
-    law decides for the accelerations of the next path; behind a reset, by the velocity."""
+    """What follows at the end of a path, at time t, a time s behind its start: on the other side of a ``border`` that it has crossed. What sticks
+    there, or slips, Coulomb's law decides for the accelerations of the next path; behind a reset, by the velocity."""
     q, v, pieces = progress.q, progress.v, border.pieces
     beyond = border.ahead.meets & last
     some = jnp.any(border.crossed | beyond)
@@ -254,7 +256,8 @@ def _joint_forces(place: Place, force: Array) -> Array:
 
 
 def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-    """Corrects the velocity v (d,) of a start so that contacts that stick have no slip: the value changes by rounding only, but derivatives change."""
+    """Corrects the velocity v (d,) of a start so that contacts that stick have no slip: the value changes by rounding only, but derivatives
+    change."""
     here = Place.at(problem, t, q, v, args)
     towards = jnp.where(here.moving(h)[:, None], heading(here.slip), 0)
     _, did = here.decide(closed, towards, jnp.zeros_like(here.cones.offset))

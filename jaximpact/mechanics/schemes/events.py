@@ -321,7 +321,8 @@ class Blow(NamedTuple):
         impact: Array,
         beside: Array,
     ) -> Blow:
-        """Applies the law to the contacts of an ``impact`` (m,), those ``beside`` them that touch without approaching (m,), and the ``closed`` ones."""
+        """Applies the law to the contacts of an ``impact`` (m,), those ``beside`` them that touch without approaching (m,), and the ``closed``
+        ones."""
         v, contacts, speed = event.v, event.contacts, event.speed
         involved = (closed | impact | beside) & jnp.any(impact)
         before = lax.stop_gradient(event)

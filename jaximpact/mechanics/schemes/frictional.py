@@ -41,8 +41,8 @@ SHARP = 1e-9  # relative accuracy of accelerations that separates sticking from 
 class Balance(NamedTuple):
     """Contact problem of accelerations at one instant.
 
-    The ``metric``; the acceleration ``free`` (d,) without contact forces; ``cones``, the problem, its offset being the accelerations of gaps and slips
-    without contact forces; the ``velocity`` (m, 1 + k) of gaps and slips.
+    The ``metric``; the acceleration ``free`` (d,) without contact forces; ``cones``, the problem, its offset being the accelerations of gaps and
+    slips without contact forces; the ``velocity`` (m, 1 + k) of gaps and slips.
     """
 
     metric: Metric
@@ -73,8 +73,8 @@ class Balance(NamedTuple):
     def solve(self, closed: Array, towards: Array, near: Array | None = None) -> tuple[Array, Array, FrictionInfo]:
         """Returns the acceleration (d,), the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,).
 
-        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides whether they stick or begin to slip. If several
-        solutions satisfy the law, the one with forces nearest to ``near`` (m, 1 + k) is taken.
+        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides whether they stick or begin to slip. If
+        several solutions satisfy the law, the one with forces nearest to ``near`` (m, 1 + k) is taken.
         """
         static, near = self.cones.static, jnp.zeros_like(self.cones.offset) if near is None else near
         if static is None:
@@ -164,8 +164,8 @@ class Edge(NamedTuple):
 
 
 class Crossed(NamedTuple):
-    """State after the impacts of a step, with the derivative of their time: q, v and the acceleration a (d,), impulses (m, 1 + k), the modes after the
-    impacts (``friction``), and whether a mode is ``doubtful``, ()."""
+    """State after the impacts of a step, with the derivative of their time: q, v and the acceleration a (d,), impulses (m, 1 + k), the modes after
+    the impacts (``friction``), and whether a mode is ``doubtful``, ()."""
 
     q: Array
     v: Array
@@ -347,8 +347,9 @@ def cross(
 class Passage(NamedTuple):
     """Result of `reverse` and `break_away`: contacts (m,) that come to rest from slip, reverse, or break away in a step.
 
-    ``turned`` (d,): change of the velocity that carries the derivatives of the times at which they do, zero in value; the ``modes`` to hold fixed after
-    that; directions ``towards`` (m, k) in which contacts that come to rest or reverse would slip next; whether the derivative is ``doubtful``, ().
+    ``turned`` (d,): change of the velocity that carries the derivatives of the times at which they do, zero in value; the ``modes`` to hold fixed
+    after that; directions ``towards`` (m, k) in which contacts that come to rest or reverse would slip next; whether the derivative is ``doubtful``,
+    ().
     """
 
     turned: Array
@@ -367,7 +368,8 @@ def reverse(
     did: FrictionInfo,
     force: Array,
 ) -> Passage:
-    """Finds contacts whose slip comes to rest, or in the plane reverses, in the step; ``force`` (m, 1 + k) are the forces while all slip as before."""
+    """Finds contacts whose slip comes to rest, or in the plane reverses, in the step; ``force`` (m, 1 + k) are the forces while all slip as
+    before."""
     m, k = past.direction.shape
     was, cones = past.direction, begin.cones
     if k > 1 and cones.static is None:
@@ -443,7 +445,8 @@ def shared_by_others(delay: Array, own: Array) -> Array:
 
 
 def edge_covectors(cones: ConeProblem, towards: Array) -> Array:
-    """Returns the normals (m, k) of the surface on which contacts break away, in the space of their slip accelerations, at directions u = ``towards`` (m, k).
+    """Returns the normals (m, k) of the surface on which contacts break away, in the space of their slip accelerations, at directions u = ``towards``
+    (m, k).
 
     S^-1 (u - mu W_tn/W_nn), with W a contact's block of the Delassus matrix, S the Schur complement of its normal entry W_nn, and mu the static
     coefficient: in the plane a positive number times u.

@@ -77,7 +77,8 @@ def singular_status(before: Joints, after: Joints, steep: float) -> Array:
 def land(
     problem: Problem, t: Array, new: State, shift: Array, before: Joints, impulse: Array, acts: Array, args: Any
 ) -> tuple[State, JointInfo, Array]:
-    """Projects a scheme's ``new`` state onto the joints; returns it, the report on the joints, whose ``impulse`` in the step is (j,), and status bits.
+    """Projects a scheme's ``new`` state onto the joints; returns it, the report on the joints, whose ``impulse`` in the step is (j,), and status
+    bits.
 
     Where a contact ``acts`` (), the velocity is projected too: after an impact it keeps the joints only at a position O(h) away.
     """

@@ -1,4 +1,5 @@
-"""Ends of contact modes on a path (`rubbing_paths`): contacts open, break away from rest, or stop slipping; times by the implicit function theorem."""
+"""Ends of contact modes on a path (`rubbing_paths`): contacts open, break away from rest, or stop slipping; times by the implicit function
+theorem."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ class Ends(NamedTuple):
     """Ends of contact modes on a path.
 
     Times (m,) at which contacts open (``release``), break away (``escape``) and stop slipping (``stop``), at least twice a step where they do not on
-    the path; masks (m,) of those that do, ``loose``, ``slides`` and ``stops``, and of those that ``hardly`` break away; the direction ``way`` (m, k) in
-    which a contact that breaks away begins to slip.
+    the path; masks (m,) of those that do, ``loose``, ``slides`` and ``stops``, and of those that ``hardly`` break away; the direction ``way`` (m, k)
+    in which a contact that breaks away begins to slip.
     """
 
     release: Array
@@ -47,7 +48,8 @@ class Ends(NamedTuple):
 
 
 def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: Array) -> Ends:
-    """Finds where the contacts' modes end on the path of a segment, at whose start contacts ``broke`` (m,) away; ``iterations`` of Newton's method for the times."""
+    """Finds where the contacts' modes end on the path of a segment, at whose start contacts ``broke`` (m,) away; ``iterations`` of Newton's method
+    for the times."""
     (_, here, there, did, force, force_end, _), r = segment[:7], segment.path.r
     never, rounding = 2 * h, there.rounding()
     scale = lax.stop_gradient(there.cones.scales())
@@ -73,7 +75,8 @@ def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: A
 
 
 def spare(place: Place, force: Array, sign: Array) -> Array:
-    """Returns the room (m,) that forces (m, 1 + k) leave to the limit of static friction; in the plane their tangential part is in direction ``sign`` (m, 1)."""
+    """Returns the room (m,) that forces (m, 1 + k) leave to the limit of static friction; in the plane their tangential part is in direction ``sign``
+    (m, 1)."""
     tangent = sign * force[:, 1:] if sign.shape[1] == 1 else length(force[:, 1:])
     return place.cones.at_rest * force[:, 0] - tangent[:, 0]
 
@@ -131,7 +134,8 @@ def zero_near(at: Callable, path: Path, guess: Array, r: Array, iterations: int)
 def _stops(problem: Problem, segment: Segment, never: Array, iterations: int, broke: Array) -> tuple[Array, Array]:
     """Finds the contacts (m,) whose slip vanishes on the path, and the times (m,): for the first one with the derivatives of the implicit function.
 
-    A contact that ``broke`` (m,) away a little too early, by the error of forces that are linear in time, is pushed back for a while: it has not stopped.
+    A contact that ``broke`` (m,) away a little too early, by the error of forces that are linear in time, is pushed back for a while: it has not
+    stopped.
     """
     (path, here, there, did, force, *_), r = segment, segment.path.r
     along = lambda x: jnp.sum(did.direction * x, axis=1)

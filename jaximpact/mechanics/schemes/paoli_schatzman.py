@@ -4,8 +4,8 @@
     V     = V_ + h F + M(U)^-1 G(Z)' L,    0 <= L _|_ f(tau, Z) >= 0,    Z = W + h/(1 + e) M^-1 G' L
     U+    = U + h V
 
-with positions U, velocities V and V_ = (U - U_)/h of this step and the one before, the force F = M^-1 g, gaps f, their gradients G, impulses L and the
-admissible position Z, onto which W is projected. Joints, with e = 0: c(t+, U+) = 0, by impulses along their gradients at U.
+with positions U, velocities V and V_ = (U - U_)/h of this step and the one before, the force F = M^-1 g, gaps f, their gradients G, impulses L and
+the admissible position Z, onto which W is projected. Joints, with e = 0: c(t+, U+) = 0, by impulses along their gradients at U.
 
 References:
     L. Paoli, M. Schatzman, arXiv math/9910013 (1999): one constraint, geodesic projection, centred force (1.13)-(1.17).

@@ -19,7 +19,7 @@ TURNS = 1e-6  # fraction of a gap's rate at the start of a path that rounding ma
 
 
 class Path(NamedTuple):
-    """Cubic path from (q, v) at t over a time r, with acceleration varying linearly from a to a + change."""
+    """Cubic path from position q and velocity v (d,) at t over a time r (), with acceleration (d,) varying linearly from a to a + ``change``."""
 
     t: Array
     r: Array

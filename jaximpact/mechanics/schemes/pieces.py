@@ -1,9 +1,9 @@
 """A force that jumps or kinks, piece by piece: evaluated on one side of its switches until the motion reaches a border.
 
 A piece is the smooth function that a force is as long as its switches (comparisons, signs, ...; see `switches`) keep their sides. The level of a
-switch is a smooth function along the motion, positive on the side that is taken and zero on its border, as a gap is for a contact.
-Trials find borders as they find the surfaces that end a motion (`stops`). Where the forces of both sides push towards a border, the motion slides on it,
-under the convex combination of the two with which it stays there (Filippov).
+switch is a smooth function along the motion, positive on the side that is taken and zero on its border, as a gap is for a contact. Trials find
+borders as they find the surfaces that end a motion (`stops`). Where the forces of both sides push towards a border, the motion slides on it, under
+the convex combination of the two with which it stays there (Filippov).
 
 References:
     A. F. Filippov, Differential Equations with Discontinuous Righthand Sides, Kluwer (1988).
@@ -36,9 +36,9 @@ Held = tuple[Array, Array, Array, Any]  # as `trials.held` gives
 class Where(NamedTuple):
     """The piece of a force on which a motion is, carried in the state.
 
-    ``sides``: the side of each switch on which the force is taken; ``across``: the sides beyond their nearest borders; ``allowed`` (k,): round-off of negative
-    levels; ``slides`` (n, n): a row for each border on which the motion slides, the mask of the levels that are zero there, among the n levels that
-    depend on the velocity; false in the other rows.
+    ``sides``: the side of each switch on which the force is taken; ``across``: the sides beyond their nearest borders; ``allowed`` (k,): round-off of
+    negative levels; ``slides`` (n, n): a row for each border on which the motion slides, the mask of the levels that are zero there, among the n
+    levels that depend on the velocity; false in the other rows.
     """
 
     sides: Sides
@@ -89,10 +89,10 @@ class Pieces:
         reported: Mark = depends_on_path,
         kinks: bool = True,
     ) -> Pieces | None:
-        """Finds the pieces of a problem's force for states of these shapes; None (static) if it has no switch with levels.
+        """Finds the pieces of a problem's force for states of these shapes; None (decided at trace time) if it has no switch with levels.
 
-        ``reported``: which switches count, by what they depend on; ``kinks``: whether those that only kink do. With more than MAX_LEVELS levels only the stated
-        switches are used.
+        ``reported``: which switches count, by what they depend on; ``kinks``: whether those that only kink do. With more than MAX_LEVELS levels only
+        the stated switches are used.
         """
         switches = force_switches(problem, t, q, v, args, reported, levels=True, kinks=kinks)
         if switches is None:
@@ -129,7 +129,8 @@ class Pieces:
         return lambda t, q, v, args: frozen_at(t, q, v, args)[0], mass
 
     def continued(self, sides: Sides, force: Callable) -> Callable:
-        """Returns a force on given sides of the stated surfaces: ``force`` itself inside, and beyond a surface its linear extrapolation from inside."""
+        """Returns a force on given sides of the stated surfaces: ``force`` itself inside, and beyond a surface its linear extrapolation from
+        inside."""
         positive = sides[self._place]
 
         def found(t: Array, q: Array, v: Array, args: Any) -> Array:
@@ -241,8 +242,8 @@ class Pieces:
         return found
 
     def watch(self, where: Where, closed: Array, slack: Array, args: Any) -> Callable:
-        """Returns the function by which trials watch the borders: levels and their rates (k,); for a border on which the motion slides, x (1 - x) in place of
-        the level, x being the weight of the force across, which is zero where the motion leaves the border on either side."""
+        """Returns the function by which trials watch the borders: levels and their rates (k,); for a border on which the motion slides, x (1 - x) in
+        place of the level, x being the weight of the force across, which is zero where the motion leaves the border on either side."""
 
         def watched(t: Array, q: Array, v: Array, a: Array) -> tuple[Array, Array]:
             value, rate = self.rates(where.sides, t, q, v, a, args)
@@ -271,7 +272,8 @@ class Pieces:
         return self.all_levels(jnp.any(where.slides, axis=0))
 
     def local(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Problem:
-        """Returns the problem at a state; where the motion slides, forces of both sides are mixed with weights that are constants for differentiation."""
+        """Returns the problem at a state; where the motion slides, forces of both sides are mixed with weights that are constants for
+        differentiation."""
         if len(self.steep) == 0:
             return self.on(where.sides)
         return self.mixed(where, frozen(self.parts(where, t, q, v, closed, args)))

@@ -28,8 +28,8 @@ TURNED = 0.88  # cosine of the angle by which slip in space turns in a step, bel
 
 
 class Place(NamedTuple):
-    """Contacts (m,) at one instant: the `View`; ``cones``, the contact problem of accelerations, its offset being those of gaps and slips without contact
-    forces; slips (m, k) and their round-off ``noise`` (m,); and the metric."""
+    """Contacts (m,) at one instant: the `View`; ``cones``, the contact problem of accelerations, its offset being those of gaps and slips without
+    contact forces; slips (m, k) and their round-off ``noise`` (m,); and the metric."""
 
     view: View
     cones: ConeProblem
@@ -58,8 +58,8 @@ class Place(NamedTuple):
     def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
         """Returns the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,), without derivatives.
 
-        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides. A contact whose force is rounding is OPEN: it
-        neither sticks nor slips. If several forces satisfy the law, those nearest to ``near`` (m, 1 + k) are taken.
+        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides. A contact whose force is rounding is OPEN:
+        it neither sticks nor slips. If several forces satisfy the law, those nearest to ``near`` (m, 1 + k) are taken.
         """
         place = lax.stop_gradient(self)
         balance = Balance(place.metric, place.view.free, place.cones, place.velocity())
@@ -87,7 +87,8 @@ class Place(NamedTuple):
         return self.cones.in_modes(start, did.mode, towards, times=2, turning=turning)
 
     def forces_after(self, here: Place, r: Array, did: FrictionInfo, near: Array, towards: Array, a: Array) -> Array:
-        """`forces` at the end of a path over a time r that begins ``here`` with the acceleration a (d,); in space with the direction of slip at the end.
+        """`forces` at the end of a path over a time r that begins ``here`` with the acceleration a (d,); in space with the direction of slip at the
+        end.
 
         That is the slip under the mean of both accelerations, so that the direction does not turn too far however slow the slip is. A contact that
         stops on the path, or nearly so, keeps its direction.
@@ -150,8 +151,9 @@ class Progress(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A path and its two ends ``here`` and ``there``; the modes of contacts on it (``did``) and their forces at both ends (m, 1 + k); the impulses ``kick``
-    (m, 1 + k) at its start that remove the remaining slip of contacts that stick; and the ``border`` of the force that it reaches (`crossings`), or None."""
+    """A path and its two ends ``here`` and ``there``; the modes of contacts on it (``did``) and their forces at both ends (m, 1 + k); the impulses
+    ``kick`` (m, 1 + k) at its start that remove the remaining slip of contacts that stick; and the ``border`` of the force that it reaches
+    (`crossings`), or None."""
 
     path: Path
     here: Place

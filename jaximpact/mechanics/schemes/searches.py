@@ -26,9 +26,9 @@ class Search(NamedTuple):
     """Plan of the next trial, carried by the loop over trials.
 
     Its length ``s`` () and purpose ``sought`` (STEPPING, IMPACT, ...); the ``substep`` () that the tolerance allows. In a search for an event: the
-    contacts ``which`` (m,) may have it, the bracket ``low``, ``high`` () of its time with the least push at both (``at_low``, ``at_high``), whether all
-    contacts ``pushed`` at the end of the last trial, and the number of iterations so far (``turns``). With a force in pieces, the ``borders`` (k,)
-    that may be crossed.
+    contacts ``which`` (m,) may have it, the bracket ``low``, ``high`` () of its time with the least push at both (``at_low``, ``at_high``), whether
+    all contacts ``pushed`` at the end of the last trial, and the number of iterations so far (``turns``). With a force in pieces, the ``borders``
+    (k,) that may be crossed.
     """
 
     s: Array

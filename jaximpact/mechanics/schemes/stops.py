@@ -28,9 +28,9 @@ NEAR_START = 16  # roundings of time, within which of a surface a motion counts 
 class Until:
     """Where a motion ends, for ``until=``: where a function (t, q, v, args) -> () changes its sign; or `at_rest`, or `jammed`.
 
-    The end at such a surface is located to the order of the scheme, and its time and state have the derivative of the motion. A motion that starts on the
-    surface leaves it first. The gap of a contact becomes zero just before the impact, and the motion ends there; if an impact changes
-    the sign of a function of the velocity, the motion ends just after the impact.
+    The end at such a surface is located to the order of the scheme, and its time and state have the derivative of the motion. A motion that starts on
+    the surface leaves it first. The gap of a contact becomes zero just before the impact, and the motion ends there; if an impact changes the sign of
+    a function of the velocity, the motion ends just after the impact.
 
     Attributes:
         function: the function, along the motion as smooth as the force. If it jumps, the end is found, but its time has no derivative
@@ -71,10 +71,10 @@ class Until:
         steps are made after the end, which is the end of a step and has no derivative.
 
         Args:
-            speed: for a body the speed of its kinetic energy T, sqrt(2 T / m), rotation included [m/s]; for other problems |v_i| of every coordinate, in its
-                unit.
-            time: by default ten steps, or the time in which the forces without contacts would give a hundred times that speed, if that is more: a body
-                that turns round in flight is not at rest, and at the end accelerations are at most a hundredth of those by these forces [s].
+            speed: for a body the speed of its kinetic energy T, sqrt(2 T / m), rotation included [m/s]; for other problems |v_i| of every coordinate,
+                in its unit.
+            time: by default ten steps, or the time in which the forces without contacts would give a hundred times that speed, if that is more: a
+                body that turns round in flight is not at rest, and at the end accelerations are at most a hundredth of those by these forces [s].
         """
         return cls(AtRest(speed, time))
 
@@ -83,14 +83,15 @@ class Until:
         """Ends the motion before the step in which listed bodies that grow, or are pressed by moving walls, would jam; tested at the ends of steps.
 
         In that step contact forces balance each other, at as many contacts as are needed to hold all bodies but rattlers: a self-stress, so that no
-        velocities open all contacts (Farkas). In a periodic box without friction these are space (N - 1) + 1 contacts of N bodies in ``space`` dimensions
-        (Goodrich, Liu, Nagel, Phys. Rev. Lett. 109, 095704 (2012)). The row at the end has positions from before the step, and the impulses of the step,
-        of which only the ratios are meaningful.
+        velocities open all contacts (Farkas). In a periodic box without friction these are space (N - 1) + 1 contacts of N bodies in ``space``
+        dimensions (Goodrich, Liu, Nagel, Phys. Rev. Lett. 109, 095704 (2012)). The row at the end has positions from before the step, and the
+        impulses of the step, of which only the ratios are meaningful.
 
         Args:
-            balance: ratio of the root mean squares of the net force on a body and of the contact forces (Ng, J. Eng. Mech. 132 (2006)), below which forces
-                count as balanced.
-            needed: number of contacts that hold a body, as in `analysis.packing`; by default the dimensions of space + 1, with friction the dimensions.
+            balance: ratio of the root mean squares of the net force on a body and of the contact forces (Ng, J. Eng. Mech. 132 (2006)), below which
+                forces count as balanced.
+            needed: number of contacts that hold a body, as in `analysis.packing`; by default the dimensions of space + 1, with friction the
+                dimensions.
         """
         return cls(Jammed(balance, needed))
 
@@ -171,9 +172,9 @@ def _place(kind: str, given: Any, names: tuple[str, ...] | None, count: int) -> 
 
 
 class Stop(NamedTuple):
-    """Progress of a motion towards its end at a surface, carried in the state: the ``side`` of the surface it is on, -1 or 1, 0 while that is unknown;
-    the ``time`` at which it has stopped, infinity before; and, for `Until.number` above 1, how many changes or impacts are ``left``, including the one that
-    ends it."""
+    """Progress of a motion towards its end at a surface, carried in the state: the ``side`` of the surface it is on, -1 or 1, 0 while that is
+    unknown; the ``time`` at which it has stopped, infinity before; and, for `Until.number` above 1, how many changes or impacts are ``left``,
+    including the one that ends it."""
 
     side: Array
     time: Array
@@ -212,7 +213,8 @@ class Stop(NamedTuple):
     ) -> Stop:
         """Updates the progress after a trial that ended at (t, q, v), on the surface if it ``stops`` there, ().
 
-        ``sight``: record of the surface in the trial. The velocity jump of contacts that ``struck`` (m,), or of a ``reset`` (), may cross the surface.
+        ``sight``: record of the surface in the trial. The velocity jump of contacts that ``struck`` (m,), or of a ``reset`` (), may cross the
+        surface.
         """
         side = jnp.sign(frozen(until.value(t, q, v, args)))
         crossed = sight.after[0] < 0

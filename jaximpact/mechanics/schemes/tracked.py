@@ -1,4 +1,4 @@
-"""History of contacts in fixed-step schemes, which derivatives across impacts read."""
+"""History of contacts in fixed-step schemes, which derivatives across impacts need."""
 
 from __future__ import annotations
 

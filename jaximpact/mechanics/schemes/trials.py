@@ -90,7 +90,8 @@ class Sight(NamedTuple):
     pieces of a force (k,). Their functions are positive before the surface is crossed.
 
     Values and rates ``before``, at the start of the trial, and ``after``, at the latest stage; the round-off ``allowed`` of negative values; the
-    fraction of the trial at which each was first ``negative``, 1 for never; and the sums ``of_rate`` (n, ...) with the weights of the error estimates.
+    fraction of the trial at which each was first ``negative``, 1 for never; and the sums ``of_rate`` (n, ...) with the weights of the error
+    estimates.
     """
 
     before: tuple[Array, Array]
@@ -225,8 +226,8 @@ def attempt(
 ) -> Trial:
     """Makes one trial: a Runge-Kutta step of length s from a base at time t, with accelerations by ``hold``, as `held`.
 
-    ``stop`` and ``borders`` evaluate the surface that ends the motion and the borders of pieces of the force, None without them. If the time ``since``
-    () the motion began is given, the error estimate includes that of derivatives (`probes`).
+    ``stop`` and ``borders`` evaluate the surface that ends the motion and the borders of pieces of the force, None without them. If the time
+    ``since`` () the motion began is given, the error estimate includes that of derivatives (`probes`).
     """
     every, rows, tableau = _rows(order)
     q, v, closed = base.q, base.v, base.closed
