@@ -76,15 +76,15 @@ class Slip(NamedTuple):
         return self.jacobian @ v + self.drift
 
     def terms(self, v: Array) -> Array:
-        """|T| |v|, (m, k)."""
+        """Returns |T| |v| (m, k), the magnitude of the terms of slips, for their round-off."""
         return jnp.abs(self.jacobian) @ jnp.abs(v)
 
     def heading(self, direction: Array) -> Array:
-        """T' u of directions of slip u (m, k), (m, d): what they are along other tangents in the next step."""
+        """Returns T' u (m, d) for directions of slip u (m, k): a form that does not depend on the tangents, which may turn until the next step."""
         return jnp.einsum("mkd,mk->md", self.jacobian, direction)
 
     def along(self, heading: Array) -> Array:
-        """A heading (m, d) along the tangents, (m, k), of some length."""
+        """Returns the components (m, k) of a ``heading`` (m, d) along the tangents; their length has no meaning."""
         return jnp.einsum("mkd,md->mk", self.jacobian, heading)
 
     def jump(self, impulse: Array) -> Array:
@@ -111,7 +111,7 @@ class Slip(NamedTuple):
 
 
 def still(slip: Any) -> FrictionInfo:
-    """What contacts with tangential rows ``slip`` do in a step without impulses."""
+    """Returns the friction info of open contacts with tangential rows ``slip``, without impulses."""
     (m, k), dtype = slip.drift.shape, slip.drift.dtype
     none = FrictionInfo.none(m, k, dtype)
     if slip.static is None:

@@ -34,8 +34,8 @@ def located_pieces(problem: Problem, t: Array, q: Array, v: Array, args: Any) ->
     """Finds the pieces of a problem's force and mass between jumps, for states of these shapes; None (decided at trace time) where there are no
     jumps.
 
-    Kinks do not part pieces, nor do surfaces of the velocity where contacts rub: sliding on them would have to be shared with friction. Raises
-    ValueError for a reset at surfaces that are not located.
+    Kinks do not separate pieces, nor, in problems with friction, do surfaces that depend on the velocity: sliding on them would have to be combined
+    with friction. Raises ValueError for a reset at surfaces that are not located.
     """
     rubs = problem.slip is not None
     found = None
@@ -198,7 +198,7 @@ class Border(NamedTuple):
         return self._replace(time=located(self.at, path, self.guess, most, self.some, iterations))
 
     def reach(self, r: Array) -> Array:
-        """The time () up to which a path over a time r is made: short of the border, as no force is asked for beyond."""
+        """Returns the time () up to which a path over a time r is computed: just before the border, as the force must not be evaluated beyond."""
         return jnp.where(self.some, (1 - SHORT) * self.guess, r)
 
     def extent(self, reach: Array, rest: Array, h: Array, last: Array) -> tuple[Array, Array]:

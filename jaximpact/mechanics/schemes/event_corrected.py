@@ -135,8 +135,8 @@ class EventCorrected(Scheme):
     Contacts that close at the same time, up to round-off, are treated by one impact law together; where their gradients are
     orthogonal, one after the other gives the same velocity, and keeps the derivative.
     Crossing a surface on which the force or the mass jumps, found or stated, is an event too, and resets are made there; where the forces on both
-    sides push towards a surface that depends on v, the motion slides on it. Where contacts rub, surfaces of t and q are
-    located; DERIVATIVE_JUMP tells of those that depend on v.
+    sides push towards a surface that depends on v, the motion slides on it. In problems with friction only surfaces of t and q are
+    located; jumps on others set DERIVATIVE_JUMP.
 
     Attributes:
         impacts: number of events (impacts, releases and crossings of surfaces at which the force jumps) located in one step. Contacts that still

@@ -210,7 +210,8 @@ def advance(
 
 
 def _on_piece(step: Step, where: Where | None) -> tuple[Problem, Callable[[Path], Border] | None]:
-    """The problem on the piece of its force ``where`` the motion is, and the border ahead of it on a parabola; none where the force does not jump."""
+    """Returns the problem with its force on the sides ``where`` the motion is, and the function that finds the border ahead on a parabola; None for a
+    force that does not jump."""
     if step.pieces is None or where is None:
         return step.problem, None
     ahead = lambda parabola: Border.of(step.pieces, where, parabola, step.motion.h, step.scheme.newton)
@@ -218,8 +219,8 @@ def _on_piece(step: Step, where: Where | None) -> tuple[Problem, Callable[[Path]
 
 
 def _on_edge(segment: Segment, progress: Progress) -> Array:
-    """Whether a contact at rest only just sticks from the start of a path on, or only just slips, so that a little more or less of a force decides,
-    ()."""
+    """Tests whether a contact at rest only just sticks at the start of a path, or only just begins to slip, so that a small change of a force would
+    change its mode, ()."""
     here, did, force = lax.stop_gradient((segment.here, segment.did, segment.force))
     sticks = (did.mode == STICK) & (
         spare(here, force, jnp.sign(force[:, 1:])) <= EDGE * here.cones.at_rest * force[:, 0]
@@ -232,8 +233,8 @@ def _on_edge(segment: Segment, progress: Progress) -> Array:
 def _behind(
     motion: Motion, border: Border, t: Array, s: Array, last: Array, allowed: Array, progress: Progress
 ) -> Progress:
-    """What follows at the end of a path, at time t, a time s behind its start: on the other side of a ``border`` that it has crossed. What sticks
-    there, or slips, Coulomb's law decides for the accelerations of the next path; behind a reset, by the velocity."""
+    """Continues after the end of a path, at time t, a time s after its start: on the other side of a ``border`` that it has crossed. The modes of
+    contacts there follow from Coulomb's law for accelerations in the next path; after a reset, from the velocity."""
     q, v, pieces = progress.q, progress.v, border.pieces
     beyond = border.ahead.meets & last
     some = jnp.any(border.crossed | beyond)

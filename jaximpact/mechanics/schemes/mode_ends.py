@@ -134,8 +134,8 @@ def zero_near(at: Callable, path: Path, guess: Array, r: Array, iterations: int)
 def _stops(problem: Problem, segment: Segment, never: Array, iterations: int, broke: Array) -> tuple[Array, Array]:
     """Finds the contacts (m,) whose slip vanishes on the path, and the times (m,): for the first one with the derivatives of the implicit function.
 
-    A contact that ``broke`` (m,) away a little too early, by the error of forces that are linear in time, is pushed back for a while: it has not
-    stopped.
+    A contact that ``broke`` (m,) away slightly too early, by the error of forces that are linear in time, is pushed back for a short time: that does
+    not count as stopping.
     """
     (path, here, there, did, force, *_), r = segment, segment.path.r
     along = lambda x: jnp.sum(did.direction * x, axis=1)

@@ -129,7 +129,7 @@ class Progress(NamedTuple):
 
     ``rests`` (m,): contacts whose slip is zero up to rounding; ``breaks`` (m, k): the direction in which one of them has just broken away, else 0;
     ``force`` (m, 1 + k) at the end of the last path, without derivatives; ``impulse`` (m, 1 + k); ``met`` (m,): contacts that had an impact; ``did``:
-    modes of the contacts on the last path; ``where`` among the pieces of its force the motion is, None if the force does not jump.
+    modes of the contacts on the last path; ``where``, the sides on which a force that jumps is taken, else None.
     """
 
     elapsed: Array
