@@ -12,9 +12,12 @@ from .problem import Problem
 
 
 class Motion(NamedTuple):
-    """The numbers that define one motion of a problem: initial position and velocity q0, v0 (d,); times t0, t1 and step h [s], (); number of
-    ``steps``; restitution e, () or (m,), which is 1 if the problem has a function for it; ``args``; coefficients of ``friction`` and
-    ``static_friction``, () or (m,), None if there are none or the problem has a function for them."""
+    """The numbers that define one motion of a problem.
+
+    Initial position and velocity q0, v0 (d,); times t0, t1 and step h [s], (); number of ``steps``; restitution e, () or (m,), which is 1 if the
+    problem has a function for it; ``args``; coefficients of ``friction`` and ``static_friction``, () or (m,), None if there are none or the problem
+    has a function for them.
+    """
 
     q0: Any
     v0: Any

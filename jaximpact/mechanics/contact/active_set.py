@@ -166,7 +166,7 @@ def enumerate_sets(a: Array, b: Array) -> Impulses:
             values = dict(zip(active, x, strict=True))
             best = [jnp.where(better, values.get(i, 0.0), best[i]) for i in range(m)]
             best_score = jnp.where(better, score, best_score)
-    # round-off below zero is no pull
+    # negative impulses within round-off are zero
     impulse = jnp.maximum(jnp.stack(best), 0)
     scale = jnp.max(jnp.abs(b))
     infeasible = best_score > jnp.sqrt(jnp.finfo(b.dtype).eps) * scale

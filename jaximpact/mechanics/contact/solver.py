@@ -19,8 +19,7 @@ from .cone_solver import frictional_impulses, solve_exactly
 
 
 class Impulses(NamedTuple):
-    """Solution of one linearised problem: impulse (m,), iterations (), status bits (), and the velocity jump (d,), None if the solver has not
-    computed it."""
+    """Solution of one linearised problem: impulse (m,), iterations (), status bits (), velocity jump (d,) or None if not computed."""
 
     impulse: Array
     iterations: Array

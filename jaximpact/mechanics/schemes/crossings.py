@@ -122,7 +122,7 @@ class Ahead(NamedTuple):
         c, b = _levels_along(pieces, where, parabola, jnp.zeros_like(r))
         end, _ = _levels_along(pieces, where, parabola, r)
         if len(pieces.steep):
-            # one on which the motion slides is out of the way
+            # borders on which the motion slides do not count
             stays = pieces.slid(where)
             c, b, end = (jnp.where(stays, x, y) for x, y in ((1, c), (0, b), (1, end)))
         taylor = c, b, (end - c - b * r) / nonzero(r * r)

@@ -328,7 +328,7 @@ class Blow(NamedTuple):
         before = lax.stop_gradient(event)
         stays, slow, free, gap_acceleration = lasting(problem, law, motion, slowest, before, involved)
         lands = (impact | beside) & stays
-        # a contact beside that opens and counted as inelastic would gain energy from the others
+        # if a contact beside the impact opened and counted as inelastic, the others would give it energy
         elastic = (impact | beside) & ~lands
         offset = speed * (1 + jnp.where(elastic, motion.e, 0))
         percussion, _, status = reaction(law, contacts, offset, involved)
@@ -393,14 +393,14 @@ def collide(
     in_order = jnp.zeros((), bool)
     if spread is not None:
         in_order = order_matters(problem, event._replace(speed=speed), closed, candidates, e, spread, motion.args)
-        # one that this impact turns away may have been the first
+        # a contact whose approach this impact ends may have been the first instead
         soon = ~closed & ~impact & meets_within(spread, contacts, v, speed)
         in_order |= jnp.any(oblique & impact[:, None] & soon[None, :])
     blow = Blow.of(problem, law, motion, slowest, event._replace(q=q, v=v, speed=speed), closed, impact, beside)
     v = v + contacts.jump(blow.percussion) + contacts.jump(blow.rest)
     # the other contacts close at times of their own: the same in value, with other derivatives
     q = q - contacts.jump(blow.percussion * delay)
-    # what derivatives, and the order of the step, suffer from
+    # conditions that make derivatives doubtful, or the step one of first order
     zeno = impact & blow.lands & (e > 0)
     grazing = impact & ~zeno & (speed >= -blow.slow)
     pairs = oblique & impact[:, None] & (impact | met)[None, :]
