@@ -213,7 +213,7 @@ class ForcedSystem:
     methods: dict[str, Any]
 
     def values(self, z: np.ndarray) -> np.ndarray:
-        """Parameters (B, 2) at scaled unknowns (B, n), of which they are the last two."""
+        """Parameters (B, 2) at scaled unknowns (B, n), from the last two unknowns."""
         return self.low + self.width * z[:, -2:]
 
     def numbers(self, values: np.ndarray) -> Numbers:

@@ -2,7 +2,7 @@
 
 Positions converge uniformly, velocities in L1 (never uniformly: impacts are late by O(h)), impulses weakly as
 measures; hence sup norm, L1 norm and total impulse (Paoli 2010, theorem 2; Bernicot-Lefebvre-Lepot 2010, theorem 3.1).
-Their graphs converge uniformly too: `graph_distance`.
+The completed graphs of the velocities, jumps filled in, converge in the Hausdorff distance: `graph_distance`.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def crossings(
 
     Args:
         solution: one motion or a batch, from `solve` with save="all" or `ensemble` with save=1.
-        surface: ``surface(t, q, v, args) -> ()``, continuous. Keep the function: another one compiles anew.
+        surface: ``surface(t, q, v, args) -> ()``, continuous. Pass the same function object in every call: a new one is compiled again.
         direction: 1 for passages where s increases, -1 where it decreases, 0 for both.
         args, args_axes: as they were given to `ensemble` (or `solve`).
 
@@ -223,7 +223,7 @@ def poincare_section(
 
     Args:
         problem, q0, v0, args, args_axes, e, projection: as in `ensemble`; without any lane axis there is one lane.
-        surface: ``surface(t, q, v, args) -> ()``, zero on the section. Keep the function: another one compiles anew.
+        surface: ``surface(t, q, v, args) -> ()``, zero on the section. Pass the same function object in every call: a new one is compiled again.
         direction: 1 for passages where it increases, -1 where it decreases, 0 for both.
         period: an estimate of the time between two passages [s], a number, (B,), or a function of args: h = period/steps if steps are given, and
             motions run for at most 4 (skip + cycles) periods.

@@ -90,7 +90,7 @@ def packing(
 
     Args:
         problem: bodies with neighbour lists (`jaximpact.bodies`).
-        solution: one motion of them, from `solve` or `study.Run`.
+        solution: one motion of these bodies, from `solve` or `study.Run`.
         h: the step of the motion [s]: rows hold the impulses of one step, and a force is an impulse by h.
         row: which row; by default the last.
         args: as they were given to `solve`.

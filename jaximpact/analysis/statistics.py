@@ -85,7 +85,7 @@ def statistics(
 
     Args:
         solution: what `ensemble` returned, its rows at the same times in all lanes.
-        groups: one value for each lane (B,), a swept parameter say: statistics of the lanes that share it.
+        groups: one value for each lane (B,), for example a swept parameter: lanes with equal values form a group with statistics of its own.
         quantiles: levels in [0, 1].
         values: further arrays (B, k, ...) by name.
 

@@ -67,8 +67,8 @@ class PairContacts:
         return replace(self, slip=slip)
 
     def friction_products(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array], Array]:
-        """Products of normal and tangential gradients together: functions from impulses (m, 1 + k) to the velocity jump (d,), and from a jump (d,) to
-        velocities of the contacts (m, 1 + k); and the diagonal of the Delassus matrix (m, 1 + k).
+        """Products with the normal and tangential gradients: the function from impulses (m, 1 + k) to the velocity jump (d,), the function from
+        velocities (d,) to contact velocities (m, 1 + k), and the diagonal of the Delassus matrix (m, 1 + k).
         """
         slip: Any = self.slip
         rows = (self, *slip.tangents)

@@ -38,8 +38,8 @@ def margins(mode: np.ndarray, mu: np.ndarray, push: np.ndarray, rub: np.ndarray)
 
 
 def change(mode: np.ndarray, c: int, which: int, rub: float) -> tuple[int, int]:
-    """Changes contact c to the mode that it enters where its margin ``which`` becomes zero; returns c and the margin of the new mode that is zero
-    there."""
+    """Changes contact c to the mode that it enters when its margin ``which`` becomes zero; returns c and the margin of the new mode that is zero
+    at this change."""
     old = mode[c]
     if old == OPEN:
         mode[c] = RIGHT if rub > 0 else LEFT

@@ -70,7 +70,7 @@ class ConeSystem(NamedTuple):
         return self.product(x) + self.offset
 
     def product(self, x: np.ndarray) -> np.ndarray:
-        """A x (m, 1 + k)."""
+        """Product A x (m, 1 + k) of the system's matrix with impulses x (m, 1 + k)."""
         return (self.matrix @ x.ravel()).reshape(x.shape)
 
     def size(self, x: np.ndarray) -> float:

@@ -119,7 +119,7 @@ class Bodies(OfBodies):
         return self._gaps(t, q, args, jnp.asarray(i, jnp.int32), jnp.asarray(j, jnp.int32))
 
     def sample(self, t: ArrayLike, q: Array, args: Any) -> Array:
-        """Gaps of the pair of the first two bodies, for all pairs, which would be too many to trace; and of all bodies to their obstacles."""
+        """Gap of the first two bodies, which stands for those of all pairs (too many to trace), and gaps of all bodies to their obstacles."""
         return self._gaps(t, q, args, jnp.zeros(1, jnp.int32), jnp.full(1, min(1, self.number - 1), jnp.int32))
 
     def dimension(self, q: Any) -> int:
@@ -299,7 +299,7 @@ class Bodies(OfBodies):
         return max(1, min(pairs, every)), min(members, self.number)
 
     def extent(self, t: ArrayLike, args: Any, dtype: Any) -> tuple[Array, Array]:
-        """Reach and skin at time t, ()."""
+        """Evaluates the ``reach`` and the ``skin`` of these bodies at time t, each ()."""
         reach = jnp.asarray(self.reach(t, args) if callable(self.reach) else self.reach, dtype)
         return reach, SKIN * reach if self.skin is None else jnp.asarray(self.skin, dtype)
 
@@ -308,7 +308,7 @@ class Bodies(OfBodies):
         return self.listed_near(self.positions(q), *self.extent(t, args, q.dtype))
 
     def listed_near(self, points: Array, reach: Array, skin: Array) -> Neighbours:
-        """Neighbour list of the pairs nearer than reach + skin."""
+        """Neighbour list of the pairs at ``points`` (N, S) that are nearer than reach + skin."""
         return search(points, reach, skin, self.box, *self.slots(points.shape[1]), self.search)
 
     def near(self, neighbours: Neighbours) -> NearBodies:
@@ -360,7 +360,7 @@ class SlipOfBodies:
         return self.bodies.slip_at(t, q, v, args)
 
     def sample(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
-        """Slip velocity of the pair of the first two bodies, for all pairs, and those of all bodies against their obstacles."""
+        """Slip velocity of the first two bodies, which stands for those of all pairs, and slip velocities of all bodies against their obstacles."""
         bodies: Any = self.bodies
         one, two = jnp.zeros(1, jnp.int32), jnp.full(1, min(1, bodies.number - 1), jnp.int32)
         of_pairs, of_walls = bodies.slips_of(t, q, v, args, one, two)

@@ -23,7 +23,7 @@ _JAXPR_TYPES, _SEQUENCE_TYPES = (ClosedJaxpr, Jaxpr), (tuple, list)
 
 
 def as_closed(jaxpr: Any) -> ClosedJaxpr:
-    """A jaxpr without constants as a closed jaxpr; closed ones stay."""
+    """Closes a jaxpr that has no constants; returns a closed jaxpr unchanged."""
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
 
 
@@ -62,7 +62,7 @@ def nested_jaxprs(eqn: Any) -> list:
 
 
 def _nested_params(eqn: Any) -> list:
-    """The jaxprs in an equation's parameters; closed ones stay closed."""
+    """The jaxprs in an equation's parameters, closed or not."""
     found = []  # called for every equation many times: parameters that are no sequences make no list
     for value in eqn.params.values():
         if isinstance(value, _JAXPR_TYPES):
@@ -288,7 +288,7 @@ def varying_outvars(eqn: Any, given: Sequence[bool]) -> list[bool]:
 
 
 def _fixed_point(body_mask: Any, start: Sequence[bool]) -> list[bool]:
-    """Output mask of a loop: ``body_mask`` (mask of the carry to mask of the body's outputs) iterated until the carry's no longer grows."""
+    """Output mask of a loop: applies ``body_mask`` (mask of the carry to mask of the body's outputs) until the mask of the carry no longer grows."""
     flags = list(start)
     while True:
         found = body_mask(flags)

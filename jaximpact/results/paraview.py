@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def write(solution: Solution, path: str | Path, dimension: int, radius: Any) -> Path:
-    """See `Solution.to_paraview`."""
+    """Writes a solution to files for ParaView: see `Solution.to_paraview`."""
     import_optional("vtkmodules", "to_paraview")
     path = Path(path)
     if path.suffix != ".pvd":

@@ -106,7 +106,7 @@ class Result:
         return import_optional("pandas").DataFrame(columns)
 
     def _arrays(self) -> Arrays | None:
-        """Its arrays with the names of their dimensions; None if they have none."""
+        """The arrays of this result with the names of their dimensions; None if these have no names."""
         return None
 
     def _along(self, dimensions: str, *names: str) -> Arrays:

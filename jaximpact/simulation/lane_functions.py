@@ -31,8 +31,8 @@ NO_MESH = AbstractMesh((), ())
 
 
 class LaneFunction(abc.ABC):
-    """Hashable function of the flat operands of one lane; ``before``: number of axes, as of the directions of a Jacobian, in front of those of the
-    value."""
+    """Hashable function of the flat operands of one lane; ``before``: number of leading axes of its results that the value lacks, such as the axis
+    of the directions of a Jacobian."""
 
     before: ClassVar[int] = 0
 
@@ -90,7 +90,7 @@ class Value(LaneFunction):
         return replace(self, structure=jax.tree.structure((program, motion)))
 
     def rows(self, leaves: Sequence) -> int:
-        """Number of rows before the last."""
+        """Number of rows that are saved before the final one."""
         return self.unflatten(leaves)[0].rows
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:

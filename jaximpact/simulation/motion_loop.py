@@ -88,7 +88,7 @@ class PartialStep:
 
 
 class MotionLoop:
-    """What `LaneLoop` and `BatchedLoop` call: start, step, rows and solution of one motion, with the constants of its steps."""
+    """Parts of the time loop of one motion that `LaneLoop` and `BatchedLoop` share: start, step, rows and solution, with the constants of the steps."""
 
     def __init__(self, program: Program, motion: Motion) -> None:
         self.program, self.problem, traits = program, motion.stated_in(program.problem), program.scheme.traits
@@ -224,7 +224,7 @@ class MotionLoop:
     def law_after(self, row: Row) -> ContactLaw:
         """The contact law with a warm start from the impulses of the last step, whose row is given, if there are many contacts or friction.
 
-        Coulomb's law may have several solutions; started there, the solver stays with the one that the motion follows.
+        Coulomb's law may have several solutions; with this start the solver finds the one that the motion has followed so far.
         """
         last, m = lax.stop_gradient((row.last, row.friction_last)), row.last.size
         if last[1] is not None and m > 1:
@@ -409,8 +409,8 @@ class MotionLoop:
         return jnp.asarray(found(row.time(t), row.q, v, args), row.q.dtype)
 
     def outside(self, t: Array, row: Row) -> Array:
-        """Velocity (d,) of a row at time t; of schemes whose impacts take two steps the one before the impact, if the row lies between these
-        steps."""
+        """Velocity (d,) of a row at time t; where the scheme's impacts take two steps and the row lies between these, the velocity before the
+        impact."""
         traits, h, e, args = self.program.scheme.traits, self.moving.h, self.moving.e, self.moving.args
         if traits.steps < 2:
             return row.v

@@ -124,7 +124,7 @@ class Program:
 
 
 def _classes_of(x: Any) -> tuple[type, ...]:
-    """The class of an object, and the classes of the pytrees in its fields; not those of numbers, which jax may replace by dataclasses of its own."""
+    """The class of an object, and the classes of the pytrees in its fields; not those of numbers, in whose place jax may put its own dataclasses."""
     parts = (getattr(x, part.name) for part in fields(x)) if is_dataclass(x) else ()
     nodes = (part for part in parts if is_dataclass(part) and not jax.tree_util.all_leaves([part]))
     return (type(x), *(found for part in nodes for found in _classes_of(part)))

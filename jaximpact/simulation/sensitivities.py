@@ -85,8 +85,10 @@ def sensitivities(
         wrt: names among "q0", "v0", "e", "friction", "static_friction", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
             "t1" the number of steps is kept, h stretches with t1 - t0.
         output: ``output(solution) -> pytree`` of arrays, of the `Solution` of one motion; by default {"q": ..., "v": ...},
-            (d,) at t1, or (k, d) with saved rows, and with ``until`` the time "t" too. Keep the function: another one compiles anew.
-        until: as in `ensemble`: where a motion ends before t1 its end, time included, has the derivative of where it meets the surface.
+            (d,) at t1, or (k, d) with saved rows, and with ``until`` the time "t" too. Pass the same function object in every call: a new one
+            is compiled again.
+        until: as in `ensemble`: for a motion that ends before t1, the derivatives are those of the time and the state at which it reaches the
+            surface.
         sensitivity: "corrected" or "discrete", as in `solve`.
         mode: "forward", "reverse", or by default the cheaper one: forward where inputs do not outnumber
             outputs, and where native code takes up to 32 of them.
@@ -197,8 +199,8 @@ class Again:
     options: dict[str, Any]
 
     def __call__(self, inputs: dict[str, Any]) -> tuple[Sensitivities | None, np.ndarray]:
-        """Jacobians at those of S inputs (leading axis) from which a motion can start, None if there are none; and status bits (S,), 0 where it
-        can."""
+        """Jacobians at those of S samples of the inputs (leading axis) that are valid and admissible starts, None if none is; and status bits (S,),
+        0 for these samples."""
         count = len(jax.tree.leaves(inputs)[0])
         values = self.one._asdict() | {name: x for name, x in inputs.items() if name != "args"}
         kept = inputs.get("args", jax.tree.map(lambda _: None, self.one.args))
@@ -356,11 +358,11 @@ class Varied:
         return function, {name: values[name] for name in self.wrt}
 
     def values(self, motion: Motion) -> dict[str, Any]:
-        """The numbers of a motion by name, of args the real ones."""
+        """The numbers of a motion by name; args without its leaves that are not real."""
         return motion._asdict() | {"args": jax.tree.map(lambda x: x if _is_real(x) else None, motion.args)}
 
     def numbers(self, motion: Motion) -> tuple[Array, Callable]:
-        """The chosen numbers of a motion as one array, and its inverse."""
+        """The chosen numbers of a motion as one array, and the function from such an array back to the numbers by name."""
         values = self.values(motion)
         return ravel_pytree({name: values[name] for name in self.wrt})
 

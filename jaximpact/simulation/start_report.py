@@ -131,7 +131,7 @@ class FrictionReport(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, gradient: Array, t: Array, q: Array, v: Array, args: Any) -> FrictionReport:
-        """Report for gradients of the gaps (m, d); tangents have to be independent of them, and of each other."""
+        """Makes the report from the gradients of the gaps (m, d): tangents have to be linearly independent of these and of each other."""
         tangents = jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(v)
         return cls.along(problem, gradient, tangents, args)
 

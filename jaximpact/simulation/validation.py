@@ -187,7 +187,7 @@ def check_switches(problem: Problem, scheme: Scheme, shape_of: Callable, q0: Arr
 
 
 def _reset_at(problem: Problem, k: int, t: Any, q: Array, v: Array, args: Any) -> Any:
-    """What the reset of surface k returns, as it is."""
+    """Calls the reset of surface k; returns its result unchecked."""
     return problem.reset(t, q, v, k, args)  # type: ignore[misc]
 
 

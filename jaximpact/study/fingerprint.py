@@ -59,8 +59,8 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
 
 
 def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, tuple[Any, tuple]]:
-    """Functions of a problem besides its constraints, by name, each with its operands; None or numbers in place of a function that it does not
-    have."""
+    """Functions of a problem besides its constraints, by name, each with its operands; None or numbers in place of a function that the problem
+    does not have."""
     everything = (t, q, v, args)
     return {
         "force": (problem.force, everything),
@@ -83,7 +83,7 @@ def speeds_of(problem: Problem, t: Any, q: Any, args: Any) -> Any:
 
 
 def _surface(system: StudySystem) -> Any:
-    """The user's function that ends motions; None for a gap or a velocity, which the record holds."""
+    """The user's function that ends motions; None if a gap or a velocity does, which the study's record contains."""
     function = None if system.until is None else system.until.function
     return None if dataclasses.is_dataclass(function) else function
 

@@ -238,8 +238,8 @@ def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArra
 def _triangular_solve_by_packs(
     e: Any, a: LargeArray, stored: LargeArray, x: LargeArray, n: int, forward: bool, unit: bool
 ) -> LargeArray:
-    """Triangular solve for a single lane and one right side, with packs along the rows of the ``stored`` matrix, which are the rows of a or its
-    columns; overwrites the right side x."""
+    """Triangular solve for a single lane and one right side, with packs along the rows of the ``stored`` matrix, which is a or its transpose;
+    overwrites the right side x."""
     w, dtype, zero = e.w, x.dtype, constant(0, x.dtype)
     sides, found = array_at(e, x.pointer, (n,), dtype, False), reserve_array(e, (n,), dtype, False)
     order = (lambda i: i) if forward else (lambda i: w.op("sub", long_constant(n - 1), i))

@@ -361,7 +361,7 @@ def _largest_value(dtype: Any) -> Any:
 
 
 def _elementwise(e: Any, eqn: Any, inputs: Sequence[LargeArray], passing: bool) -> LargeArray:
-    """An elementwise primitive; lazy where the result is read once (``passing``), so that no memory is needed for it."""
+    """Emits an elementwise primitive; lazily where the result is read once (``passing``), so that no memory is needed for it."""
     shape, dtype = eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype
     name, params = eqn.primitive.name, eqn.params
     several = [x for x in inputs if x.size != 1]

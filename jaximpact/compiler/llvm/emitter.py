@@ -97,7 +97,7 @@ class LLVMEmitter:
         return packs.adjacent(entries)
 
     def passes_packed(self, x: np.ndarray) -> bool:
-        """Whether the entries of an array pass between blocks in packs."""
+        """Whether the entries of an array pass from one basic block to another in packs."""
         return 2 * x.size > self.pack > 1
 
     def varies(self, x: Value) -> bool:

@@ -130,7 +130,7 @@ class Functions:
     def apart(self, machine: Any, jaxpr: Any, operands: list[Value], seldom: bool = False) -> list[Value]:
         """Calls a jaxpr as a function of its own with one call, in a program of a single lane, and returns its results.
 
-        ``seldom``: it runs so seldom that its code is to be short rather than fast.
+        ``seldom``: the function runs so seldom that its code is to be short rather than fast.
         """
         e, closed, captured = self.emitter, as_closed(jaxpr), _captured(machine, jaxpr)
         read = value_variables(closed.jaxpr)
@@ -268,7 +268,7 @@ def _emitted(
 
 
 def _reserved(w: Writer, x: LaneValue) -> Place:
-    """Scratch memory for a value."""
+    """Reserves scratch memory for a value."""
     size = memory_dtype(x.dtype).itemsize * (w.width if x.is_vector else 1)
     return Place(w.reserve_bytes(size, size), np.dtype(x.dtype), x.is_vector)
 

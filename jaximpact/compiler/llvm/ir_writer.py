@@ -352,7 +352,7 @@ class Writer:
     # functions
 
     def of_function(self) -> Writer:
-        """A writer for another function of the module, with scratch memory of its own behind that of this one."""
+        """A writer for another function of the module, whose scratch memory begins at the end of this writer's."""
         found = Writer(self.width, self.fused, self.hoists_vectors)
         found._count, found.scratch_bytes = self._count, self.scratch_bytes
         return found

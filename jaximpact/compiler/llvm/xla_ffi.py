@@ -243,7 +243,7 @@ def _make_error(api: int, text: str) -> int | None:
 
 
 def _make_handler(run: Callable[[int], None]) -> Callable[[int], int | None]:
-    """Python handler of XLA's calls of a target: reports the version of the interface if XLA asks for it, else calls ``run(frame)``; an exception
+    """Makes the Python handler of a target: it reports the version of the interface if XLA asks for it, else calls ``run(frame)``; an exception
     becomes an error of XLA."""
 
     def handler(frame: int) -> int | None:

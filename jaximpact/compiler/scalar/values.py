@@ -31,7 +31,8 @@ class Emitter(Protocol):
         """Emits an elementwise primitive of arrays of one shape, with ``pack`` > 1."""
 
     def reduction(self, name: str, entries: Sequence[Any], empty: Any) -> Any:
-        """Emits the reduction of many scalars by a primitive, with ``pack`` > 1; ``empty`` does not change it (None: nor does repetition)."""
+        """Emits the reduction of many scalars by a primitive, with ``pack`` > 1; ``empty``: its neutral element, None if repeated entries do not
+        change the result."""
 
     def adjacent(self, entries: Sequence[Any]) -> bool:
         """Whether scalars already lie side by side in one vector, in this order."""
@@ -49,7 +50,7 @@ class Emitter(Protocol):
         continues: Callable[[list[Value]], Any],
         body: Callable[[list[Value]], list],
     ) -> list[Value]:
-        """Emits ``while continues(carry): carry = body(carry)``, and returns the last carry; a lane that is done keeps its own.
+        """Emits ``while continues(carry): carry = body(carry)``, and returns the last carry; a lane that is done keeps its carry.
 
         ``varies``: mask of the carry that differs between lanes in some iteration.
         """
