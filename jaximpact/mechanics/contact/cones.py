@@ -108,7 +108,11 @@ def jams(delassus: Array, mu: Array) -> Array:
 
 
 def could_jam(delassus: Array, mu: Array, towards: Array) -> Array:
-    """Contacts (m,) that friction can hold closed though they lift off without: slipping ``towards`` (m, k) more push closes them; of those at rest, zero there, `jams`."""
+    """Finds the contacts (m,) that friction can keep closed although they would lift off without an impulse.
+
+    Contacts that slip ``towards`` (m, k) and whose gap velocity a larger impulse does not increase; contacts at rest (``towards`` zero) that may jam
+    (`jams`).
+    """
     normal = blocks(delassus, mu.shape[0])[:, 0]
     opens = normal[:, 0] - mu * jnp.sum(normal[:, 1:] * towards, axis=1)
     return jams(delassus, mu) & ((opens <= 0) | ~jnp.any(towards != 0, axis=1))

@@ -220,7 +220,7 @@ class FrictionCorrected(Corrected):
         known = lax.stop_gradient((jnp.where(keep, info.impulse, 0), frozen))
         stays = jnp.where(crossed, salted.friction.mode != OPEN, closed)
         hold = Held(stays, known[0], lax.stop_gradient(info.z), known[1])
-        # as free steps have it: lanes and modes of differentiation take one or the other where nothing touches
+        # `beside` as in free steps: where nothing touches, lanes and modes of differentiation may take either of them
         surrogate, surrogate_info = self.tangent.beside(new.v).step(
             problem, hold, motion._replace(e=jnp.zeros_like(e)), back
         )
