@@ -77,9 +77,9 @@ class Solution(Drawable):
             only. Else None.
         events: the first impacts (`LocatedImpacts`), with ``save=Events(impacts=k)``; else None.
         joint_impulse: with joints, the impulse of each of their equations accumulated since the start (k, j); where some equations follow from
-            others, the smallest impulses in each step that make the motion. Else None.
-        friction_impulse: with friction, the impulse of each contact along its tangents accumulated since the start, (k, m, 1) in the plane, (k, m, 2) in
-            space. Else None.
+            others, in each step the impulses of least norm among those that give the same motion. Else None.
+        friction_impulse: with friction, the impulse of each contact along its tangents accumulated since the start, (k, m, 1) in the plane,
+            (k, m, 2) in space. Else None.
         joint_residual: with joints, the largest value |c| of their equations c = 0 over all steps, (). Else None.
         stopped: with ``until=``, whether the motion ended before t1, (); rows after the stop repeat the state and time of the stop.
             Else None.

@@ -88,7 +88,7 @@ class PartialStep:
 
 
 class MotionLoop:
-    """Parts of the time loop of one motion that `LaneLoop` and `BatchedLoop` share: start, step, rows and solution, with the constants of the steps."""
+    """Parts of the time loop of one motion that `LaneLoop` and `BatchedLoop` share: start, step, rows, solution, and constants of the steps."""
 
     def __init__(self, program: Program, motion: Motion) -> None:
         self.program, self.problem, traits = program, motion.stated_in(program.problem), program.scheme.traits

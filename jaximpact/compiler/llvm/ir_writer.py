@@ -465,7 +465,8 @@ class RegisterView:
         return self.parts[x]
 
     def lookup(self, key: tuple) -> Any:
-        """Part of the result of an earlier instruction on whole vectors that equals one on parts; None if there is none (`Writer.lookup`)."""
+        """Looks an instruction on parts of vectors up among the earlier ones on whole vectors: this register's part of the result; None if there is
+        none."""
         what, operands, *rest = key
         if not isinstance(what, str):  # arrays in memory
             return None
