@@ -31,6 +31,7 @@ ROUGH = {
         ("MuJoCo, differences of 3e-2", "mujoco_friction.py", "3e-2 1/2"),
     ],
     "brax": [(f"brax {name}", "brax_friction.py", name) for name in ("spring", "positional")],
+    "drake": [("Drake SAP", "drake_friction.py", "")],
 }
 COLUMNS = {
     "mjx": [("MuJoCo MJX", "mjx_contacts.py", "")],
