@@ -105,6 +105,11 @@ class PairContacts:
         """Diagonal of the Delassus matrix, (m,)."""
         return _sum_last_axis(self.gi * self.ri + self.gj * self.rj)
 
+    def coordinates_at(self, acting: Array) -> Array:
+        """Number () of coordinates of the bodies of the contacts ``acting`` (m,)."""
+        one = acting[:, None].astype(jnp.int32)
+        return self.gi.shape[1] * jnp.sum(self._sum_by_body(one, one) > 0)
+
     def coupled(self, acting: Array) -> Array:
         """Whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ().
 

@@ -209,6 +209,20 @@ def test_a_listed_body_breaks_away_at_static_friction():
     )  # a step may be of the other kind
 
 
+def test_impulses_of_one_body_in_a_corner_are_not_unique_whatever_others_do():
+    """Two contacts that stick have four rows for three coordinates; a disk on the floor has two, and one in flight none."""
+    push = jnp.array([-5.0, -GRAVITY, 0, 0, -GRAVITY, 0])
+    problem = disks(
+        [0.1, 0.1], walls=[(0, None), (0, None)], friction=0.9, inertias="solid", lists=True,
+        force=lambda t, q, v, args: push.astype(q.dtype),
+    )  # fmt: skip
+    told = [
+        int(ji.solve(problem, [x, 0.1, 0, 2.0, 2.0, 0], np.zeros(6), t1=0.02, h=1e-2, save="final").status)
+        for x in (0.1, 1.0)
+    ]
+    assert told == [ji.Status.IMPULSES_NOT_UNIQUE, 0]
+
+
 @pytest.mark.parametrize("lists", [False, slow(True)])
 def test_where_tangents_jump_a_slip_does_not_turn_round(lists):
     """A ball slides across the equator of another one, where the tangents of `spheres` are others: as if static friction were that of slip."""

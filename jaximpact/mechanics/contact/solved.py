@@ -132,7 +132,7 @@ class Solved(ContactLaw):
         status = as_status(~(residual <= jnp.max(allowed)), Status.PROJECTION_NOT_CONVERGED)
         # more rows than coordinates depend on each other; whether fewer do is not tested
         rows = jnp.sum(jnp.where(acts, jnp.where(mode == STICK, b.shape[1], 1), 0))
-        status |= as_status(rows > contacts.shape[1], Status.IMPULSES_NOT_UNIQUE)
+        status |= as_status(rows > contacts.coordinates_at(acts), Status.IMPULSES_NOT_UNIQUE)
         heading = None if breaks is None else slip.heading(slipping)
         friction = FrictionInfo(x[:, 1:], mode.astype(jnp.int32), slipping, breaks, heading)
         return Reaction(pushed, x[:, 0], acts, residual, iterations, status, friction)
