@@ -125,13 +125,13 @@ class Value(LaneFunction):
 class Derivative(LaneFunction):
     """Base of derivatives of a lane function: of its outputs in the mask ``used`` by its operands in the mask ``moved``."""
 
-    function: Value
+    function: Any  # a Value, or of a second derivative the first one
     moved: tuple[bool, ...]
     used: tuple[bool, ...]
 
     @property
     def value(self) -> Value:
-        return self.function
+        return self.function.value
 
     def outputs(self, operands: Sequence, branches: bool) -> tuple[Callable, list]:
         """The used outputs as a function of the moved operands, and these operands."""

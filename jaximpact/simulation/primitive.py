@@ -109,6 +109,11 @@ def _is_real(x: Any) -> bool:
 def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple:
     moved = tuple(type(t) is not ad.Zero and _is_real(x) for x, t in zip(primals, tangents, strict=True))
     changes = [ad.instantiate_zeros(t) for t, m in zip(tangents, moved, strict=True) if m]
+    if _is_native(function) and type(function) in (Tangent, ForwardJacobian) and function.function is function.value:
+        further = tuple(a for a, m in zip(axes, moved, strict=True) if m)
+        values = motion_p.bind(*primals, function=function, axes=axes, count=count)
+        second = Tangent(function, moved, (True,) * len(values))
+        return values, motion_p.bind(*primals, *changes, function=second, axes=(*axes, *further), count=count)
     if function is not function.value:
         # derivatives of derivatives: of the lane function as it stands
         some = [x for x, m in zip(primals, moved, strict=True) if m]
@@ -196,6 +201,8 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
     number = len(function.moved)
     known, changes = operands[:number], operands[number:]
     linear = [ad.is_undefined_primal(x) for x in changes]
+    if function.function is not function.value:
+        return [None] * number + _transpose_as_it_stands(cotangents, known, changes, function, axes, count)
     varied = iter(linear)
     moved = tuple(m and next(varied) for m in function.moved)
     wanted = iter(cotangents)
@@ -232,6 +239,23 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
         found = [x.sum(axis=0) if count is not None and a is None else x for x, a in zip(found, lane_axes, strict=True)]
     results = iter(found)
     return [None] * number + [next(results) if lin else None for lin in linear]
+
+
+def _transpose_as_it_stands(
+    cotangents: Sequence, known: Sequence, changes: Sequence, function: Tangent, axes: tuple, count: int | None
+) -> list:
+    """Cotangents of the linear ``changes``, None of others, of a second derivative: by the lane function as it stands."""
+    linear = [ad.is_undefined_primal(x) for x in changes]
+
+    def of(some: list) -> list:
+        numbers = iter(some)
+        full = [next(numbers) if lin else x for x, lin in zip(changes, linear, strict=True)]
+        return vmapped(*known, *full, function=function, axes=axes, count=count)
+
+    shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x, lin in zip(changes, linear, strict=True) if lin]
+    (found,) = jax.linear_transpose(of, shapes)([ad.instantiate_zeros(ct) for ct in cotangents])
+    results = iter(found)
+    return [next(results) if lin else None for lin in linear]
 
 
 def _jacobian(function: Tangent, known: Sequence, axes: tuple, count: int | None) -> list:
