@@ -118,6 +118,10 @@ def _sums_of_packs(
     columns = len(target.shape) - split
     last = [*range(batch), *range(batch + len(inner), batch + len(inner) + columns), *range(batch, batch + len(inner))]
     other = with_axes(y, last)
+    if not inner:  # each entry is a single product
+        product = lambda index: w.op("fmul", x.at(index[:split]), other.at([*index[:batch], *index[split:]]))
+        for_each_index(e, target.shape, lambda index: store_entry(e, target, index, product(index)))
+        return
     n = inner[-1]
     done = n - n % e.pack if x.pack_at and other.pack_at else 0
     zero = constant(0, x.dtype)
