@@ -84,7 +84,7 @@ class Attempt(NamedTuple):
 
 
 def solves(a: Array, b: Array, x: Array, tolerance: Array) -> Array:
-    """Tests whether impulses x >= 0 have a KKT residual within the tolerance or round-off, ()."""
+    """Tests whether impulses x >= 0 (m,) solve 0 <= x _|_ a x + b >= 0 to the tolerance or round-off, ()."""
     residual = jnp.abs(jnp.minimum(a @ x + b, linalg.diagonal(a) * x))
     return jnp.all(residual <= jnp.maximum(tolerance, 32 * jnp.finfo(b.dtype).eps * (jnp.abs(a) @ x + jnp.abs(b))))
 
@@ -92,8 +92,9 @@ def solves(a: Array, b: Array, x: Array, tolerance: Array) -> Array:
 def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> Attempt:
     """Makes a few iterations of the primal-dual active-set method (M. Hintermueller, K. Ito, K. Kunisch, SIAM J. Optim. 13 (2002)).
 
-    The attempt counts as unsolved if it does not converge, or closes more than ``most`` contacts: pivoting, which then follows, closes
-    independent contacts only, and so leaves room in the working set.
+    ``a`` (m, m) and ``b`` (m,): Delassus matrix and offset, as in `solves`; ``start``: the attempt whose impulses give the first active set. The
+    result counts as unsolved if it has not converged, or if more than ``most`` contacts have impulses: `pivot_and_refine`, which then follows,
+    gives impulses to contacts with independent gradients only, which leaves room for others in the working set.
     """
     # regularised against dependent gradients; each factorisation corrects the impulses of the one before
     diagonal, none = linalg.diagonal(a), jnp.zeros_like(a)
@@ -125,10 +126,10 @@ def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most:
 def pivot_and_refine(
     a: Array, b: Array, tolerance: Array, start: Attempt, pivots: Callable[..., Impulses] | None = None
 ) -> Impulses:
-    """Solves by the dual active-set method (or other ``pivots``) unless ``start`` is solved, then by proximal iterations until the residual is small
-    enough.
+    """Solves by the dual active-set method, or by another function ``pivots``, then by proximal iterations until the residual is small enough.
 
-    The proximal problem replaces A by A + r I and b by b - r x, and has no dependent gradients.
+    Returns ``start`` if that is solved already. A proximal iteration solves the problem with A + r D in place of A and b - r D x in place of b, with
+    the diagonal D of A, the latest impulses x and a small number r: gradients are then no longer dependent.
     """
     shift = jnp.maximum(PROXIMAL, 64 * jnp.finfo(b.dtype).eps) * linalg.diagonal(a)
 
@@ -152,7 +153,7 @@ def pivot_and_refine(
 
 
 def enumerate_sets(a: Array, b: Array) -> Impulses:
-    """Returns the best solution among all 2^m active sets, in unrolled code, for m <= 3."""
+    """Solves 0 <= x _|_ a x + b >= 0 by trying all 2^m active sets, in unrolled code, for m <= 3; returns the one of least residual."""
     m = b.shape[0]
     best, best_score = [jnp.zeros((), b.dtype)] * m, jnp.max(-b)
     for size in range(1, m + 1):
@@ -176,8 +177,8 @@ def enumerate_sets(a: Array, b: Array) -> Impulses:
 def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
     """Solves by the method of Goldfarb and Idnani on the principal-pivot tableau x = T y + beta.
 
-    x holds the impulses of the active set and the gap velocities of the others, y their partners; the partner of the
-    entering constraint r is its impulse theta, driven up from zero.
+    x holds the impulses of active constraints and the gap velocities of the others; y holds of each constraint the other one of the two, which is
+    zero, except for a constraint r that enters the active set: its impulse theta is raised from zero.
     """
     m = b.shape[0]
     eps = jnp.finfo(b.dtype).eps

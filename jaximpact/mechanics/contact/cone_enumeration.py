@@ -76,7 +76,10 @@ def _choose(a: Array, b: Array, mu: Array, guess: Array, tolerance: Array, found
 
 
 def _pseudo_inverse(rows: list[list]) -> list[list]:
-    """Returns the pseudo-inverse of a matrix of one or two rows, for entries of any shape; rows may be zero, or dependent up to round-off."""
+    """Returns the pseudo-inverse of a matrix given by its one or two rows, lists of entries; an entry may be an array, for many matrices at once.
+
+    Rows may be zero, or dependent up to round-off.
+    """
     if len(rows) == 1:
         ((p,),) = rows
         return [[jnp.where(p == 0, 0, 1 / jnp.where(p == 0, 1, p))]]
@@ -92,5 +95,5 @@ def _pseudo_inverse(rows: list[list]) -> list[list]:
 
 
 def _solved(inverse: list[list], w: list) -> list:
-    """Returns -inverse w."""
+    """Returns x = -inverse w, which solves A x + w = 0, given the rows of the ``inverse`` of A."""
     return [-sum(x * y for x, y in zip(row, w, strict=True)) for row in inverse]

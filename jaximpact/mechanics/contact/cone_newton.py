@@ -59,15 +59,17 @@ class Found(NamedTuple):
     iterations: Array
 
     def unless_worse(self, best: Found) -> Found:
-        """Returns the better of these impulses and those of ``best``; with the iterations of these."""
+        """Returns the impulses of this result or of ``best``, whichever have the smaller excess, with the iterations of this result."""
         better = self.excess < best.excess
         x, excess = jnp.where(better, self.x, best.x), jnp.where(better, self.excess, best.excess)
         return Found(x, excess, self.iterations)
 
 
 def equations(x: Array, w: Array, mu: Array, diagonal: Array) -> Array:
-    """Returns the residual of Alart and Curnier's equations (1 + k,) of one contact; x and w are (1 + k,), ``diagonal`` that of its block of A (1 +
-    k,)."""
+    """Returns the residual (1 + k,) of Alart and Curnier's equations of one contact, for its impulse x and velocity w (1 + k,).
+
+    ``diagonal`` (1 + k,): the diagonal of the contact's block of A.
+    """
     normal, across = diagonal[0], jnp.max(diagonal[1:])
     pushed = jnp.maximum(normal * x[:1] - w[:1], 0)
     moved = across * x[1:] - w[1:]
@@ -77,11 +79,11 @@ def equations(x: Array, w: Array, mu: Array, diagonal: Array) -> Array:
 
 
 def solve_contact(block: Array, q: Array, mu: Array, x: Array) -> Array:
-    """Solves w = block x + q for the impulses x (1 + k,) of one contact; returns the given ``x`` where sliding has no solution (Painleve's bound).
+    """Solves w = block x + q under Coulomb's law for the impulses x (1 + k,) of one contact.
 
-    With x_n eliminated, x_t = -(T + s)^-1 c with s = |w_t| / |x_t|, T and c being the reduced tangential block and velocity. The contact sticks for
-    s = 0; else mu x_n / |x_t| = 1, which is nearly linear in s and solved by Newton from s = 0, as in trust-region methods. In the plane the
-    sign of x_t is that for s = 0.
+    Returns the given ``x`` where sliding has no solution (beyond Painleve's bound). With x_n eliminated, x_t = -(T + s)^-1 c with
+    s = |w_t| / |x_t|, T and c being the reduced tangential block and velocity. The contact sticks for s = 0; else mu x_n / |x_t| = 1, which is
+    nearly linear in s and solved by Newton from s = 0, as in trust-region methods. In the plane the sign of x_t is that for s = 0.
     """
     row = block[0, 1:] / block[0, 0]
     matrix, c = block[1:, 1:] - jnp.outer(block[1:, 0], row), q[1:] - block[1:, 0] * q[0] / block[0, 0]
@@ -158,8 +160,8 @@ def newton(problem: Friction, x: Array, limit: int, rescue: Callable[[Friction, 
 
     A full or shortened step that reduces the residual below the largest of the last five is taken, and reduces the proximal shift;
     if there is none, the shift grows and two sweeps of Gauss-Seidel replace the step. After `PATIENCE` steps the method restarts once from
-    ``rescue(problem, x, needed)``, which returns impulses and their number of iterations. The best of all impulses is returned. Through the shift,
-    impulses of dependent contacts change as little as possible.
+    ``rescue(problem, x, needed)``, another method: it returns impulses and its number of iterations, and iterates only if ``needed``, () bool. The
+    best of all impulses found is returned. Through the shift, impulses of dependent contacts change as little as possible.
     """
     diagonal = jnp.diagonal(problem.matrix).reshape(x.shape)
     every = jax.vmap(equations)

@@ -95,7 +95,7 @@ def solve_contact(
 
 
 def _resolved(a: Array, x: Array, allowed: Array) -> Array:
-    """Returns twice the residual ``allowed``, or the round-off of A x if that is larger, ()."""
+    """Returns the residual up to which impulses x count as a solution, (): twice the solver's tolerance ``allowed``, or the round-off of A x."""
     size = jnp.max(jnp.abs(a) @ jnp.abs(x.ravel()), initial=0.0)
     return lax.stop_gradient(jnp.maximum(2 * allowed, 64 * jnp.finfo(x.dtype).eps * size))
 

@@ -30,9 +30,10 @@ def complementarity_problem(problem: Friction) -> tuple[Array, Array]:
 
 
 def pivot_friction(problem: Friction, needed: Array) -> tuple[Array, Array]:
-    """Solves for the impulses (m, 2) up to the perturbation that breaks ties; also returns the number of pivots; makes none unless ``needed``.
+    """Solves for the impulses (m, 2), up to the perturbation that breaks ties, and returns them with the number of pivots.
 
-    Basic variables are s = T y + beta, with the artificial variable in the last column. The entering variable is the partner of the one that left.
+    Unless ``needed``, () bool, no pivots are made, and the impulses are meaningless. The basic variables s are s = T y + beta for the non-basic ones
+    y, the last of which is at first the artificial variable. The variable that enters is complementary to the one that left before.
     """
     matrix, q = complementarity_problem(problem)
     n, eps = len(q), jnp.finfo(q.dtype).eps
