@@ -38,7 +38,10 @@ class Scaled(NamedTuple):
 
     @classmethod
     def of(cls, diagonal: Array, offset: Array, mu: Array, among: Array, allowed: Array) -> Scaled:
-        """Makes the problem from diagonal entries and velocities ``offset`` (m, 1 + k) of the contacts ``among`` (m,); others have no impulse."""
+        """Makes the problem of the contacts ``among`` (m,) bool; the others get no impulse.
+
+        ``diagonal`` of the Delassus matrix and velocities ``offset`` without impulses, (m, 1 + k) each; ``mu``, ``allowed`` (m,) as in the class.
+        """
         taken = among & (diagonal[:, 0] > 0)
         across = jnp.max(diagonal[:, 1:], axis=1, keepdims=True)
         root = jnp.sqrt(jnp.concatenate([diagonal[:, :1], jnp.broadcast_to(across, diagonal[:, 1:].shape)], axis=1))
@@ -56,7 +59,7 @@ class Scaled(NamedTuple):
         return jnp.max(jnp.max(jnp.abs(found), axis=1) / self.allowed, initial=0.0)
 
     def shift(self, ax: Array) -> Array:
-        """Returns De Saxce's shift mu |w_t| (m,)."""
+        """Returns De Saxce's shift mu |w_t| (m,) for impulses x, given ``ax`` = A x."""
         return self.within * length((ax + self.b)[:, 1:])[:, 0]
 
 
@@ -122,8 +125,11 @@ def frictional_impulses_by_products(
 
 
 def next_shift(problem: Scaled, now: Way, x: Array, ax: Array, ay: Array, stalled: Array) -> Array:
-    """Returns the shift (m,) of the next iteration: that of the extrapolated point, or, once ``stalled``, the present one until its convex problem is
-    solved."""
+    """Returns the shift (m,) for the next iteration: De Saxce's shift at the extrapolated point y.
+
+    Once ``stalled`` (), the present shift is kept until the convex problem with it is solved, and then replaced by that at the impulses x. ``ax``,
+    ``ay``: products of A with x and y.
+    """
     wanted = problem.shift(ax)
     w = (ax + problem.b).at[:, 0].add(now.shift)
     left = jnp.max(jnp.abs(x - project(x - w, problem.within)), initial=0.0)

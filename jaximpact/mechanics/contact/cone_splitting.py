@@ -43,9 +43,10 @@ def admm(problem: Friction, x: Array, limit: int, relaxation: float = 1.6) -> Fo
 
 
 def projected_gradient(problem: Friction, x: Array, limit: Array | int) -> Found:
-    """Solves by Nesterov's accelerated projected gradients from ``x`` (m, 1 + k), by products only; restarted where the step goes back.
+    """Solves by Nesterov's accelerated projected gradients from ``x`` (m, 1 + k); needs products with A only, no factorisation.
 
-    The step 1/L starts at its largest possible value and is reduced where the quadratic bound is violated.
+    The momentum is set to zero where a gradient step opposes the last change of the impulses. The step length begins with 1, its largest possible
+    value as the largest diagonal entries are 1, and is reduced where the objective exceeds the quadratic bound that holds for a step length small enough.
     """
     eps, tiny = jnp.finfo(x.dtype).eps, jnp.finfo(x.dtype).tiny
 
@@ -75,7 +76,7 @@ def _first(problem: Friction, x: Array) -> Found:
 
 
 def _following(problem: Friction, x: Array, best: Found) -> Found:
-    """Returns the better of x and ``best``, after one more iteration."""
+    """Returns impulses x or ``best``, whichever have the smaller excess, with one iteration more than ``best`` has."""
     return Found(x, problem.excess(x), best.iterations + 1).unless_worse(best)
 
 

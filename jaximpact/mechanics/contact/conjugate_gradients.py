@@ -25,10 +25,9 @@ STEP = 1.9  # of a projected gradient step, over the largest eigenvalue: 2 is th
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ConjugateGradients(ContactSolver):
-    """Conjugate-gradient method for very many contacts: needs only G v and M^-1 G' L, and about half as many of these products as
-    `ProjectedGradient`.
+    """Conjugate-gradient method for very many contacts: needs no matrix, and about half as many products as `ProjectedGradient`.
 
-    On a CPU native code loops over contacts between bodies.
+    The products are G v, with the gradients G of the gaps, and M^-1 G' L for impulses L. On a CPU native code loops over contacts between bodies.
 
     Attributes:
         tolerance: KKT residual [gap velocity]; by default 3e-7 of the speed at which contacts close.
@@ -114,8 +113,9 @@ class ConjugateGradients(ContactSolver):
 
 
 class _Face(NamedTuple):
-    """Carry of MPRGP: scaled impulses x, gradient g and search direction p (m,); whether g is ``exact``, computed from x; residual over tolerance;
-    squared norms of the ``free`` gradient (where x > 0) and the ``chopped`` one (of x = 0, where it points inward).
+    """Carry of MPRGP: scaled impulses x, gradient g and search direction p (m,); whether g is ``exact``, computed from x rather than
+    updated; the largest ratio of residual and tolerance; and measures of the gradient in two parts, by which the next step is chosen: ``free``, where
+    x > 0, and ``chopped``, where x = 0 and x would increase.
     """
 
     x: Array

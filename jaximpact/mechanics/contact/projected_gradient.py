@@ -22,10 +22,10 @@ from .solver import ContactSolver, Impulses, complementarity, unit_scaling
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ProjectedGradient(ContactSolver):
-    """First-order method that needs only G v and M^-1 G' L: for many constraints.
+    """First-order method for many constraints: needs no matrix, only products G v and M^-1 G' L of gradients G and impulses L.
 
-    Constraints are scaled to a unit Delassus diagonal; the step 1/L starts at its largest possible value and is reduced
-    when the quadratic bound is violated, so that no spectral estimate is needed.
+    Constraints are scaled to a unit Delassus diagonal. The step length begins with 1, then the largest possible value, and is reduced where the
+    objective exceeds the quadratic bound that holds for a step length small enough, so that no eigenvalue need be estimated.
 
     Attributes:
         tolerance: KKT residual [gap velocity]; by default 1e-12 of the speed at which contacts close.
