@@ -110,8 +110,9 @@ def jams(delassus: Array, mu: Array) -> Array:
 def could_jam(delassus: Array, mu: Array, towards: Array) -> Array:
     """Finds the contacts (m,) that friction can keep closed although they would lift off without an impulse.
 
-    Contacts that slip ``towards`` (m, k) and whose gap velocity a larger impulse does not increase; contacts at rest (``towards`` zero) that may jam
-    (`jams`).
+    ``towards`` (m, k): unit vectors u in the direction of slip, zero for contacts at rest. For a contact that slips, a unit of normal impulse with
+    its friction changes the gap velocity by A_nn - mu A_nt u; those for which that is not positive are found, and contacts at rest for which `jams`
+    holds, as it is not positive in some direction.
     """
     normal = blocks(delassus, mu.shape[0])[:, 0]
     opens = normal[:, 0] - mu * jnp.sum(normal[:, 1:] * towards, axis=1)
@@ -121,8 +122,8 @@ def could_jam(delassus: Array, mu: Array, towards: Array) -> Array:
 def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
     """Tests whether rows of the acting contacts are linearly dependent, (): then many impulses give the same velocities.
 
-    The rows are the normals of all acting contacts and the tangents of those that stick; where a contact slips, friction follows from the normal
-    impulse.
+    ``mode`` (m,): the mode of each contact; those that are not open act. The rows are the normals of all acting contacts and the tangents of those
+    that stick; where a contact slips, friction follows from the normal impulse.
     """
     m = len(mode)
     if m < 2:
@@ -163,7 +164,10 @@ class ConeProblem(NamedTuple):
         return (self.rows @ (self.response @ x.ravel())).reshape(x.shape) + self.offset
 
     def modes(self, x: Array, resolution: Array | float = 0.0) -> tuple[Array, Array]:
-        """Returns the modes (m,) of contacts with impulses x (m, 1 + k) that satisfy the law, and directions of slip (m, k), without derivatives."""
+        """Returns the modes (m,) and the directions of slip (m, k) of contacts, given impulses x (m, 1 + k) that solve the problem.
+
+        Without derivatives; the direction is zero where a contact does not slip, ``resolution`` as in `modes_of`.
+        """
         w, x = lax.stop_gradient((self.velocity(x), x))
         scale = lax.stop_gradient(self.scales())[:, None]
         mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, self.friction, resolution), OPEN)
@@ -172,8 +176,9 @@ class ConeProblem(NamedTuple):
     def in_modes(self, x: Array, modes: Array, towards: Array | None, times: int = 1, turning: bool = False) -> Array:
         """Solves for the impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known, by ``times`` Newton steps from impulses x (m, 1 + k).
 
-        With directions of slip ``towards`` (m, k) one step is exact; each further step makes derivatives of one more order exact. If ``turning``,
-        contacts whose direction is zero slip in the direction of their velocity.
+        ``towards`` (m, k): the directions in which contacts slip; if None, each slips in the direction of its velocity after the impulses, and so, if
+        ``turning``, do those for which ``towards`` is zero. With given directions one step is exact; each further step makes derivatives of one more
+        order exact.
         """
         # impulses are scaled to velocities by the largest diagonal entry of their contact's block
         scale = lax.stop_gradient(self.scales())[:, None]

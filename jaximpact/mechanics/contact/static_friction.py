@@ -18,11 +18,17 @@ from .cones import OPEN, SLIP, STICK, direction, length
 
 
 def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any = None) -> tuple[Any, Array, Any]:
-    """Returns the problem with the coefficients that act; the mask (m,) of contacts that break away first, before that changes the loads of others;
-    and the last solution found.
+    """Finds which coefficient, static or sliding, acts at each contact.
 
-    ``cones``: a `ConeProblem`, or the tangential rows of listed contacts; ``before``: modes of the contacts in the previous step; ``modes``: function
-    that solves a problem, given it and the solution before (first ``start``), and returns modes (m,), directions of slip (m, k) and its solution.
+    Args:
+        cones: the problem: a `ConeProblem`, or the tangential rows of listed contacts.
+        before: modes of the contacts in the previous step.
+        modes: ``modes(cones, solution)`` solves the problem with given coefficients, starting from the latest solution, or from ``start``; it returns
+            the modes (m,), the directions of slip (m, k), and its own solution.
+
+    Returns:
+        the problem with the coefficients that act as its ``friction``; the mask (m,) of contacts that break away first, before the loads of other
+        contacts change by that; and the latest solution.
     """
     known: Any = lax.stop_gradient(cones)
     with_static = lambda cones, held: cones._replace(friction=jnp.where(held, cones.static, cones.friction))
@@ -44,14 +50,18 @@ def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any =
 
 
 def slip_before(slip: Any) -> FrictionInfo:
-    """Returns the modes of contacts in the previous step, with directions in the present tangents of the rows ``slip``, which in space may have
-    turned."""
+    """Returns the modes of contacts in the previous step, with their directions of slip in the present tangents.
+
+    ``slip``: the present tangential rows; in space tangents may have turned since the previous step.
+    """
     return slip.before._replace(direction=slip.along(slip.before.heading))
 
 
 def modes_at(slip: Any, v: Array, closed: Array, little: Array) -> FrictionInfo:
-    """Returns the modes of the ``closed`` contacts (m,) at velocity v (d,), without derivatives: they stick if their slip is at most ``little`` (m,)
-    plus rounding."""
+    """Returns the modes of contacts at velocity v (d,), without derivatives, given the mask ``closed`` (m,) of those that are not open.
+
+    A closed contact sticks if the magnitude of its slip velocity is at most ``little`` (m,) plus rounding.
+    """
     slip, v, little = lax.stop_gradient((slip, v, little))
     velocity = slip.of(v)
     terms = jnp.max(slip.terms(v) + jnp.abs(slip.drift), axis=1)
