@@ -96,11 +96,17 @@ class ContactLaw(abc.ABC):
         return self
 
     def resolution(self, pushed: Array) -> Any:
-        """Returns the gap velocity () that a solver's tolerance leaves undetermined, for contacts with A_aa L = ``pushed`` (m,)."""
+        """Returns the gap velocity () below which a solver's tolerance leaves gap velocities unknown; zero for exact laws.
+
+        ``pushed`` (m,): change of each gap velocity by the contact's own impulse alone, A_aa L_a.
+        """
         return 0.0
 
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
-        """Finds the contacts (m,) that act in `velocity`, and status bits, without derivatives; for schemes that compute the impulses themselves."""
+        """Returns the mask (m,) of the contacts to which `velocity` gives impulses, and status bits (), without derivatives.
+
+        For schemes that compute the impulses themselves, as only this selection is then kept fixed.
+        """
         found = self.velocity(*lax.stop_gradient((contacts, offset)), among)
         return found.acts, found.status
 

@@ -193,8 +193,11 @@ def _tolerance(asked: Any, residual: Array | None, contacts: Contacts, size: Arr
 
 
 class Iterate(NamedTuple):
-    """Carry of the SQP iteration over linearised problems: velocity ``jump`` (d,), ``impulse`` (m,), all gaps with this jump as velocities, ``gap``
-    (m,); the ``residual`` (), whether it is ``done``, iterations of the solver so far and status bits."""
+    """Carry of the SQP iteration over linearised problems.
+
+    Velocity ``jump`` (d,) and ``impulse`` (m,); ``gap`` (m,): the gap velocities with this jump or, in a projection of positions, the gaps divided by
+    the target's ``scale``, of all contacts; the ``residual`` (); whether it is small enough (``done``); iterations of the solver so far; status bits.
+    """
 
     jump: Array
     impulse: Array
@@ -211,10 +214,11 @@ class Iterate(NamedTuple):
         return cls(jnp.zeros(d, gap.dtype), none, gap, jnp.zeros((), gap.dtype), jnp.all(gap >= 0), zero, zero)
 
     def until_done(self, improve: Callable[[Iterate, int], Iterate], limit: int, sizes: tuple[int, ...]) -> Iterate:
-        """Repeats ``improve`` until done, at most 1 + ``limit`` times; not at all if no gap is violated.
+        """Repeats ``improve(iterate, size)`` on working sets of ``size`` contacts until done; not at all if no gap is violated.
 
-        The carry is small: for batches of small systems recomputing contacts is cheaper than storing them. Working sets have the last of the
-        ``sizes``, or first a smaller one if the contacts that are violated or nearly closed fill at most half of it.
+        At most 1 + ``limit`` times with the last of the ``sizes``; before, up to three times with each smaller one of which the contacts that are
+        violated or nearly closed fill at most half. The carry is small: for batches of small systems recomputing contacts is cheaper than storing
+        them.
         """
         now = self
         near = jnp.sum((self.gap < 0.1 * jnp.max(-self.gap)) | (self.impulse > 0))
@@ -429,9 +433,10 @@ class _Positions(NamedTuple):
     def corrected(
         self, now: Iterate, contacts: Contacts, chosen: Selection, pulled: Array | None = None
     ) -> tuple[Iterate, Array]:
-        """Solves the working set linearised at ``now``; with gradients of an earlier iterate, if ``pulled`` is given.
+        """Solves the linearised problem of a working set: of its gaps at ``now``, with the gradients of ``contacts``.
 
-        ``pulled`` (d,): velocity jump of the impulses with exact gradients at ``now``. Returns the next iterate and its ``pulled``.
+        ``pulled`` (d,): velocity jump that the impulses of ``now`` make with the gradients at ``now``; None if ``contacts`` have these gradients, and
+        not those of an earlier iterate. Returns the next iterate, and that jump for it.
         """
         contacts, impulse, m = contacts.at(chosen.take(now.gap)), chosen.take(now.impulse), len(now.gap)
         change = -now.jump if pulled is None else pulled - contacts.jump(impulse) - now.jump

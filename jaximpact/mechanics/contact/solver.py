@@ -71,8 +71,14 @@ class ContactSolver(abc.ABC):
     ) -> tuple[Array, Array]:
         """Solves for impulses (m, 1 + k) of contacts with friction in a neighbour list; for solvers that take lists.
 
-        From velocities ``offset`` (m, 1 + k) of the contacts ``among`` (m,), to natural residuals ``allowed`` (m,) [velocity]; also returns the
-        number of iterations. Unless a solver overrides it, by `cone_products.frictional_impulses_by_products`.
+        Args:
+            offset: velocities (m, 1 + k) of gaps and slips without impulses.
+            among: mask (m,) of the contacts that may have an impulse.
+            allowed: natural residual (m,) to reach [velocity].
+            guess: impulses (m, 1 + k) to start from.
+
+        Returns:
+            the impulses, and the number of iterations (). Unless a solver overrides it, by `cone_products.frictional_impulses_by_products`.
         """
         jump, velocity, diagonal = contacts.friction_products()
         problem = Scaled.of(diagonal, offset, contacts.slip.friction, among, allowed)
@@ -80,7 +86,7 @@ class ContactSolver(abc.ABC):
         return frictional_impulses_by_products(lambda x: velocity(jump(x)), problem, guess, limit)
 
     def allowed(self, speed: Array) -> Any:
-        """Returns the tolerated KKT residual () for contacts that close at ``speed`` ()."""
+        """Returns the KKT residual () to be reached [velocity] for contacts of which the fastest closes at ``speed`` ()."""
         if self.tolerance is not None:
             return self.tolerance
         return jnp.maximum(self.relative * speed, jnp.finfo(speed.dtype).tiny)
