@@ -46,7 +46,8 @@ def projected_gradient(problem: Friction, x: Array, limit: Array | int) -> Found
     """Solves by Nesterov's accelerated projected gradients from ``x`` (m, 1 + k); needs products with A only, no factorisation.
 
     The momentum is set to zero where a gradient step opposes the last change of the impulses. The step length begins with 1, its largest possible
-    value as the largest diagonal entries are 1, and is reduced where the objective exceeds the quadratic bound that holds for a step length small enough.
+    value as the largest diagonal entries are 1, and is reduced where the objective exceeds the quadratic bound that holds for a step length small
+    enough.
     """
     eps, tiny = jnp.finfo(x.dtype).eps, jnp.finfo(x.dtype).tiny
 

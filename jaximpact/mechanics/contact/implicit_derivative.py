@@ -30,9 +30,9 @@ def reaction(
     """Makes the reaction whose x = (jump (d,), impulse (m,)) is the root of the function ``residual(x)``, differentiable.
 
     ``solve()`` returns that root, and (residual, iterations, status). Forward and reverse mode follow from the implicit function theorem at the
-    solution with the active set held fixed. Dependent active gradients are regularised by round-off: the jump's derivative is then still right, and the split between
-    impulses is the one of least weighted norm. Unless ``dense``, only products with gradients are used, no matrix. If the equations are
-    linear, their ``contacts`` may be given: the equations of the derivative are then solved for the acting ones only.
+    solution with the active set held fixed. Dependent active gradients are regularised by round-off: the jump's derivative is then still right, and
+    the split between impulses is the one of least weighted norm. Unless ``dense``, only products with gradients are used, no matrix. If the
+    equations are linear, their ``contacts`` may be given: the equations of the derivative are then solved for the acting ones only.
     """
 
     def found(_: Any, guess: Any) -> tuple:
