@@ -44,8 +44,8 @@ class Passage(NamedTuple):
     """Crossing of a surface on which the force jumps, within one step; no derivatives.
 
     Attributes:
-        passed: whether the motion crosses one and the derivative is known, ().
-        share: fraction of the step at which it does, ().
+        passed: whether the motion crosses such a surface, and the derivative of the crossing is known, ().
+        share: fraction of the step at which it crosses, ().
         sides: the sides of all switches before the crossing.
         chosen: mask (k,) of the level that is zero at the crossing.
         kick: derivative (d,) of the velocity after the crossing by that level, (a+ - a-)/k'.
@@ -59,8 +59,10 @@ class Passage(NamedTuple):
 
 
 def known_surfaces(problem: Problem, state: Any, *operands: Any) -> Pieces | None:
-    """Finds the pieces of a problem's force, at operands (t, q, v, args), across whose borders the derivative may be corrected; None (decided at
-    trace time) if there are none. Only for schemes whose state is a `State`, and problems without friction and neighbour lists."""
+    """Finds the pieces of a problem's force across whose borders the derivative can be corrected; None (decided at trace time) if there are none.
+
+    ``operands``: (t, q, v, args). There are pieces only for schemes whose state is a `State`, and problems without friction and neighbour lists.
+    """
     plain = state.state if isinstance(state, Tracked) else state
     if type(plain) is not State or problem.slip is not None or problem.listed:
         return None
@@ -76,7 +78,10 @@ def no_passage(pieces: Pieces, *operands: Any) -> Passage:
 
 
 def reach_of(motion: Motion, state: Any) -> Array:
-    """Returns the time () within which of a jump no other event may lie, at a state after n steps."""
+    """Returns the least time () from a jump of the force to any other event with which the derivative of the jump is known.
+
+    It grows with the number of steps up to ``state``, as errors of the times of events do.
+    """
     reach = motion.h * (CLEAR + DRIFT * jnp.sqrt(state.n.astype(motion.h.dtype)))
     return reach + state.early + state.late if isinstance(state, Tracked) else reach
 
@@ -84,7 +89,7 @@ def reach_of(motion: Motion, state: Any) -> Array:
 def passage(
     pieces: Pieces, force: Switches, scheme: Scheme, motion: Motion, step: tuple[Any, Any], found: Crossing
 ) -> Passage:
-    """Makes the `Passage` of a jump that was ``found`` in a ``step`` between two states; ``passed`` if all conditions of the module hold.
+    """Makes the `Passage` of a jump that was ``found`` in a ``step`` between two states; it has ``passed`` if all conditions of the module hold.
 
     ``force``: all switches of the force; if any of them changes its side elsewhere near the crossing, the conditions do not hold.
     """
@@ -93,7 +98,7 @@ def passage(
     problem, reach = pieces.problem, reach_of(motion, after)
 
     def side(at: tuple[Array, Array, Array, Array]) -> tuple:
-        """Returns the acceleration next to the surface at (t, q, v), and the point (t, q, v) a time ``away`` on the motion."""
+        """Returns the acceleration at a point (t, q, v) beside the surface, and the point (t, q, v) of the motion a time ``away`` later."""
         t, q, v, away = at
         a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
         return a, t + away, q + away * (v + (0.5 * away) * a), v + away * a
@@ -138,11 +143,11 @@ def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any],
 
 
 def missed(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array, clock: bool) -> Array:
-    """Tests whether the exact motion may cross a jump of the force near a ``step`` between two states in which the scheme crosses none, ().
+    """Tests whether the exact motion may cross a jump of the force that the scheme does not cross in a ``step`` between two states, ().
 
-    That is so if a level has a minimum above zero by less than its error; if, in a step with an impact (``struck``, ()), the level would have been
-    zero soon without it; or if it would be zero soon after the end of the motion. ``clock``: whether jumps at times that do not depend on data count
-    too.
+    That is so if a level has a minimum that is above zero by less than its error; if, in a step with an impact (``struck``, ()), a level would soon
+    have become zero without the impact; or if a level would become zero soon after the end of the motion. ``clock``: whether jumps at times that do
+    not depend on data count too.
     """
     before, after = step
     reach, args = reach_of(motion, after), motion.args
@@ -172,7 +177,7 @@ def missed(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array,
 
 
 def salted(pieces: Pieces, motion: Motion, step: tuple[Any, Any], passage: Passage) -> Any:
-    """Returns the state at the end of a step with the derivative of the passage; its value is unchanged."""
+    """Returns the state at the end of a ``step`` between two states, unchanged in value, with the derivative of a ``passage`` in the step added."""
     before, after = step
     share, h = passage.share, lax.stop_gradient(motion.h)
 

@@ -23,10 +23,9 @@ SLIGHT = 1e-6  # fraction of a function's size: smaller jumps, as between pieces
 def path_jumped(
     problem: Problem, touching: Array, start: tuple[Array, Array, Array], end: tuple[Array, Array, Array], args: Any
 ) -> Array | None:
-    """Tests whether the force, the mass, or the velocity of a gap that is ``touching`` (m,) jumps on the straight line between two points (t, q, v),
-    ().
+    """Tests whether the force, the mass or a gap velocity jumps on the straight line between two points (t, q, v), ().
 
-    None (decided at trace time) where nothing can jump.
+    Gap velocities count for contacts that are ``touching`` (m,) only. None (decided at trace time) where nothing can jump.
     """
     t, q, v = start
     of_force, of_gaps = force_switches(problem, t, q, v, args, depends_on_path), gap_switches(problem, t, q, args)

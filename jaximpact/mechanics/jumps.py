@@ -47,17 +47,20 @@ def across_jumps(
     clock: bool,
     again: bool,
 ) -> tuple[Any, Array] | None:
-    """Returns the state at the end of a ``step`` between two states with the derivative of a jump of the force within it, and DERIVATIVE_JUMP if the
-    derivative of a jump is not known; None (decided at trace time) where nothing can jump.
+    """Gives the state at the end of a step the derivative of a jump of the force within the step.
 
-    The path is taken to be straight. In a step with an impact the velocity is the one before it: the derivative of the impact accounts for the
+    The path is taken to be straight. In a step with an impact its velocity is that before the impact: the derivative of the impact accounts for the
     change of the force by the velocity's jump.
 
     Args:
-        impulses: accumulated impulses (m,) of the contacts at both ends.
-        told: whether the scheme reported that it found no velocity on either side of a jump, ().
+        step: the states at the start and the end of the step.
+        impulses: impulses (m,) of the contacts from t0 to either end.
+        told: whether the scheme reported that the equations of its step have no solution on either side of a jump, ().
         clock: whether times are differentiated, so that jumps at times which do not depend on data count.
-        again: whether a derivative is differentiated, which has no saltation.
+        again: whether a derivative is differentiated once more; the derivative of a jump is not added then, only reported as missing.
+
+    Returns:
+        the state at the end, and DERIVATIVE_JUMP if the derivative of a jump is not known; None (decided at trace time) where nothing can jump.
     """
     before, after = step
     # t0 stands for any time: where nothing can jump no operation is traced
@@ -102,7 +105,10 @@ def _beside_located(
     told: Array,
     clock: bool,
 ) -> tuple[Any, Array] | None:
-    """As `across_jumps`, for a scheme that locates crossings: only jumps within the pieces of the force that its two states hold remain."""
+    """As `across_jumps`, for a scheme that locates crossings itself: only jumps that it does not locate are left to find.
+
+    They are jumps within the two pieces of the force on which the motion is at the start and at the end of the step.
+    """
     before, after = step
     pieces = located_pieces(problem, motion.t0, before.q, before.v, motion.args)
     assert pieces is not None
@@ -127,10 +133,10 @@ def _jump_or_passage(
     way: tuple[tuple, tuple],
     told: Array,
 ) -> tuple[Array, Passage]:
-    """Tests whether the force jumps on the ``way`` (start and end) of a step with a derivative that is not known, (); and makes the passage if it is
-    known.
+    """Tests whether the force jumps within a step and the derivative of that is not known, (); also returns the `Passage`, passed if it is known.
 
-    If the scheme has ``told`` that it found no velocity on either side of a jump, the jump is crossed in this step or in the next one.
+    ``way``: start and end (t, q, v) of the straight path of the step. If the scheme has ``told`` () that its equations have no solution on either
+    side of a jump, the jump is crossed in this step or in the next one.
     """
     args = motion.args
     start, end = way
@@ -148,10 +154,9 @@ def _jump_or_passage(
 
 
 def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:
-    """Returns the status bit for a force that reverses with the velocity within one step, such as smoothed friction; None (decided at trace time) if
-    it cannot.
+    """Returns DERIVATIVE_JUMP for a force that depends so steeply on the velocity that it reverses the velocity within a step, as smoothed friction.
 
-    A scheme that is explicit in the velocity then alternates, or stays where two forces cancel.
+    None (decided at trace time) if no force can. A scheme that is explicit in the velocity then alternates, or stays where two forces cancel.
     """
     q, v, args = state.q, state.v, motion.args
     of_velocity = depends_on(problem.generalised_force, (motion.t0, q, v, args), (2,))
@@ -166,7 +171,10 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
 
 
 def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
-    """Finds whether a step has an impact, (), and which contacts (m,) touch in it, from the states of the scheme before and after."""
+    """Finds whether a step has an impact, (), and which contacts (m,) touch in it.
+
+    From the scheme's states ``before`` and ``after`` the step, and the ``impulse`` (m,) of the contacts in it.
+    """
     touching = impulse > 0
     if hasattr(after, "closed"):  # of a scheme that locates impacts
         return after.latest > before.latest, touching | before.closed | after.closed
@@ -179,10 +187,11 @@ def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
 def _led_to(
     problem: Problem, force: Switches, motion: Motion, start: tuple, end: tuple, impulse: Array, struck: Array
 ) -> tuple:
-    """Returns the end of a step; if the step crosses no switch, with the velocity that the force at its start would give in a step.
+    """Returns the ``end`` (t, q, v) of a step; if no switch changes in it, with the velocity that the force at the start of the step leads to.
 
-    A scheme that averages the force at both ends of its path may stop before a surface at which the force reverses, as friction does: the two
-    forces cancel, and no state is beyond the surface.
+    ``impulse`` (m,): of the contacts in the step; ``struck`` (): whether it has an impact, so that its end is kept. A scheme that averages the force
+    at both ends of its path may stop before a surface at which the force reverses, as friction does: the two forces cancel, and no state is beyond
+    the surface.
     """
     args, (t, q, v) = motion.args, start
     metric = Metric.at(problem, q, args, t)
