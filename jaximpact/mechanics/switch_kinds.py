@@ -14,15 +14,18 @@ Sides = list[Array]
 
 
 class Kind(NamedTuple):
-    """How an operation switches: functions of the equation of a jaxpr, then (except ``side`` and ``definite``) the sides, then the operands.
+    """How an operation switches: a set of functions, by which walks through a jaxpr treat it.
+
+    ``side`` and ``definite`` are called with an equation of the jaxpr and its operands, the others with the equation, the sides and the operands.
 
     Attributes:
         side: gives the sides at the operands.
         value: gives the results on given sides, extended smoothly beyond them.
-        levels: gives for each side an array with one more axis, of smooth functions that are positive within it and zero on its borders; None where
-            there are no such functions. If a side belongs to several numbers, as their order, that axis of theirs has length 1.
+        levels: gives for each side an array with one more axis, along which there are smooth functions that are positive within the side and zero on
+            its borders; None where there are no such functions. Where one side is decided by all numbers along an axis, as their order or the place
+            of the largest, that axis has length 1.
         across: gives the sides beyond the nearest border.
-        definite: as ``side``, but a border itself belongs to one of the sides that it separates; None where that holds for ``side``.
+        definite: as ``side``, except that operands on a border have one of the sides that it separates; None where ``side`` itself gives such a side.
         kinks: whether the operation only kinks: its results are continuous across its borders.
     """
 

@@ -26,8 +26,11 @@ Mark = Callable[[int], bool]
 
 
 class Reported(NamedTuple):
-    """Which switches count: those for whose operands' mark ``moving`` is true; if ``levels``, only those that have levels; unless ``kinks``, not
-    those that only kink."""
+    """Which switches count: a switch does if all three conditions hold.
+
+    Its operands depend on what matters: the function ``moving`` is true for their mark (bits STATE, TIME, DATA, SPEED). It has levels, if ``levels``
+    asks for that. And it does not merely kink, unless ``kinks`` admits that.
+    """
 
     moving: Mark
     levels: bool = False
@@ -40,6 +43,8 @@ class Reported(NamedTuple):
 
 class Walk:
     """Evaluates a jaxpr while marking what each value depends on; subclasses treat the switches.
+
+    A mark is an int with the bits STATE, TIME, DATA, SPEED of what a value depends on, 0 for constants.
 
     Attributes:
         takes: number of arrays that are given for each side.
@@ -259,7 +264,7 @@ def _sides_of(reported: Reported, closed: Any, operands: Sequence, marks: Sequen
 
 
 def result_marks(eqn: Any, moving: int) -> list[int]:
-    """Returns the marks of an operation's results; discrete results depend on nothing, since switches account for them."""
+    """Returns the marks of an operation's results: ``moving``, that of its operands, or 0 for discrete results, for which switches account."""
     return [moving if is_real(v) else 0 for v in eqn.outvars]
 
 

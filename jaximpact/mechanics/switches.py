@@ -54,12 +54,12 @@ from .switch_walks import (
 
 
 def depends_on_path(mark: int) -> bool:
-    """Tests whether a mark is that of values which depend on the state or the time."""
+    """Tests whether values with this mark (`switch_walks.Walk`) depend on the state or the time."""
     return bool(mark & (STATE | TIME))
 
 
 def depends_on_data(mark: int) -> bool:
-    """Tests whether a mark is that of values whose switching time depends on the motion's data: on the state, or on time and parameters."""
+    """Tests whether a switch of values with this mark changes at a time that depends on data: they depend on the state, or on time and parameters."""
     return bool(mark & STATE) or mark & (TIME | DATA) == TIME | DATA
 
 
@@ -114,8 +114,10 @@ class Switches:
         return self._run_walk(Replay(self._reported, sides), operands)
 
     def measured(self, sides: Sides, *operands: Any) -> tuple[list[Array], Sides, list[int]]:
-        """Evaluates for each of the fixed sides its levels, an array with one more axis, and the side beyond its nearest border; also returns the
-        marks of its operands."""
+        """Evaluates for each of the fixed sides its levels, an array with one more axis, and the side beyond its nearest border.
+
+        Also returns for each side the mark of its operands.
+        """
         walk = Measure(self._reported, sides)
         self._run_walk(walk, operands)
         return walk.collected[::2], walk.collected[1::2], walk.marks
@@ -227,7 +229,7 @@ def force_switches(
 
 
 def depends_on_place(mark: int) -> bool:
-    """Tests whether a mark is that of values which depend on the time or the position, and not on the velocity."""
+    """Tests whether values with this mark depend on the time or the position, and not on the velocity."""
     return depends_on_path(mark) and not mark & SPEED
 
 
