@@ -84,7 +84,7 @@ class Slip(NamedTuple):
         return jnp.einsum("mkd,mk->md", self.jacobian, direction)
 
     def along(self, heading: Array) -> Array:
-        """Returns the components (m, k) of a ``heading`` (m, d) along the tangents; their length has no meaning."""
+        """Returns the components (m, k) along the tangents of a result of `heading` (m, d): the right direction, but no unit vectors."""
         return jnp.einsum("mkd,md->mk", self.jacobian, heading)
 
     def jump(self, impulse: Array) -> Array:

@@ -31,8 +31,10 @@ GAUSS = 0.5 - 12**-0.5, 0.5 + 12**-0.5  # points of the rule of two points on [0
 
 @dataclass(frozen=True)
 class MayDepend:
-    """Wraps the function of a problem's joints if some rows depend on others, or may: impulses of least norm are then reported, which costs an
-    inverse."""
+    """Wraps the function of a problem's joints to mark that some rows of its Jacobian depend on others, or may.
+
+    Of all impulses that have the same effect those of least norm are then reported, which costs an inverse.
+    """
 
     joints: Callable
 
@@ -50,9 +52,9 @@ class MayDepend:
 class Joints(NamedTuple):
     """Joints linearised at one configuration.
 
-    ``value`` c (j,), ``jacobian`` J (j, d), ``rate`` c_t (j,), ``response`` M^-1 J' (d, j), ``gram`` J M^-1 J' (j, j), its ``inverse``, in which
-    dependent rows are zero, and the ``pivots`` (j,) of its factorisation, zero for these rows; ``loose``, an empty tuple where rows may depend
-    on others (`MayDepend`), else None.
+    ``value`` c (j,), ``jacobian`` J (j, d), ``rate`` c_t (j,), ``response`` M^-1 J' (d, j), ``gram`` J M^-1 J' (j, j), its ``inverse`` (j, j), in
+    which rows of joints that depend on earlier ones are zero, and the ``pivots`` (j,) of its factorisation, zero for these joints. ``loose`` is a
+    flag and no array: an empty tuple where the problem's joints are marked by `MayDepend`, so that `least` has to choose among impulses; else None.
     """
 
     value: Array
@@ -105,7 +107,7 @@ class Joints(NamedTuple):
         return x - self.restore(self.jacobian @ x)
 
     def restore(self, rates: Array) -> Array:
-        """Returns the velocity change (d,), the least in the kinetic metric, that changes joint velocities by ``rates`` (j,)."""
+        """Returns the change of velocity (d,) that changes the joint velocities by ``rates`` (j,), the least one in the kinetic metric."""
         return self.response @ self.forces(rates)
 
     def reaction(self, momentum: Array) -> Array:

@@ -244,15 +244,16 @@ class Contacts(NamedTuple):
         return jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
 
     def rooms(self) -> Array:
-        """Returns the sums of the gaps, as distances, of each two contacts, (m, m): the clearance between opposing ones."""
+        """Returns for each pair of contacts the sum of both gaps, as distances, (m, m): of opposing contacts that is the clearance between them."""
         distance = self.gap / self.norms()
         return distance[:, None] + distance[None, :]
 
     def joined(self, q: Array) -> tuple[Array, Array]:
-        """Returns masks (m, m) of pairs of contacts that are, and that may be, the two sides f >= 0 and -f >= 0 of a bilateral constraint at q (d,).
+        """Returns masks (m, m) of pairs of contacts that are, and that may be, the two sides f >= 0 and -f >= 0 of a bilateral constraint.
 
-        Their gradients cancel in the metric M^-1, and so do their gaps. In the second mask gaps need cancel only up to a tenth of their size: if
-        the two sides are written differently, their gaps cancel up to the square of a drift.
+        The gradients of two sides, scaled to length 1 in the metric M^-1, add up to zero, and so do their gaps; the position q (d,) gives the
+        round-off. For the second mask the sum of the gaps may be a tenth of their difference: if the two sides are written differently, gaps that
+        have drifted off the constraint add up to zero only up to the square of the drift.
         """
         norm, room = self.norms(), jnp.abs(self.rooms())
         cancel = self.angles() < CANCELLING - 1
@@ -277,9 +278,11 @@ class Contacts(NamedTuple):
     def walked(
         self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
     ) -> tuple[Array, Array, Array | None]:
-        """Solves a contact problem by ``products(self, offset, tolerance, guess)``; contacts of listed bodies may use native code instead.
+        """Solves the problem of `ContactSolver.impulses` by a function ``products``, which uses products with gradients only.
 
-        Returns the impulses, the number of iterations (at most ``limit``), and the velocity jump, None where it was not computed.
+        It is called with (self, offset, tolerance, guess) and returns impulses (m,) and the number of iterations; contacts of listed bodies may use
+        native code instead. Returns the impulses, the number of iterations (at most ``limit``), and the velocity jump, None where it was not
+        computed.
         """
         return *products(self, offset, tolerance, guess), None
 
@@ -300,11 +303,11 @@ class Contacts(NamedTuple):
         return self._replace(response=metric.solve(self.jacobian.T), slip=slip, gram=None)
 
     def sliding(self, v: Array) -> Contacts:
-        """Returns a copy whose contact law starts from the slip velocities at v (d,); unchanged without friction."""
+        """Returns a copy for a contact law whose impulses act at velocity v (d,): the slip ``velocity`` is that at v; unchanged without friction."""
         return self if self.slip is None else self._replace(slip=self.slip._replace(velocity=self.slip.of(v)))
 
     def rubbing(self, slip: Slip) -> Contacts:
-        """Returns a copy with the tangential rows ``slip``."""
+        """Returns a copy with ``slip`` in place of its tangential rows."""
         return self._replace(slip=slip)
 
     def masked(self, active: Array) -> Contacts:
