@@ -312,7 +312,7 @@ class Problem(metaclass=Named):
     def restitution_at(self, e: Any, rates: Array, args: Any) -> Any:
         """Returns the restitution of contacts with gap velocities ``rates`` (m,): e, or e times the problem's function of approach speeds, (m,).
 
-        For a function e is 1, or 0 to turn restitution off.
+        ``e``: the restitution of the motion, () or (m,); where the problem has a function, e is 1, or 0 to turn restitution off.
         """
         if not callable(self.restitution):
             return e
@@ -362,9 +362,10 @@ class Problem(metaclass=Named):
     ) -> Problem:
         """Makes the problem of a Lagrangian L(t, q, v, args) -> (), quadratic in v, plus an optional non-conservative force.
 
-        The mass matrix is d2L/dv2 and g = dL/dq - d(dL/dv)/dt + M a: Coriolis, centrifugal and explicit time terms come from automatic
-        differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix that does not depend on time; both are checked when a
-        motion starts. ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip, friction and static_friction.
+        The mass matrix is M = d2L/dv2 and the force g = dL/dq minus the rate of dL/dv at constant v: Coriolis, centrifugal and explicit time terms
+        come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix that does not depend on time; both
+        are checked when a motion starts. ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip, friction and
+        static_friction.
         """
 
         recorded_lagrangian = replay_jaxpr(lagrangian)

@@ -35,7 +35,7 @@ class OfBodies:
         return None
 
     def check(self, t: Any, q: Array, args: Any, outcome: Callable[..., Any]) -> None:
-        """Raises ValueError or TypeError if the functions do not fit the coordinates."""
+        """Raises ValueError or TypeError if the functions do not fit the coordinates; they are called by ``outcome``, `user_functions.outcome`."""
 
 
 FILES = ("from_mjcf", "from_urdf", "from_xml")  # names under which other tools read files of robots

@@ -132,11 +132,13 @@ class Jammed:
 
 
 def backbone(ends: Array, pushes: Array, count: int, needed: int, pending: Array) -> tuple[Array, Array]:
-    """Finds the bodies (N,) with at least ``needed`` pushing contacts to other such bodies, or to walls, and counts these contacts ().
+    """Finds the bodies that are held by their contacts, all bodies but rattlers: the mask (N,) of these, and the number () of contacts among them.
+
+    It is the largest set of bodies each of which has at least ``needed`` pushing contacts with bodies of the set, or with walls.
 
     Args:
         ends: numbers (m, 2) of the two bodies of each contact, negative for a wall.
-        pushes: contacts (m,) that count.
+        pushes: mask (m,) of contacts that push; the others do not count.
         count: number N of bodies.
         pending: whether to search at all, (); otherwise no body is held.
     """

@@ -48,9 +48,9 @@ class Way(NamedTuple):
 
 
 def looks_for_tunnelling(problem: Problem, t: Array, q: Array, args: Any) -> bool:
-    """Tests whether a straight step could close and open a gap: not where all gaps are affine.
+    """Tests whether steps are to be checked for tunnelling: whether a gap could close and open again on a straight path.
 
-    False for listed bodies, whose displacement in a step is limited.
+    False where all gaps are affine, and for listed bodies, whose displacement in a step is limited.
     """
     return (
         problem.constraints is not None
@@ -108,9 +108,10 @@ def _loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
 
 
 def _closes_between(gaps: Callable, way: Way, start: tuple, end: tuple, turns: Array) -> tuple[Array, Array]:
-    """Tests whether one of the gaps that ``turns`` (m,) within the step is negative between its ends, (); also returns which one was tested, (m,).
+    """Tests whether a gap is negative between the two ends of a step, (); also returns the mask (m,) of the one gap that was tested.
 
-    That is the gap whose tangents at the ends intersect lowest. ``start``, ``end``: gaps (m,) and their derivatives by s at the ends.
+    Of the gaps that fall first and rise then, ``turns`` (m,), that is the one whose tangents at the ends intersect lowest. ``gaps``: function of time
+    and position (1 + d,); ``start``, ``end``: gaps (m,) and their derivatives by s at the ends.
     """
     (before, falling), (after, rising), zero = start, end, jnp.zeros_like(way.t)
     lowest = before + falling * (rising - after + before) / jnp.where(turns, rising - falling, 1)
@@ -134,8 +135,11 @@ def _closes_between(gaps: Callable, way: Way, start: tuple, end: tuple, turns: A
 
 
 def _turns(problem: Problem, way: Way, among: Array) -> tuple[Array, Array]:
-    """Finds which of the contacts ``among`` (m,) have normals that point apart at the two ends of the path, which goes against the first normal and
-    along the second (m,); and which have normals that turn too far for one direction of impulse (m,). Many contacts are treated set by set."""
+    """Compares the normals of the contacts ``among`` (m,) at the two ends of the path; returns two masks (m,).
+
+    First, those whose normals at both ends point apart, while the path begins against the first and ends along the second; then, those whose normals
+    turn so far that no one direction of impulse stands for both. Many contacts are treated set by set.
+    """
     metric = Metric.at(problem, way.q, way.args, way.t)
     inner = lambda a, b: jnp.sum(a * metric.solve(b.T).T, axis=1)
 

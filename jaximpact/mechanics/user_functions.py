@@ -13,7 +13,10 @@ from ..jaxtools.shapes import shape_of_result
 
 
 def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
-    """Returns the shapes and dtypes of the result of a user's function (`shape_of_result`); an error names the function and says how it failed."""
+    """Returns the shapes and dtypes of the result of a user's function; an error gives the ``name`` of the function and says how it failed.
+
+    ``read``: function applied to the result, as in `shape_of_result`; ``operands``: the arguments, args the last of them.
+    """
     try:
         return shape_of_result(read, function, *operands)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
@@ -34,7 +37,7 @@ def _shapes(operands: tuple) -> list:
 
 
 def renamed_error(what: str, error: Exception) -> Exception:
-    """Returns an error with ``what`` failed at the front of its message; TypeErrors keep their type, others become ValueError."""
+    """Returns an error whose message begins with the text ``what``, then that of ``error``; TypeErrors keep their type, others become ValueError."""
     kind = TypeError if isinstance(error, TypeError) else ValueError
     return kind(f"{what}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 
