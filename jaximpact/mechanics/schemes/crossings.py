@@ -57,8 +57,10 @@ def _pieces_of_places(problem: Problem, t: Array, q: Array, v: Array, args: Any)
 
 
 def start_on_pieces(pieces: Pieces, motion: Motion, q: Array, v: Array, closed: Array) -> tuple[Where, Array, Array]:
-    """Decides on which sides a motion begins with ``closed`` contacts (m,), and with which velocity (d,); also returns status bits of derivatives,
-    set if it begins on a border."""
+    """Decides on which sides of the force a motion begins at (q, v) with ``closed`` contacts (m,).
+
+    Returns the sides; the velocity (d,), corrected if the motion slides on a border; and status bits of derivatives, set if it begins on a border.
+    """
     t, q0, v0, args = now = frozen((motion.t0, q, v, motion.args))
     if len(pieces.steep):
         span, none = jnp.abs(t) + motion.h, jnp.zeros(pieces.count, bool)
@@ -90,9 +92,9 @@ def problem_of_piece(problem: Problem, motion: Motion, state: Any) -> Problem:
 def sliding_problem(
     problem: Problem, pieces: Pieces | None, where: Where | None, t: Array, q: Array, v: Array, closed: Array, args: Any
 ) -> tuple[Problem, Array | None]:
-    """Returns the problem at a state with ``closed`` contacts (m,), in which forces are mixed where the motion slides on borders.
+    """Returns the problem whose force is as at a state with ``closed`` contacts (m,), a mixture of both sides where the motion slides on a border.
 
-    Also the weights (n,) of the forces across these borders; None (decided at trace time) where the motion can slide on none.
+    Also returns the weights (n,) of the forces on the other sides of these borders; None (decided at trace time) where the motion can slide on none.
     """
     if pieces is None or where is None or len(pieces.steep) == 0:
         return problem, None
@@ -137,8 +139,11 @@ class Ahead(NamedTuple):
         return jnp.any(self.meets | self.doubtful(self.parabola.r, left, motion.h, self.meets))
 
     def doubtful(self, s: Array, left: Array, h: Array, crossed: Array) -> Array:
-        """Finds borders (k,) that make a derivative doubtful: those that are grazed, those ``crossed`` (k,) slowly at time s, and those about to be
-        crossed at the end of the motion, a time ``left`` () after s."""
+        """Finds the borders (k,) that make a derivative doubtful on the path up to time s, for steps h.
+
+        Those that are grazed; those among the ``crossed`` (k,) that are crossed slowly at time s; and those that are crossed so near the end of the
+        motion, which is a time ``left`` () after s, that they may be crossed after it, or the reverse.
+        """
         c, b, a = self.taylor
         level, rate = c + s * (b + s * a), b + 2 * s * a
         slow = crossed & (jnp.abs(rate) <= 4 * h * jnp.abs(a))
@@ -198,19 +203,25 @@ class Border(NamedTuple):
         return self._replace(time=located(self.at, path, self.guess, most, self.some, iterations))
 
     def reach(self, r: Array) -> Array:
-        """Returns the time () up to which a path over a time r is computed: just before the border, as the force must not be evaluated beyond."""
+        """Returns the time () over which a path is computed in place of a time r: to just before the border, beyond which the force differs."""
         return jnp.where(self.some, (1 - SHORT) * self.guess, r)
 
     def extent(self, reach: Array, rest: Array, h: Array, last: Array) -> tuple[Array, Array]:
-        """Returns the time () up to which a path computed over a time ``reach`` is followed, within the ``rest`` of a step, and the factor by which
-        quantities that vary linearly along it are extrapolated: to a little beyond the border, as there may be a wall too."""
+        """Returns how far a path that was computed over a time ``reach`` () is to be followed: a time (), and its ratio to ``reach``, ().
+
+        To a little beyond the border, as there may be a wall too, or to the end of the ``rest`` () of a step, if there is no border or if no more
+        events are located (``last``, ()). Changes that are linear in time along the path are to be multiplied by the ratio.
+        """
         behind, on = jnp.minimum(self.time + AT_ONCE * h, rest), self.some & ~last
         longer = lax.stop_gradient(jnp.where(on, behind / nonzero(reach), 1))
         return jnp.where(on, lax.stop_gradient(behind), rest), longer
 
     def ended_at(self, problem: Problem, motion: Motion, path: Path, s: Array, first: Array, impact: Array) -> Border:
-        """Returns a copy for a path that ends at time s: with the level crossed there, if that is the ``first`` event (), and those reached together
-        with an ``impact`` (m,)."""
+        """Returns a copy for a path that ends at time s, with the levels whose borders are crossed there, or reached together with an impact.
+
+        The level of this border is crossed if that is the ``first`` event on the path, (); ``impact`` (m,): the contact of an impact at time s, if
+        any.
+        """
         path, s = frozen((path, s))
         if len(impact):
             self = self._replace(at_impact=self._met_with(problem, motion, path, s, impact))
@@ -219,10 +230,9 @@ class Border(NamedTuple):
         return self._replace(crossed=self.which & first & (level <= spare) & (rate < 0))
 
     def slid_to(self, motion: Motion, t: Array, q: Array, v: Array, closed: Array, ends: Array) -> tuple[Border, Array]:
-        """Returns a copy for the state at the end of a path with ``closed`` contacts (m,), and the velocity (d,) corrected onto borders on which it
-        slides.
+        """Returns a copy for the state (t, q, v) at the end of a path, and its velocity (d,), corrected onto the borders on which the motion slides.
 
-        ``ends`` (): whether the path ends because sliding does.
+        ``closed`` (m,): closed contacts on the path; ``ends`` (): whether the path ends because sliding does.
         """
         slide, pieces, where = self.slide, self.pieces, self.where
         if slide is None:
@@ -249,11 +259,11 @@ class Border(NamedTuple):
         turned: Array,
         still: tuple[Array, Array],
     ) -> Behind:
-        """Continues from a ``state`` (q, v, closed) at time t, where borders of levels are ``crossed`` (k,) or contacts have ``turned`` the velocity,
-        ().
+        """Finds how the motion goes on from a ``state`` (q, v, closed) at time t: the state after resets there, and the sides of the force.
 
-        t has the derivative of the crossing time. After resets, contacts stay closed whose gaps and gap velocities are zero up to the two tolerances
-        ``still`` (m,).
+        ``crossed`` (k,): levels whose borders are crossed there; ``turned`` (): whether contacts have changed the velocity there, or have opened,
+        which matters where motions slide on borders. t has the derivative of the crossing time. After resets, contacts stay closed whose gaps and
+        gap velocities are zero up to the two tolerances ``still``, (m,) each.
         """
         pieces, where, none = self.pieces, self.where, jnp.zeros((), jnp.int32)
         some = jnp.any(crossed)
@@ -278,9 +288,11 @@ class Border(NamedTuple):
         return lax.cond(some, behind, lambda: Behind(*state, where, none))
 
     def status(self, motion: Motion, t: Array, s: Array, q: Array, v: Array, beyond: Array) -> Array:
-        """Returns the status bits of derivatives at the end of a path, at time t, a time s after its start: set where the force jumps at a border
-        that is doubtful there (`Ahead.doubtful`) or reached with an impact, or where the path has left a border behind uncrossed (``beyond``,
-        (k,))."""
+        """Returns the status bits of derivatives at the end (t, q, v) of a path, a time s after its start.
+
+        DERIVATIVE_JUMP where the force jumps at a border that is doubtful there (`Ahead.doubtful`) or reached together with an impact, or that the
+        path has crossed without locating it (``beyond``, (k,)).
+        """
         t, s, q, v, args, left = frozen((t, s, q, v, motion.args, motion.t1 - t))
         doubtful = beyond | self.at_impact | self.ahead.doubtful(s, left, motion.h, self.crossed)
         jumps = jumps_beyond(self.pieces, self.where.sides, doubtful & self.pieces.open, (t, q, v), args)
@@ -297,8 +309,11 @@ class Slide(NamedTuple):
 
     @classmethod
     def of(cls, pieces: Pieces, where: Where, part: Array, part_end: Array, r: Array) -> Slide:
-        """Finds the end of sliding on a path over a time r (), given the weights (n,) of the forces across at its two ends; they vary linearly
-        between."""
+        """Finds the end of sliding on a path over a time r ().
+
+        ``part`` and ``part_end`` (n,): weights of the forces on the other sides of the borders, at the start and the end of the path; they vary
+        linearly between, and sliding ends where one of them leaves [0, 1].
+        """
         spare = ROUNDING * jnp.finfo(part.dtype).eps
         below, above = frozen((part_end < -spare, part_end > 1 + spare))
         ends = jnp.any(where.slides, axis=1) & (below | above)

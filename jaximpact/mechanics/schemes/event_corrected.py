@@ -70,8 +70,10 @@ class EventState(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """Carry of the loop over the paths of a step: time ``elapsed`` since its start, the state there, and totals to report; ``met`` (m,): contacts
-    that had an impact in the step."""
+    """Carry of the loop over the paths of a step: time ``elapsed`` since the start of the step, the state at that time, and totals to report.
+
+    ``met`` (m,): contacts that had an impact in the step; ``events``: number of events so far; the other fields as of `EventState` and `Info`.
+    """
 
     elapsed: Array
     q: Array
@@ -88,9 +90,11 @@ class _Progress(NamedTuple):
 
 
 class _Flight(NamedTuple):
-    """A path with the views ``here`` and ``there`` of its two ends; contact forces at them, ``push`` and ``push_end`` (m,); masks (m,) of contacts
-    that push at its start (``pushing``) and that are ``closed`` on it; and the ``border`` of the force that it may cross, None where the force has
-    none."""
+    """A path, with what is known of its start (``here``) and its end (``there``).
+
+    Contact forces at the start, ``push`` (m,), and at the end, ``push_end`` (m,); masks (m,) of contacts that push at the start (``pushing``) and
+    that are ``closed`` on the path; and the ``border`` of the force that it may cross, None where the force has none.
+    """
 
     here: View
     there: View
@@ -102,8 +106,10 @@ class _Flight(NamedTuple):
     border: Border | None
 
     def releases(self, never: Array) -> tuple[Array, Array]:
-        """Finds the contacts (m,) that would pull at the end of the path, and the times (m,) at which their forces, linear in time, vanish; ``never``
-        for others."""
+        """Finds the contacts (m,) that would pull at the end of the path, and the times (m,) at which their forces, linear in time, vanish.
+
+        The time of other contacts is ``never``, ().
+        """
         there, push, push_end = self.there, self.push, self.push_end
         loose = self.pushing & (
             there.contacts.diagonal() * push_end < -noise(there.contacts, there.free, there.gap_acceleration)
@@ -116,7 +122,7 @@ class _Flight(NamedTuple):
         return s * (force + (0.5 * (s / nonzero(self.path.r))) * (force_end - force))
 
     def opens(self) -> Array:
-        """Finds closed contacts (m,) without a force that may open on the path, as their surface curves away or forces change."""
+        """Finds the closed contacts (m,) without a force that may open on the path, since their surface curves away or forces on the body change."""
         there = self.there
         normal = there.contacts.velocity(there.free + there.contacts.jump(self.push_end)) + there.gap_acceleration
         idle = self.closed & ~self.pushing
@@ -371,8 +377,13 @@ class EventCorrected(Scheme):
         allowed: Array,
         progress: _Progress,
     ) -> _Progress:
-        """Continues after the end of a path, at time t, a time s after its start: on the other side of a ``border`` that it has crossed, or that
-        contacts with an impact or a release (``turned``, ()) have moved the velocity across."""
+        """Decides on which sides of the force the motion goes on from the end of a path, at time t, a time s after its start.
+
+        The sides change if the path has crossed the ``border``, or if an impact or a release at its end (``turned``, ()) has moved the velocity
+        across a border, or changed the forces with which it slides on one. If this is the ``last`` path of the step, (), on which no events are
+        located, then all borders that it meets count as crossed. ``allowed`` (m,): round-off of gaps; ``progress``: the state at the end of the
+        path.
+        """
         q, v, closed = progress.q, progress.v, progress.closed
         beyond = border.ahead.meets & last
         still = allowed, 16 * allowed / span(motion.h, q.dtype)
@@ -395,10 +406,11 @@ class EventCorrected(Scheme):
         kinks: Kinks | None,
         idle: Array,
     ) -> tuple[_Progress, Array]:
-        """Treats the end of a path: puts lasting contacts back onto their surface, and applies the impact law to the candidates (m,).
+        """Treats the end of a path, at time t: puts lasting contacts back onto their surface, and applies the impact law to the ``candidates`` (m,).
 
-        A lasting contact whose gap had a kink on the path is released or struck. Returns the new progress and the contacts (m,) that had an impact.
-        ``idle`` (m,): closed contacts without a force that may have opened.
+        A lasting contact whose gap had a kink on the path is released or struck. ``allowed`` (m,): round-off of gaps; ``left``: number of events that
+        may still be located in the step; ``kinks``: gaps that may kink, and their sides at the start of the path; ``idle`` (m,): closed contacts
+        without a force that may have opened. Returns the new progress and the contacts (m,) that had an impact.
         """
         _, problem, law, motion, *_ = step
         h, args = motion.h, motion.args

@@ -62,9 +62,16 @@ def arrive(
     kinks: Kinks | None,
     idle: Array,
 ) -> Progress:
-    """Treats the end of a path: puts lasting contacts back onto their surfaces, removes the slip of sticking ones, and applies the impact law to the
-    ``candidates`` (m,); closed candidates have jammed. ``stopped`` (m,): contacts whose slip has just vanished; ``idle`` (m,): closed ones without
-    force that may have opened."""
+    """Treats the end of a path: puts lasting contacts back onto their surfaces, removes the slip of sticking ones, and applies the impact law.
+
+    Args:
+        candidates: contacts (m,) to which the impact law is applied: those that close, and closed ones that have jammed.
+        allowed: round-off (m,) of gaps.
+        left: number of events that may still be located in the step.
+        stopped: contacts (m,) whose slip has just vanished.
+        kinks: gaps that may kink, with their sides at the start of the path.
+        idle: closed contacts (m,) without force that may have opened.
+    """
     h, args, last = motion.h, motion.args, left == 0
     q, v, closed, did = progress.q, progress.v, progress.closed, progress.did
     jammed = closed & candidates
@@ -210,8 +217,10 @@ def advance(
 
 
 def _on_piece(step: Step, where: Where | None) -> tuple[Problem, Callable[[Path], Border] | None]:
-    """Returns the problem with its force on the sides ``where`` the motion is, and the function that finds the border ahead on a parabola; None for a
-    force that does not jump."""
+    """Returns the problem with its force on the sides ``where`` the motion is, and the function that finds the border ahead on a parabola.
+
+    For a force that does not jump, these are the problem itself and None.
+    """
     if step.pieces is None or where is None:
         return step.problem, None
     ahead = lambda parabola: Border.of(step.pieces, where, parabola, step.motion.h, step.scheme.newton)
@@ -219,8 +228,10 @@ def _on_piece(step: Step, where: Where | None) -> tuple[Problem, Callable[[Path]
 
 
 def _on_edge(segment: Segment, progress: Progress) -> Array:
-    """Tests whether a contact at rest only just sticks at the start of a path, or only just begins to slip, so that a small change of a force would
-    change its mode, ()."""
+    """Tests whether at the start of a path a contact at rest only just sticks, or only just begins to slip, ().
+
+    A small change of a force would then change its mode.
+    """
     here, did, force = lax.stop_gradient((segment.here, segment.did, segment.force))
     sticks = (did.mode == STICK) & (
         spare(here, force, jnp.sign(force[:, 1:])) <= EDGE * here.cones.at_rest * force[:, 0]
@@ -233,8 +244,12 @@ def _on_edge(segment: Segment, progress: Progress) -> Array:
 def _behind(
     motion: Motion, border: Border, t: Array, s: Array, last: Array, allowed: Array, progress: Progress
 ) -> Progress:
-    """Continues after the end of a path, at time t, a time s after its start: on the other side of a ``border`` that it has crossed. The modes of
-    contacts there follow from Coulomb's law for accelerations in the next path; after a reset, from the velocity."""
+    """Decides on which sides of the force the motion goes on from the end of a path, at time t, a time s after its start.
+
+    The sides change if the path has crossed the ``border``. If this is the ``last`` path of the step, (), on which no events are located, all borders
+    that it meets count as crossed. The modes of contacts there follow from Coulomb's law for accelerations in the next path; after a reset, from the
+    velocity. ``allowed`` (m,): round-off of gaps; ``progress``: the state at the end of the path.
+    """
     q, v, pieces = progress.q, progress.v, border.pieces
     beyond = border.ahead.meets & last
     some = jnp.any(border.crossed | beyond)
@@ -257,8 +272,10 @@ def _joint_forces(place: Place, force: Array) -> Array:
 
 
 def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-    """Corrects the velocity v (d,) of a start so that contacts that stick have no slip: the value changes by rounding only, but derivatives
-    change."""
+    """Corrects the velocity v (d,) at the start of a motion so that contacts that stick have no slip.
+
+    The value changes by rounding only, but derivatives change. ``closed`` (m,): mask of closed contacts.
+    """
     here = Place.at(problem, t, q, v, args)
     towards = jnp.where(here.moving(h)[:, None], heading(here.slip), 0)
     _, did = here.decide(closed, towards, jnp.zeros_like(here.cones.offset))
