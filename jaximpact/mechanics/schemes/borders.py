@@ -35,8 +35,9 @@ def seek_border(
 ) -> tuple[Verdict, Array]:
     """Changes the verdict on a trial of length s that may have crossed a border; also returns the level (k,) on whose border the trial ends.
 
-    If a trial that would be accepted has crossed a border, a search for the time of crossing begins. The end of sliding, for levels ``slid`` (k,),
-    is searched to the end, as no Newton correction follows.
+    If a trial that would be accepted has crossed a border, a search for the time of crossing begins. ``search``: the plan of this trial; ``sight``:
+    record of the levels in it; ``slid`` (k,): levels on whose borders the motion slides, for which the search goes on to full accuracy, as no Newton
+    correction follows; ``shortest`` (): the shortest trial that time resolves.
     """
     (value, rate), allowed = sight.after, sight.allowed
     struck = jnp.any(verdict.impact)
@@ -79,10 +80,10 @@ def seek_border(
 def meet_border(
     pieces: Pieces, hold: Hold, switched: Array, t: Array, flown: Base, substep: Array, args: Any
 ) -> tuple[Base, Array]:
-    """Moves the base ``flown`` onto the border of the level that has ``switched`` (k,), with the derivative of its time, as `stops.met`; and status
-    bits.
+    """Moves the end ``flown`` of a trial onto the border of the level that has ``switched`` (k,), with the derivative of the time, as `stops.met`.
 
-    Where a motion leaves a border on which it slid, the force is continuous, and the time matters to second derivatives only.
+    Also returns status bits. Where a motion leaves a border on which it slid, the force is continuous, and the time matters to second derivatives
+    only.
     """
     slid = switched & pieces.slid(flown.where)
     crossed = switched & ~slid
@@ -111,8 +112,11 @@ def border_status(
     closed: Array,
     args: Any,
 ) -> Array:
-    """Returns the status of derivatives at the ``end`` (t, q, v) of a trial of length s: DERIVATIVE_JUMP for borders across which the force jumps, if
-    the motion touches one (nearly) without crossing it, or is within a time ``off`` () of crossing one."""
+    """Returns the status of derivatives at the ``end`` (t, q, v) of a trial of length s, with ``closed`` contacts (m,).
+
+    DERIVATIVE_JUMP if the motion touches, or nearly touches, a border without crossing it, or is within a time ``off`` () of crossing one, and the
+    force jumps there. ``where``: the sides on which the trial was made; ``sight``: record of the levels in it; ``atol`` (): error of levels.
+    """
     (_, began), (value, rate) = sight.before, sight.after
     moves = s * jnp.maximum(jnp.abs(rate), jnp.abs(began)) > atol
     touches = (
@@ -136,7 +140,7 @@ def border_status(
 
 
 def _jumps(pieces: Pieces, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-    """Tests whether the accelerations on two choices of sides differ, with ``closed`` contacts (m,) kept closed, ()."""
+    """Tests whether the accelerations on two choices of sides, the list ``of``, differ with ``closed`` contacts (m,) kept closed, ()."""
     t, q, v, args = frozen((t, q, v, args))
     return _unequal(*pieces.accelerations(of, t, q, v, closed, args))
 
@@ -201,9 +205,10 @@ class Settled(NamedTuple):
 class _Choice(NamedTuple):
     """Decision about the n levels that depend on the velocity.
 
-    ``rows`` (n, n): for the first of the levels that describe the same border, the mask of these, else false; masks (n,) of first levels on whose
-    border the motion ``slides``, and of all levels whose border the force beyond pushes back (``pushed``) or that is ``crossed``; and whether one is
-    on the ``edge`` between sliding and crossing, as a force points along its border, ().
+    Several levels may describe one border; the first of them stands for it. ``rows`` (n, n): in the row of a first level, the mask of the levels of
+    its border, else false. Masks (n,): ``slides``, first levels on whose border the motion slides; ``pushed``, all levels on whose border the force
+    beyond pushes the motion back; ``crossed``, all levels whose border is crossed. ``edge`` (): whether the motion is on the edge between sliding on
+    a border and crossing it, as the force on one side is parallel to the border.
     """
 
     rows: Array
@@ -228,9 +233,15 @@ def settled(
 ) -> Settled:
     """Decides on which sides a motion goes on from a state, and on which borders it slides.
 
-    On a border it comes from the sides ``where`` it was. If it crosses the border, or begins to slide on it, the velocity gets the derivative of that
-    time. It does not slide on borders that it has just left (``loosed``, (k,)). Levels have errors ``off`` (k,) beyond rounding, if given; ``span``
-    () is the motion's time scale, for rounding of time.
+    If it crosses a border there, or begins to slide on it, the velocity gets the derivative of the time of that.
+
+    Args:
+        where: the sides on which the motion was before, which tell from which side it comes to a border.
+        closed: contacts (m,) that are closed.
+        loosed: levels (k,) whose borders the motion has just left after sliding on them; it does not begin to slide there again.
+        atol: error () of levels, as by the tolerance of `EventDriven`.
+        span: time scale () of the motion, for rounding of time.
+        off: errors (k,) of the levels beyond rounding, if known.
     """
     now = frozen((t, q, v, args))
     slack, none, slid = jnp.zeros_like(t), jnp.zeros((len(pieces.steep),) * 2, bool), pieces.slid(where)
@@ -281,8 +292,11 @@ def _decided(
     span: Array,
     args: Any,
 ) -> Settled:
-    """As `settled`, at a state near a border; the motion ``slid`` on some (k,) before. ``moving``: levels and their rates (k,) under the acceleration
-    ``before`` (d,)."""
+    """As `settled`, at a state near a border.
+
+    ``slid`` (k,): levels on whose borders the motion slid before; ``moving``: levels and their rates (k,) with the acceleration ``before`` (d,) on
+    the sides where the motion was.
+    """
     now = frozen((t, q, v, args))
     (level, rate), a = frozen(moving), frozen(before)
     near = level <= where.allowed
@@ -328,9 +342,10 @@ def _decided(
 def _matters(
     pieces: Pieces, where: Where, idle: Array, t: Array, q: Array, v: Array, closed: Array, args: Any
 ) -> Array:
-    """Tests whether it matters on which side of borders a motion at rest on them is taken (``idle``, (k,)), ().
+    """Tests whether the motion depends on the side on which the force is taken, for borders on which nothing moves, ().
 
-    It does if accelerations differ, or if ``closed`` contacts (m,) are pressed on one side only.
+    ``idle`` (k,): the levels of these borders, which are zero and stay zero. The side matters if accelerations differ, or if ``closed`` contacts
+    (m,) are pressed on one side only.
     """
     t, q, v, args = frozen((t, q, v, args))
 
@@ -347,7 +362,11 @@ def _matters(
 def _ahead(
     pieces: Pieces, where: Where, crossed: Array, near: Array, rate: Array, a: Array, span: Array, now: tuple
 ) -> Where:
-    """Returns the sides after crossing those borders of ``crossed`` (k,) that do not depend on the velocity, before sliding on others is decided."""
+    """Returns the sides after crossing only the ``crossed`` borders (k,) whose levels do not depend on the velocity.
+
+    This comes before the decision whether the motion slides on the others. The arguments are those of `sides_behind`; ``near`` (k,): levels that are
+    zero up to their errors.
+    """
     flat = crossed & ~pieces.all_levels(jnp.ones(len(pieces.steep), bool))
     sides = sides_behind(pieces, where, flat, jnp.zeros_like(flat), near & ~flat, rate, a, span, now)
     return where._replace(sides=sides, across=pieces.switches.measured(sides, *now)[1])
@@ -366,8 +385,9 @@ def sides_behind(
 ) -> Sides:
     """Returns the sides after borders are ``crossed`` (k,): those at a point a little further on the motion, away from the borders.
 
-    Borders that the motion would not leave by itself, as the force pushes it back (``hard``, (k,)) or as it is too slow, change to the sides
-    across; those of ``kept`` (k,) do not change.
+    For borders that the motion would not leave by itself, as the force pushes it back (``hard``, (k,)) or as it is too slow, they are the sides
+    across; for borders of levels ``kept`` (k,) sides do not change. ``rate`` (k,): rates of the levels; ``a`` (d,): acceleration; ``span`` (): time
+    scale of the motion; ``now`` = (t, q, v, args).
     """
     t, q, v, args = now
     times = FURTHER * where.allowed / jnp.where(crossed, jnp.abs(rate), 1)
@@ -387,7 +407,10 @@ def _choice(
     atol: Array,
     now: tuple[Array, Array, Array, Any],
 ) -> _Choice:
-    """Decides on which borders the velocity slides, because the forces of both sides push towards them, and which it crosses."""
+    """Decides on which borders the velocity slides, because the forces of both sides push towards them, and which it crosses.
+
+    ``near`` (k,): levels that are zero up to their errors; the other arguments as of `settled`, ``now`` = (t, q, v, args).
+    """
     t, q, v, args = now
     of_steep = lambda x: x[pieces.steep]
     level, near, loosed = of_steep(level), of_steep(near), of_steep(loosed)
@@ -421,7 +444,10 @@ def _choice(
 
 
 def several(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple, rate: Array) -> Array:
-    """Tests whether borders of different functions are ``crossed`` (k,) at the same time: with other data their times would differ, ()."""
+    """Tests whether levels that are ``crossed`` (k,) at the same time would be crossed at different times with other data, ().
+
+    ``main`` (k,): the one with whose time the others are compared; ``rate`` (k,): rates of the levels; ``now`` = (t, q, v, args).
+    """
     if pieces.count < 2:
         return jnp.zeros((), bool)
     t, q, v, args = now
@@ -432,8 +458,11 @@ def several(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple
 
 
 class Meeting(NamedTuple):
-    """An impact at which borders may be crossed too: its contacts ``impact`` (m,), gap velocities ``speed`` (m,) and restitution e; ``now`` = (t, q,
-    v, args), and the acceleration a (d,) before it."""
+    """An impact at which borders may be crossed too.
+
+    ``now`` = (t, q, v, args) and the acceleration a (d,), both before the impact; its contacts ``impact`` (m,); the gap velocities of all contacts,
+    ``speed`` (m,); and the restitution e, () or (m,).
+    """
 
     now: tuple
     a: Array
@@ -443,10 +472,10 @@ class Meeting(NamedTuple):
 
 
 def jumps_at_impact(problem: Problem, pieces: Pieces, sides: Sides, near: tuple, meeting: Meeting) -> Array:
-    """Finds the levels (k,) whose borders are reached together with an impact, ``near`` = (levels (k,), time ()) being the tolerances.
+    """Finds the levels (k,) whose borders are reached together with an impact, so that the order of both changes the motion to first order.
 
-    The order of the two then changes the motion to first order. It does not where wall and border are the same surface, unless the
-    restitution is zero and the motion rests on it, on a side that depends on how the force is written.
+    ``near`` = (errors (k,) of the levels, error () of times), up to which both happen together. The order does not matter where wall and border are
+    the same surface, unless the restitution is zero: the motion then rests on the border, on a side that depends on how the force is written.
     """
     (allowed, within), (now, a, impact, speed, e) = near, meeting
     t, q, v, args = now
@@ -475,8 +504,10 @@ def status_at_impact(problem: Problem, pieces: Pieces, where: Where, off: Array,
 
 
 def status_behind(pieces: Pieces, after: Any, crossed: Array, t: Array, within: Array, args: Any) -> Array:
-    """Returns DERIVATIVE_GRAZING if a motion ``after`` (with q, v, closed, where) that has ``crossed`` a border, (), has closed contacts without
-    force there, which a change of data may press or open; the time of crossing has an error ``within`` ()."""
+    """Returns DERIVATIVE_GRAZING if a motion has closed contacts without force after crossing a border, which a change of data may press or open.
+
+    ``after``: state after the crossing, with q, v, closed and where; ``crossed`` (): whether there was one; ``within`` (): error of its time.
+    """
     held_on, piece = after.closed & crossed, pieces.on(after.where.sides)
     free = opens_by_change(piece, t, after.q, after.v, after.v, held_on, after.closed, args, within)
     return as_status(free, Status.DERIVATIVE_GRAZING)
