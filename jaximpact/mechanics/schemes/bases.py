@@ -20,7 +20,7 @@ NOTHING = 1e-3  # of the tolerance: gaps up to which a contact counts as closed,
 
 
 def joined(told: JointInfo | None, impulse: Array | None, residual: Array | None = None) -> JointInfo | None:
-    """Adds an ``impulse`` (j,) and the ``residual`` max |c| () of a trial to the report on the joints; None without joints."""
+    """Adds the ``impulse`` (j,) of the joints in a trial, and the ``residual`` max |c| () after it, to their report ``told``; None without joints."""
     if told is None or impulse is None:
         return told
     left = told.residual if residual is None else jnp.maximum(told.residual, residual)
@@ -28,7 +28,7 @@ def joined(told: JointInfo | None, impulse: Array | None, residual: Array | None
 
 
 def late(told: JointInfo | None, delay: Array, flown: Base) -> JointInfo | None:
-    """Adds the joints' impulse in the ``delay`` () of an event after the end of a trial to their report.
+    """Adds the joints' impulse between the end ``flown`` of a trial and an event a ``delay`` () later to their report ``told``.
 
     The delay is zero in value up to the search's tolerance, and has the derivative of the event's time.
     """
@@ -40,8 +40,8 @@ def at_impact(
 ) -> tuple[Array, Array, Array]:
     """Returns the delay () after t at which the gap of the contact of an ``impact`` (m,) is zero, and q, v (d,) at that time.
 
-    By a second-order Taylor flow from the end ``flown`` of a trial. The search has made the delay almost zero; it carries the derivative of
-    the impact's time.
+    By a Taylor flow of second order from the end ``flown`` of a trial at time t, with accelerations by ``hold`` (`trials.held`). The search has made
+    the delay almost zero; it carries the derivative of the impact's time.
     """
     q, v, a, some = flown.q, flown.v, flown.a, jnp.any(impact)
     of_contact = lambda x: jnp.sum(jnp.where(impact, x, 0))
@@ -73,8 +73,9 @@ def base_at(
 ) -> tuple[Base, Array]:
     """Makes the base of the next trials at a state, and its status bits ().
 
-    Closed contacts of the base are those of ``closed`` (m,), and those that touch at zero gap velocity and are not ``loosed`` (m,), less
-    those that the accelerations open.
+    Contacts that were ``closed`` (m,), and those that touch at zero gap velocity and have not just been released (``loosed``, (m,)), are closed in
+    the base if accelerations do not open them. ``elapsed`` (): time since the step began; ``substep`` () and tolerance ``atol`` () set what counts
+    as zero.
     """
     if closed.shape[0] == 0:
         a, force, push, joint_force = held(problem, t, q, v, closed, elapsed, args)

@@ -43,8 +43,11 @@ Speed = Callable[[Array], Array]
 
 
 class View(NamedTuple):
-    """Quantities at one state: linearised ``contacts``; the acceleration without contact forces, ``free`` (d,); gap velocities, and gap
-    accelerations at constant velocity (m,); ``joints`` and their forces (j,) without contact forces, None without joints."""
+    """Quantities at one state.
+
+    Linearised ``contacts``; the acceleration ``free`` (d,) without contact forces; gap velocities (m,), and the accelerations of the gaps (m,) for
+    constant velocity; linearised ``joints``, and their forces (j,) without contact forces, both None without joints.
+    """
 
     contacts: Contacts
     free: Array
@@ -112,9 +115,11 @@ def met_together(
 ) -> tuple[Array, Array, Array]:
     """Selects the contacts (m,) that take part in the next impact: the ``candidates``, and others that close at the same instant.
 
-    Those are approaching contacts whose gaps are ``near`` (m,) zero. They are treated together unless one after the other gives the same
-    result: no two of them are ``oblique`` (m, m), and as many events are ``left`` to be located. Returns the contacts of the impact; those near
-    zero that do not approach; and whether several are treated together, ().
+    The others are open contacts that approach and whose gaps are ``near`` (m,) zero. They take part unless one impact after the other gives the same
+    result: if their gradients are orthogonal to each other (no pair is ``oblique``, (m, m)), and if there are no more of them than events ``left`` to
+    be located. ``speed`` (m,): gap velocities at v (d,).
+
+    Returns the contacts (m,) of the impact; those near zero (m,) that do not approach; and whether contacts are to be treated together, ().
     """
     reached = near & ~closed & jnp.any(candidates)
     group = candidates | (reached & (speed < -noise(contacts, v, speed)))
@@ -169,10 +174,11 @@ def order_matters(
 
 
 def shared(oblique: Array, elastic: Array, touching: Array, sides: Array, percussion: Array, e: Array) -> Array:
-    """Tests whether an ``elastic`` impact (m,) sends a ``percussion`` (m,) through a contact that was already ``touching`` (m,), ().
+    """Tests whether the impact of ``elastic`` contacts (m,) sends a percussion through another contact that was already ``touching`` (m,), ().
 
-    Had that contact been slightly open, it would have had an impact of its own, and the motion would differ. The ``sides`` (m,) of a
-    bilateral constraint cannot open. ``oblique`` (m, m): pairs whose gradients are not orthogonal.
+    Had that contact been slightly open, it would have had an impact of its own, and the motion would differ. Contacts that are ``sides`` (m,) of a
+    bilateral constraint do not count, as they cannot open. ``oblique`` (m, m): pairs whose gradients are not orthogonal; ``percussion`` (m,):
+    impulses of the impact.
     """
     takes = touching & ~sides & (percussion > 0) & (jnp.broadcast_to(e, elastic.shape) > 0)
     return jnp.any(oblique & (elastic & takes)[:, None] & takes[None, :])
@@ -211,10 +217,11 @@ def returning(
     opened: Array,
     involved: Array,
 ) -> Array:
-    """Finds contacts (m,) that an impact opens so slowly, at gap velocities ``after`` (m,), that they close again before the flight is resolved.
+    """Finds the contacts (m,) that an impact opens so slowly that they close again before their flight is resolved.
 
-    A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both, if the forces hold it
-    there. If they do not, it leaves one of them, with a part of the velocity that it would lose by coming to rest, and the flight is followed.
+    ``after`` (m,): gap velocities after the impact; ``opened`` (m,): contacts that it opens, of those ``involved`` (m,); ``slowest``: as in
+    `collide`. A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both, if the forces hold
+    it there. If they do not, it leaves one of them, with a part of the velocity that it would lose by coming to rest, and the flight is followed.
     """
     if len(opened) < 2:
         return jnp.zeros_like(opened)
@@ -234,12 +241,11 @@ def returning(
 
 
 def behind(law: ContactLaw, h: Array, contacts: Contacts, speed: Array, e: Array, closed: Array) -> tuple[Array, Array]:
-    """Selects contacts (m,) to be put back onto their surfaces together after the last located event of a step; and tests whether several impacts
-    are left out by that, ().
+    """Selects the contacts (m,) that are put back onto their surfaces together at the end of a step in which no more events are located.
 
-    A body between two opposing contacts would have gone back and forth. If their gradients are exactly opposite, its position is late by part
-    of a step, and with dissipative impacts it soon rests there; otherwise every omitted impact turns the motion by an unknown amount. For a body
-    that touches both, in a corner, IMPULSES_COUPLED is set elsewhere.
+    Also tests whether that leaves out several impacts, (). A body between two opposing contacts would have gone back and forth. If their gradients
+    are exactly opposite, its position is late by part of a step, and with dissipative impacts it soon rests there; otherwise every omitted impact
+    turns the motion by an unknown amount. For a body that touches both, in a corner, IMPULSES_COUPLED is set elsewhere.
     """
     together = closed | law.acting(contacts, contacts.gap / h, ~closed)[0]
     eps = jnp.finfo(speed.dtype).eps
@@ -295,9 +301,9 @@ def persisting(
 class Blow(NamedTuple):
     """Result of the impact law at an event.
 
-    Masks (m,) of contacts: ``lands``, those of the impact that stay closed; ``back``, those that open but would close again at once, and are kept
-    closed; ``opened``. Per contact (m,): the gap velocity up to which an impact is too ``slow`` to be resolved, the ``percussion``, the
-    impulse ``rest`` that stops those of ``back``, and the residual ``error`` of the law. And ``status`` ().
+    Masks (m,) of contacts: ``lands``, those of the impact that stay closed; ``back``, those that would open but close again at once, and are kept
+    closed; ``opened``, those that open. Numbers (m,): the gap velocity up to which an impact is too ``slow`` to be resolved, the ``percussion``, the
+    further impulse ``rest`` that stops the contacts of ``back``, and the residual ``error`` of the law. And ``status`` ().
     """
 
     lands: Array
@@ -346,8 +352,10 @@ class Blow(NamedTuple):
 
 
 class Collision(NamedTuple):
-    """Result of `collide`: q and v (d,) after the event; of contacts (m,) which are ``closed`` then, the ``impulse`` of the event, and which had an
-    ``impact``; the residual ``error`` of the impact law (m,); status ()."""
+    """Result of `collide`: q and v (d,) after the event, the contacts (m,) that are ``closed`` then, and those (m,) that had an ``impact`` in it.
+
+    Also the ``impulse`` (m,) of the event, the residual ``error`` (m,) of the impact law, and status ().
+    """
 
     q: Array
     v: Array
@@ -374,9 +382,16 @@ def collide(
 ) -> Collision:
     """Puts the ``pulled`` contacts (m,) back onto their surfaces, and applies the impact law to the ``candidates`` (m,).
 
-    Contacts ``near`` zero gap that close at the same instant take part; ``left`` is the number of events, including this one, that may still be
-    located in the step, and ``met`` (m,) marks contacts that had an impact in it. ``slowest`` gives the slowest impacts that are resolved. Times
-    of impacts have an error of ``spread`` (), None where no derivative is asked for.
+    Args:
+        slowest: function from magnitudes of gap accelerations (m,) to the lowest gap velocities (m,) of impacts that are resolved.
+        event: the state at which contacts close or open.
+        closed: mask (m,) of contacts that were closed before.
+        candidates: mask (m,) of contacts that have an impact.
+        near: mask (m,) of contacts with zero gap; those that close at the same instant take part in the impact.
+        pulled: mask (m,) of contacts to be put back onto their surfaces.
+        met: mask (m,) of contacts that had an impact earlier in the step.
+        left: number of events, including this one, that may still be located in the step.
+        spread: error () of the times of impacts; None where no derivative is asked for.
     """
     (_, q, v, metric, contacts, speed), last = event, left == 0
     oblique = contacts.oblique()
@@ -442,9 +457,10 @@ def collision_status(
 
 
 def lasting_at_end(kinks: Kinks | None, idle: Array, event: Event, closed: Array, args: Any) -> tuple[Array, Array]:
-    """Finds which of the ``closed`` contacts (m,) are still closed at the end of a path, and which were struck by their surface at a kink (m,).
+    """Finds which of the ``closed`` contacts (m,) are still closed at the end of a path, and which (m,) are struck by their surface at a kink.
 
-    ``idle`` contacts (m,), without a force and open by now, are released if they separate.
+    ``kinks``: gaps that may kink, with their sides at the start of the path, None if none can; ``idle`` (m,): closed contacts without force whose
+    gaps are positive by now, which are released if they separate; ``event``: the end of the path.
     """
     t, q, v, _, contacts, speed = lax.stop_gradient(event)
     closed = closed & ~(idle & (speed > noise(contacts, v, speed)))

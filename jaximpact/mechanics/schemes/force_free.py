@@ -24,11 +24,11 @@ def opens_by_change(
     args: Any,
     within: Array,
 ) -> Array:
-    """Tests whether one of the ``stopped`` contacts (m,) has no force, and a change of the state or of the numbers would press or open it, ().
+    """Tests whether one of the ``stopped`` contacts (m,) has no force, and a change of state or numbers would press or open it, ().
 
-    The motion then has different derivatives to both sides. (Between carts that nothing pushes together no change does so, and the derivative
-    exists.) Other ``closed`` contacts (m,) are kept closed. An impact turned the velocity ``before`` (d,) into v, and its time has an error of
-    ``within`` ().
+    Changes in opposite directions then have different derivatives. (Between carts that nothing pushes together no change presses or opens a contact,
+    and the derivative exists.) Other ``closed`` contacts (m,) are kept closed. An impact, whose time has an error of ``within`` (), has stopped the
+    contacts and changed the velocity from ``before`` (d,) to v.
     """
     if stopped.size == 0:
         return jnp.zeros((), bool)
