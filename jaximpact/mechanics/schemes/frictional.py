@@ -126,9 +126,9 @@ class Balance(NamedTuple):
 class Edge(NamedTuple):
     """Margins (m,) of contacts from the other mode [velocity], carried in the state: of sticking ones from slip, of slipping ones from rest.
 
-    ``margin`` after the last step, its ``change`` in that step, the change of that (``bend``), and the ``largest`` change since the contact is in
-    its mode; no derivatives. With static friction a motion that only just comes to rest is far from one that does not, so that the derivative
-    is doubtful at small margins.
+    ``margin`` after the last step, its ``change`` in that step, the change of this change from the step before (``bend``), and the ``largest`` change
+    in a step since the contact came into its mode; no derivatives. With static friction a motion that only just comes to rest is far from one that
+    does not, so that the derivative is doubtful at small margins.
     """
 
     margin: Array
@@ -143,7 +143,7 @@ class Edge(NamedTuple):
         return cls(none - 1, none, none, none)
 
     def next(self, margin: Array, past: FrictionInfo, did: FrictionInfo) -> tuple[Edge, Array]:
-        """Updates the margins after a step, given the new ones (m,) and the modes before and after it.
+        """Updates the margins after a step, given the new ``margin`` (m,), the modes before the step, ``past``, and those in it, ``did``.
 
         Also returns the mask (m,) of contacts whose mode is doubtful, as their margin had a minimum too near zero for h to resolve.
         """
@@ -164,8 +164,10 @@ class Edge(NamedTuple):
 
 
 class Crossed(NamedTuple):
-    """State after the impacts of a step, with the derivative of their time: q, v and the acceleration a (d,), impulses (m, 1 + k), the modes after
-    the impacts (``friction``), and whether a mode is ``doubtful``, ()."""
+    """State after the impacts of a step, with the derivative of their time: q, v and the acceleration a (d,).
+
+    Also the impulses (m, 1 + k); the modes after the impacts (``friction``); and ``doubtful`` (): whether a small change would lead to another mode.
+    """
 
     q: Array
     v: Array
@@ -277,7 +279,11 @@ class FrictionCorrected(Corrected):
 def margins(
     problem: Problem, motion: Motion, before: Any, w: Array, impulse: Array, did: FrictionInfo, cones: ConeProblem
 ) -> Array:
-    """Returns the margins (m,) of contacts from the other mode after a step to the velocity w (d,), without derivatives: see `Edge`."""
+    """Returns the margins (m,) of contacts from the other mode after a step, without derivatives: see `Edge`.
+
+    ``before``: state before the step; w (d,): velocity after it; ``impulse`` (m,): normal impulses in it; ``did``: modes and friction in it;
+    ``cones``: the contact problem, for coefficients and scales.
+    """
     problem, motion, before, w = lax.stop_gradient((problem, motion, before, w))
     t = motion.time(before.n + 1)
     speed = length(problem.slip_velocity(t, before.q + motion.h * before.v, w, motion.args))[:, 0]
@@ -297,7 +303,8 @@ def cross(
 ) -> Crossed:
     """Carries a state across the impacts (m,) at one instant ``at`` (t, q, v), with the derivative of the time of the earliest.
 
-    Contacts ``held`` (m,) react, and slip ``towards`` (m, k) or stick; ``ahead``: acceleration (d,) and forces (m, 1 + k) before the impacts.
+    ``here``: the contacts at that instant. Closed contacts ``held`` (m,) react to the impacts; before, they slip in the directions ``towards`` (m,
+    k), or stick where that is zero. ``ahead``: acceleration (d,) and forces (m, 1 + k) before the impacts.
     """
     h, given, args = motion.h, jnp.broadcast_to(motion.e, impact.shape), motion.args
     t, q, v = at
@@ -345,11 +352,11 @@ def cross(
 
 
 class Passage(NamedTuple):
-    """Result of `reverse` and `break_away`: contacts (m,) that come to rest from slip, reverse, or break away in a step.
+    """Result of `reverse` and `break_away`: changes of mode in a step, by contacts (m,) that come to rest from slip, reverse, or break away.
 
-    ``turned`` (d,): change of the velocity that carries the derivatives of the times at which they do, zero in value; the ``modes`` to hold fixed
-    after that; directions ``towards`` (m, k) in which contacts that come to rest or reverse would slip next; whether the derivative is ``doubtful``,
-    ().
+    ``turned`` (d,): change of the velocity, zero in value, that carries the derivatives of the times of these changes; ``modes``: those to be held
+    fixed when the step is differentiated; ``towards`` (m, k): directions in which contacts that come to rest or reverse would slip next, zero for
+    others; ``doubtful`` (): whether the derivative is.
     """
 
     turned: Array
@@ -368,8 +375,16 @@ def reverse(
     did: FrictionInfo,
     force: Array,
 ) -> Passage:
-    """Finds contacts whose slip comes to rest, or in the plane reverses, in the step; ``force`` (m, 1 + k) are the forces while all slip as
-    before."""
+    """Finds the contacts whose slip comes to rest, or in the plane reverses, in a step.
+
+    Args:
+        before: state at the start of the step.
+        begin: contact problem of accelerations there.
+        closed: contacts (m,) that are closed.
+        past: modes of the contacts in the step before.
+        did: modes in this step.
+        force: forces (m, 1 + k) at the start, while all contacts slip as in the step before.
+    """
     m, k = past.direction.shape
     was, cones = past.direction, begin.cones
     if k > 1 and cones.static is None:
@@ -397,7 +412,7 @@ def reverse(
 def break_away(
     problem: Problem, motion: Motion, before: Any, begin: Balance, closed: Array, past: FrictionInfo, met: Passage
 ) -> Passage:
-    """Adds contacts at rest that break away in the step to the passage ``met`` of those that come to rest or reverse.
+    """Adds contacts at rest that break away in the step to ``met``, the result of `reverse` for the step; the other arguments are as there.
 
     The force then jumps, from static friction to that of slip. A contact breaks away where, slipping under static friction, it would begin to
     accelerate: all contacts that a body rests on do at the same time. A contact that comes to rest near that limit may stay or not.
@@ -440,16 +455,19 @@ def break_away(
 
 
 def shared_by_others(delay: Array, own: Array) -> Array:
-    """Returns the delays (m,) of contacts that change mode (``own``, (m,)), and for the others the mean of these, since loads change at that time."""
+    """Returns the delay (m,) with which the force of each contact changes, from the delays (m,) of those that change mode, ``own`` (m,).
+
+    The others get the mean of these delays, since their loads change when the mode of another contact does.
+    """
     return jnp.where(own, delay, jnp.sum(jnp.where(own, delay, 0)) / jnp.maximum(jnp.sum(own, dtype=delay.dtype), 1))
 
 
 def edge_covectors(cones: ConeProblem, towards: Array) -> Array:
-    """Returns the normals (m, k) of the surface on which contacts break away, in the space of their slip accelerations, at directions u = ``towards``
-    (m, k).
+    """Returns the normals (m, k) of the surfaces on which contacts break away, in the space of their slip accelerations.
 
-    S^-1 (u - mu W_tn/W_nn), with W a contact's block of the Delassus matrix, S the Schur complement of its normal entry W_nn, and mu the static
-    coefficient: in the plane a positive number times u.
+    For a contact that begins to slip in the direction u, its row of ``towards`` (m, k), the normal is S^-1 (u - mu W_tn/W_nn), with W a contact's
+    block of the Delassus matrix, S the Schur complement of its normal entry W_nn, and mu the static coefficient: in the plane a positive number
+    times u.
     """
     if towards.shape[1] == 1:
         return towards
@@ -463,7 +481,7 @@ def edge_covectors(cones: ConeProblem, towards: Array) -> Array:
 
 
 def apart(cones: ConeProblem, changed: Array, late: Array, little: Array) -> Array:
-    """Tests whether contacts that ``changed`` (m,) mode in one step, at times ``late`` (m,), load each other, and did so at different times, ().
+    """Tests whether two contacts that load each other have ``changed`` mode (m,) in one step at different times, ``late`` (m,), ().
 
     In space any two that load each other count. ``little`` (): difference up to which times are equal.
     """

@@ -24,9 +24,12 @@ SHARP = 1e-12  # relative accuracy of percussions
 
 
 class Struck(NamedTuple):
-    """Result of the impact law: velocity ``v`` (d,) after it and impulses (m, 1 + k); masks (m,) of contacts that have an impact and stay closed
-    (``lands``), that ``opened``, and that do not slip (``rests``); gap velocities (m,) up to which an impact is too ``slow`` to be resolved; the
-    largest acceleration of a gap without contact forces, ``pull`` (); the solver's ``error`` (); status ()."""
+    """Result of the impact law: velocity ``v`` (d,) after the impact, and impulses (m, 1 + k).
+
+    Masks (m,) of contacts that have the impact and stay closed (``lands``), that the impact has ``opened``, and that do not slip after it
+    (``rests``). The gap velocities (m,) up to which an impact is too ``slow`` to be resolved; the largest acceleration of a gap without contact
+    forces, ``pull`` (); the solver's ``error`` (); status ().
+    """
 
     v: Array
     impulse: Array
@@ -50,10 +53,11 @@ def strike(
     way: Array,
     guess: Array,
 ) -> Struck:
-    """Applies Newton's and Coulomb's laws to the contacts of an ``impact`` (m,) and the closed ones; ``among`` (m,) marks both.
+    """Applies Newton's and Coulomb's laws to the contacts of an ``impact`` (m,) and to closed ones; ``among`` (m,) marks both.
 
-    Before the impact ``stuck`` contacts (m,) stick and the other closed ones slip in the directions ``way`` (m, k), which matters for static
-    friction. If several impulses satisfy the laws, the one near ``guess`` (m, 1 + k) is taken.
+    ``event``: the state at the impact; ``slip``: tangential rows there. Before the impact contacts ``stuck`` (m,) stick, and the other closed ones
+    slip in the directions ``way`` (m, k), which matters for static friction. If several impulses satisfy the laws, those nearest to ``guess`` (m, 1
+    + k) are taken.
     """
     (t, q, v, metric, contacts, speed), h, args = event, motion.h, motion.args
     frozen = lax.stop_gradient((t, q, v, args))
@@ -118,7 +122,8 @@ def fall_back(
 ) -> Struck:
     """Keeps contacts closed that the impact ``found`` opens so slowly that they would close again before the flight is resolved.
 
-    A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both.
+    A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both. ``rows``: the contact problem
+    of velocities at the ``event``; ``closed`` (m,): contacts that were closed before. Returns the result of the impact with these contacts closed.
     """
     if len(closed) < 2:
         return found
