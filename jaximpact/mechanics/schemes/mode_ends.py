@@ -28,9 +28,9 @@ def at_once(r: Array) -> Array:
 class Ends(NamedTuple):
     """Ends of contact modes on a path.
 
-    Times (m,) at which contacts open (``release``), break away (``escape``) and stop slipping (``stop``), at least twice a step where they do not on
-    the path; masks (m,) of those that do, ``loose``, ``slides`` and ``stops``, and of those that ``hardly`` break away; the direction ``way`` (m, k)
-    in which a contact that breaks away begins to slip.
+    Times (m,) from the start of the path at which contacts open (``release``), break away (``escape``) and stop slipping (``stop``); two steps or
+    more for contacts that do not on this path. Masks (m,) of contacts that open on the path (``loose``), break away (``slides``), only just break
+    away (``hardly``), and stop slipping (``stops``). ``way`` (m, k): the direction in which a contact that breaks away begins to slip.
     """
 
     release: Array
@@ -48,8 +48,10 @@ class Ends(NamedTuple):
 
 
 def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: Array) -> Ends:
-    """Finds where the contacts' modes end on the path of a segment, at whose start contacts ``broke`` (m,) away; ``iterations`` of Newton's method
-    for the times."""
+    """Finds when the modes of contacts end on the path of a segment, in steps h.
+
+    ``iterations``: of Newton's method for the times; ``broke`` (m,): contacts that broke away at the start of the path.
+    """
     (_, here, there, did, force, force_end, _), r = segment[:7], segment.path.r
     never, rounding = 2 * h, there.rounding()
     scale = lax.stop_gradient(there.cones.scales())
@@ -75,15 +77,20 @@ def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: A
 
 
 def spare(place: Place, force: Array, sign: Array) -> Array:
-    """Returns the room (m,) that forces (m, 1 + k) leave to the limit of static friction; in the plane their tangential part is in direction ``sign``
-    (m, 1)."""
+    """Returns the room (m,) that forces (m, 1 + k) leave to the limit of static friction: mu F_n - |F_t|.
+
+    In the plane ``sign`` (m, 1) is the sign of the tangential force, by which |F_t| = sign F_t is smooth.
+    """
     tangent = sign * force[:, 1:] if sign.shape[1] == 1 else length(force[:, 1:])
     return place.cones.at_rest * force[:, 0] - tangent[:, 0]
 
 
 def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, sign: Array) -> tuple[Array, Array]:
-    """Refines the times (m,) at which contacts break away: for the first one, where its actual force reaches the limit, with the derivatives of the
-    implicit function; also returns the rate () of its room at that time."""
+    """Refines the times (m,) at which the contacts ``slides`` (m,) break away, of which ``guess`` (m,) are those for forces linear in time.
+
+    The first contact breaks away when its actual force reaches the limit; that time has the derivatives of the implicit function. Also returns the
+    rate () at which its room, as by `spare` with ``sign``, changes at that time.
+    """
     path, did, r = segment.path, segment.did, segment.path.r
     guess = lax.stop_gradient(guess)
     first = jnp.arange(len(slides)) == jnp.argmin(guess)
@@ -163,8 +170,11 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int, br
 
 
 def only_just(segment: Segment, mode_ends: Ends, h: Array, broke: Array) -> Array:
-    """Finds contacts (m,) that only just stop slipping, or do not, so that the derivative is doubtful; with static friction also those that only just
-    break away, or do not. Contacts that ``broke`` (m,) away at the start of the path are not among those that stop."""
+    """Finds contacts (m,) that only just stop slipping, or only just do not, so that the derivative is doubtful.
+
+    With static friction also those that only just break away, or only just do not. Contacts that ``broke`` (m,) away at the start of the path do not
+    count as stopping.
+    """
     path, here, there, did, force, force_end, _ = lax.stop_gradient(segment[:7])
     r = path.r
     slips = here.slip, here.cones.velocity(force)[:, 1:], there.slip

@@ -57,9 +57,10 @@ def first_zero(c: Array, b: Array, a: Array, never: Array) -> Array:
 
 
 def double_crossing(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
-    """Returns the mask of gaps (m,) c + b s + a s^2 that close and open again within a path of length r, so that they are open at its end.
+    """Returns the mask of gaps (m,) c + b s + a s^2 that close and open again within a path over a time r, so that they are open at its end.
 
-    Not of ``closed`` contacts (m,), and only where the minimum is below zero by more than the round-off ``allowed`` (m,).
+    ``taylor``: c, b, a (m,). The mask is false for ``closed`` contacts (m,), and where the minimum is not below zero by more than the round-off
+    ``allowed`` (m,).
     """
     c, b, a = taylor
     c = jnp.maximum(c, 0)
@@ -67,10 +68,10 @@ def double_crossing(taylor: tuple[Array, Array, Array], r: Array, closed: Array,
 
 
 def near_grazing(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed: Array, allowed: Array) -> Array:
-    """Returns the mask of gaps (m,) c + b s + a s^2 whose minimum within a path of length r is too near zero for h to decide whether they close.
+    """Returns the mask of gaps (m,) c + b s + a s^2 whose minimum within a path over a time r is too near zero for h to decide whether they close.
 
-    If they close, their speed is below 2 h 2 a. A gap that opens from the start, up to the round-off of gap velocities (from ``allowed`` (m,),
-    that of gaps), has no minimum.
+    If they close, it is at a speed below 2 h times their acceleration 2 a. A gap that opens from the start, up to the round-off of gap velocities,
+    which follows from that of gaps, ``allowed`` (m,), has no minimum. The mask is false for ``closed`` contacts (m,).
     """
     c, b, a = taylor
     return (

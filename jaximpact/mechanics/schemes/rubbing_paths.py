@@ -28,8 +28,11 @@ TURNED = 0.88  # cosine of the angle by which slip in space turns in a step, bel
 
 
 class Place(NamedTuple):
-    """Contacts (m,) at one instant: the `View`; ``cones``, the contact problem of accelerations, its offset being those of gaps and slips without
-    contact forces; slips (m, k) and their round-off ``noise`` (m,); and the metric."""
+    """Contacts (m,) at one instant.
+
+    The `View`; ``cones``, the contact problem of accelerations, whose offset are the accelerations of gaps and slips without contact forces; slip
+    velocities, ``slip`` (m, k), and their round-off ``noise`` (m,); and the metric.
+    """
 
     view: View
     cones: ConeProblem
@@ -80,18 +83,18 @@ class Place(NamedTuple):
     def forces(self, did: FrictionInfo, near: Array, towards: Array) -> Array:
         """Solves for the forces (m, 1 + k) of contacts in known modes, starting from ``near`` (m, 1 + k), with two derivatives.
 
-        Contacts slip ``towards`` (m, k); where that is zero, they begin to slip in the direction of their acceleration.
+        ``did``: the modes. Contacts that slip do so in the directions ``towards`` (m, k); where that is zero, they begin to slip in the direction of
+        their acceleration.
         """
         turning = towards.shape[1] > 1
         start = lax.stop_gradient(self).cones.in_modes(*lax.stop_gradient((near, did.mode, towards)), turning=turning)
         return self.cones.in_modes(start, did.mode, towards, times=2, turning=turning)
 
     def forces_after(self, here: Place, r: Array, did: FrictionInfo, near: Array, towards: Array, a: Array) -> Array:
-        """`forces` at the end of a path over a time r that begins ``here`` with the acceleration a (d,); in space with the direction of slip at the
-        end.
+        """As `forces`, at the end of a path over a time r that begins ``here`` with the acceleration a (d,).
 
-        That is the slip under the mean of both accelerations, so that the direction does not turn too far however slow the slip is. A contact that
-        stops on the path, or nearly so, keeps its direction.
+        In space a contact slips in the direction of its slip at the end of the path, which follows from the mean of the accelerations at both ends,
+        so that the direction does not turn too far however slow the slip is. A contact that stops on the path, or nearly so, keeps its direction.
         """
         if towards.shape[1] == 1:
             return self.forces(did, near, towards)
@@ -120,16 +123,16 @@ def slip_noise(slip: Slip, v: Array) -> Array:
 
 
 def heading(slip: Array) -> Array:
-    """Returns the directions (m, k) of slips (m, k), without derivatives in the plane, where they are signs."""
+    """Returns the directions (m, k) of slip velocities (m, k); in the plane these are signs, without derivatives."""
     return lax.stop_gradient(jnp.sign(slip)) if slip.shape[1] == 1 else direction(slip)
 
 
 class Progress(NamedTuple):
-    """Carry of the loop over the paths of a step: time ``elapsed`` since its start, state, and totals to report.
+    """Carry of the loop over the paths of a step: time ``elapsed`` since the start of the step, the state at that time, and totals to report.
 
-    ``rests`` (m,): contacts whose slip is zero up to rounding; ``breaks`` (m, k): the direction in which one of them has just broken away, else 0;
-    ``force`` (m, 1 + k) at the end of the last path, without derivatives; ``impulse`` (m, 1 + k); ``met`` (m,): contacts that had an impact; ``did``:
-    modes of the contacts on the last path; ``where``, the sides on which a force that jumps is taken, else None.
+    ``rests`` (m,): contacts whose slip is zero up to rounding; ``breaks`` (m, k): directions in which contacts have just broken away, zero for
+    others; ``force`` (m, 1 + k) at the end of the last path, without derivatives; ``impulse`` (m, 1 + k); ``met`` (m,): contacts that had an impact;
+    ``did``: modes of the contacts on the last path; ``where``, the sides on which a force that jumps is taken, else None.
     """
 
     elapsed: Array
@@ -151,9 +154,12 @@ class Progress(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A path and its two ends ``here`` and ``there``; the modes of contacts on it (``did``) and their forces at both ends (m, 1 + k); the impulses
-    ``kick`` (m, 1 + k) at its start that remove the remaining slip of contacts that stick; and the ``border`` of the force that it reaches
-    (`crossings`), or None."""
+    """A path, with the contacts at its start (``here``) and at its end (``there``).
+
+    The modes of contacts on it, ``did``; their forces (m, 1 + k) at the start, ``force``, and at the end, ``force_end``; the impulses ``kick``
+    (m, 1 + k) at its start that remove the remaining slip of contacts that stick; and the ``border`` of the force that it reaches (`crossings`), or
+    None.
+    """
 
     path: Path
     here: Place
@@ -165,7 +171,10 @@ class Segment(NamedTuple):
     border: Any = None
 
     def up_to(self, h: Array, rest: Array, last: Array, iterations: int) -> Segment:
-        """Returns the segment cut at its border, if it reaches one within the ``rest`` () of a step."""
+        """Returns the segment cut at its border, if it reaches one within the ``rest`` () of a step h.
+
+        ``last`` (): whether no more events are located, so that it is not cut; ``iterations``: of Newton's method for the time.
+        """
         if self.border is None:
             return self
         border = self.border.on(self.path, rest, iterations)
@@ -179,9 +188,9 @@ class Segment(NamedTuple):
 
 
 def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Array:
-    """Returns the impulses (m, 1 + k) that make the gap velocities of ``kept`` contacts (m,) zero, and also the slips of ``still`` ones (m,).
+    """Returns the impulses (m, 1 + k) after which the gap velocities of contacts ``kept`` (m,) are zero, and the slips of those also ``still`` (m,).
 
-    ``velocity`` (m, 1 + k): those of gaps and slips before.
+    ``velocity`` (m, 1 + k): velocities of gaps and slips without these impulses.
     """
     cones = rows._replace(offset=velocity, friction=jnp.zeros_like(rows.friction))
     mode = jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN)
@@ -191,9 +200,10 @@ def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Ar
 def turn_on(
     here: Place, h: Array, progress: Progress, did: FrictionInfo, towards: Array
 ) -> tuple[FrictionInfo, Array, Array]:
-    """Corrects the modes ``did`` of contacts in space that seemed to stop because their slip turned too fast: they go on in their present direction.
+    """Corrects the modes ``did`` of contacts in space that seemed to stop, but whose slip only turned too fast for the last path.
 
-    Returns the modes, the directions ``towards`` (m, k), and whether there are such contacts, ().
+    They go on to slip in their present direction. Returns the modes, the directions of slip ``towards`` (m, k), and whether there are such contacts,
+    ().
     """
     speed, little = length(here.slip)[:, 0], h * length(here.cones.offset[:, 1:])[:, 0]
     begins = (did.mode == SLIP) & progress.rests & ~jnp.any(progress.breaks != 0, axis=1)
@@ -212,10 +222,10 @@ def follow(
     args: Any,
     ahead: Callable[[Path], Any] | None = None,
 ) -> tuple[Segment, Array, Array, Array]:
-    """Makes the path to the end of a step, over a time r, or to the border of the force that ``ahead`` finds on a parabola.
+    """Makes the path to the end of a step, over a time r, or to the border of the force that the function ``ahead`` finds on a parabola.
 
-    Returns it, the contacts (m,) that stay closed on it, status bits, and the contacts (m,) that have jammed: beyond Painleve's bound no
-    acceleration may satisfy the law, and there is no path.
+    Returns the path with what is known of its ends, the contacts (m,) that stay closed on it, status bits, and the contacts (m,) that have jammed:
+    beyond Painleve's bound no acceleration may satisfy the law, and there is no path.
     """
     q, v, closed = progress.q, progress.v, progress.closed
     here = Place.at(problem, t, q, v, args)

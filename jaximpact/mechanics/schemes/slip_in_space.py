@@ -15,9 +15,10 @@ TURNS = 5  # Newton iterations
 def turning_forces(cones: ConeProblem, start: Array, modes: Array, turning: Array, towards: Array) -> Array:
     """Solves w = A x + b for the forces x (m, 3) of contacts in known ``modes`` (m,), with A and b of ``cones``.
 
-    Contacts that are ``turning`` (m, 1) slip in the direction of their tangential w, others in the fixed directions ``towards`` (m, 2). Newton's
-    method for the normal force, the angle and the speed of slip, from the forces ``start`` (m, 3) and the directions ``towards``: regular
-    however slow the slip. The result has two derivatives.
+    Contacts that are ``turning`` (m, 1) bool slip in the direction of their own tangential w, others that slip in the fixed directions ``towards``
+    (m, 2). For a turning contact Newton's method has three unknowns: the normal force, the angle from ``towards`` to the direction of slip, and the
+    speed of slip; it starts from the forces ``start`` (m, 3) and the directions ``towards``, and is regular however slow the
+    slip. The result has two derivatives.
     """
     scale, mu = lax.stop_gradient(cones.scales())[:, None], cones.friction[:, None]
     fixed = lax.stop_gradient(towards)
@@ -26,7 +27,11 @@ def turning_forces(cones: ConeProblem, start: Array, modes: Array, turning: Arra
     unit = lax.stop_gradient(jnp.where(start[:, :1] > 0, scale * start[:, :1], 1))
 
     def parts(z: Array) -> tuple[Array, Array]:
-        """Returns the scaled forces (m, 3) of the unknowns z (m, 3), and the slips (m, 2) of turning contacts."""
+        """Returns the forces times ``scale`` (m, 3) and, of turning contacts, the slip velocities (m, 2) for the unknowns z (m, 3).
+
+        Of a turning contact z is (normal force times ``scale``, angle from ``towards`` times ``unit``, speed of slip); of others it is the three
+        forces times ``scale``.
+        """
         way = direction(fixed + (z[:, 1:2] / unit) * across)
         slides = jnp.concatenate([z[:, :1], -mu * z[:, :1] * way], axis=1)
         return jnp.where(turning, slides, z), way * z[:, 2:]
