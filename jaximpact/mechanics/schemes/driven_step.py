@@ -33,9 +33,11 @@ APPROACH = 1e-3  # fraction of a trial's displacement over which the linearisati
 
 
 class Told(NamedTuple):
-    """Totals over the trials of a step, to be reported: impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law;
-    time of the ``latest`` impact; the number of ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in `DrivenState`;
-    and the report on the ``joints``."""
+    """What is to be reported of a step, summed over its trials so far.
+
+    Impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law; time of the ``latest`` impact; the number of
+    ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in `DrivenState`; and the report on the ``joints``.
+    """
 
     impulse: Array
     met: Array
@@ -158,8 +160,11 @@ def turn(step: Step, course: Course) -> Course:
 
 
 def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Array:
-    """Returns the status bits of derivatives across an accepted trial of length s: jumps within it that were not located, borders of pieces of the
-    force that it grazes, and contacts that it grazes. ``covers`` (): whether it goes to the end of the step."""
+    """Returns the status bits of derivatives across an accepted trial ``found`` of length s from a base.
+
+    They tell of jumps within it that were not located, and of contacts and borders of pieces of the force that it grazes. ``covers`` (): whether the
+    trial goes to the end of the step.
+    """
     none = jnp.zeros((), jnp.int32)
     scheme, problem, _, motion, start, whole, pieces = step
     if not scheme.jumps:
@@ -195,7 +200,8 @@ def _onward(
 ) -> tuple[Base, Told]:
     """Treats the events at the end of an accepted trial: returns the base from which the motion goes on, and the totals.
 
-    The trial began at time ``began`` from ``base`` and led to ``flown``.
+    The trial began at time ``began`` from ``base`` and led to ``flown``. ``verdict``: the decision on it; ``switched`` (k,): the level on whose
+    border it ends, None for a force without pieces; ``told``: the totals before these events.
     """
     pieces, motion = step.pieces, step.motion
     m, event = base.closed.shape[0], jnp.any(verdict.impact | verdict.loosed)
@@ -229,8 +235,11 @@ def _arrive(
     begins: Array,
     told: Told,
 ) -> tuple[Base, Told]:
-    """Treats contacts at the end of a trial that ``began`` at a base: puts closed ones back onto their surfaces, applies the impact law at an
-    impact, and releases those that open. Returns the base from which the motion goes on, and the totals."""
+    """Treats contacts at the end of a trial, as part of `_onward`, whose arguments and results it has.
+
+    Puts closed contacts back onto their surfaces, applies the impact law if the trial ends at an impact, and releases contacts that open. ``begins``
+    (): whether this is the trial of length zero with which a motion under a force in pieces begins.
+    """
     scheme, problem, law, motion, *_, pieces = step
     args, impact = motion.args, verdict.impact
     t = began + (flown.elapsed - base.elapsed)
@@ -293,10 +302,10 @@ def _settle(
     switched: Array | None = None,
     changed: Array | bool = False,
 ) -> tuple[Base, Array, Array]:
-    """Makes the base at a state as `base_at`, for a force in pieces on the sides where the motion goes on.
+    """Makes the base at a state, as `base_at`, whose arguments are explained there; for a force in pieces on the sides where the motion goes on.
 
-    These are ``where``, the sides so far, unless borders were ``switched`` (k,) or an event ``changed`` velocities or contacts. Returns the base,
-    its status, and the status of derivatives that applies if the motion begins at this state.
+    Those are the sides so far, ``where``, unless borders were ``switched`` (k,) or an event has ``changed`` () velocities or contacts: then they are
+    decided anew. Returns the base, its status, and the status of derivatives that applies if the motion begins at this state.
     """
     scheme, problem, law, motion, *_, pieces = step
     atol, args, none = scheme.tolerance(q.dtype).absolute, motion.args, jnp.zeros((), jnp.int32)

@@ -25,10 +25,10 @@ SMOOTH = 12  # iterations in which regula falsi finds the root of a push that do
 class Search(NamedTuple):
     """Plan of the next trial, carried by the loop over trials.
 
-    Its length ``s`` () and purpose ``sought`` (STEPPING, IMPACT, ...); the ``substep`` () that the tolerance allows. In a search for an event: the
-    contacts ``which`` (m,) may have it, the bracket ``low``, ``high`` () of its time with the least push at both (``at_low``, ``at_high``), whether
-    all contacts ``pushed`` at the end of the last trial, and the number of iterations so far (``turns``). With a force in pieces, the ``borders``
-    (k,) that may be crossed.
+    Its length ``s`` () and purpose ``sought`` (STEPPING, IMPACT, ...); the ``substep`` () that the tolerance allows. For a search for an event: the
+    mask ``which`` (m,) of contacts that may have the event; the bracket of its time, from ``low`` () to ``high`` (), and the least push of all
+    closed contacts at both (``at_low``, ``at_high``); whether all closed contacts ``pushed`` at the end of the last trial; and the number of
+    iterations so far, ``turns``. With a force in pieces, the ``borders`` (k,) that may be crossed.
     """
 
     s: Array
@@ -45,8 +45,10 @@ class Search(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Decision on a trial: whether it is ``accepted`` (); the contact (m,) whose ``impact`` ends it; the contacts (m,) that open at its end
-    (``loosed``); and the ``search`` that goes on."""
+    """Decision on a trial: whether it is ``accepted`` (), and the plan ``search`` of the next one.
+
+    If it is accepted: masks of the contact whose ``impact`` (m,) ends it, and of the contacts that open at its end, ``loosed`` (m,).
+    """
 
     accepted: Array
     impact: Array
@@ -115,7 +117,11 @@ class _Newton(NamedTuple):
 def _newton(
     base: Base, search: Search, trial: Trial, s: Array, negative: Array, shortest: Array
 ) -> tuple[Array, Array, _Newton]:
-    """Makes one iteration of a search for the first impact: returns whether it has converged, the contact (m,) of the impact, and the next length."""
+    """Makes one iteration of a search for the first impact: returns whether it has converged, the contact (m,) of the impact, and the next length.
+
+    ``s``: length of the ``trial``; ``negative`` (m,): contacts whose gap is negative at its end; ``shortest`` (): the shortest trial that time
+    resolves.
+    """
     (_, began), (gap, rate) = trial.before, trial.after
     which = search.which | negative
     meets = which & (rate < 0)
@@ -131,9 +137,10 @@ def _newton(
 def bracketed(
     search: Search, s: Array, correction: Array, beyond: Array, shortest: Array, close: Array | float = CLOSE
 ) -> tuple[Array, _Newton]:
-    """Makes one safeguarded Newton iteration: s + ``correction``, or bisection where that leaves the bracket.
+    """Makes one safeguarded Newton iteration from a trial of length s: to s + ``correction``, or by bisection where that leaves the bracket.
 
-    ``beyond`` (): whether s is after the root. Returns whether the search has converged, to ``close`` times a substep, and the next length.
+    ``beyond`` (): whether s is after the root. Returns whether the search has converged, and the next length and bracket. It has if the correction
+    is at most ``close`` times a substep, or the bracket as short as ``shortest`` (), the shortest trial that time resolves.
     """
     low, high = jnp.where(beyond, search.low, s), jnp.where(beyond, s, search.high)
     found, spare = s + correction, NEAREST * search.high
@@ -145,8 +152,11 @@ def bracketed(
 
 
 class _Falsi(NamedTuple):
-    """Next trial length of a search for a release, the bracket of its time and the least pushes there; for a search that begins, the fraction
-    ``first`` of the trial to try. ``start`` and ``least``: least push at the two ends of the trial."""
+    """Next trial length ``s`` of a search for a release, and the bracket of its time with the least pushes at its ends, as in `Search`.
+
+    ``start`` and ``least``: the least push of all closed contacts at the start and at the end of the last trial; ``first``: the fraction of that
+    trial to try if a search begins with it.
+    """
 
     s: Array
     low: Array
@@ -159,8 +169,10 @@ class _Falsi(NamedTuple):
 
 
 def _regula_falsi(base: Base, search: Search, trial: Trial, s: Array) -> tuple[Array, _Falsi]:
-    """Makes one iteration of a search for the first release, by the Illinois rule on the least push: returns whether it has converged, and the
-    next length."""
+    """Makes one iteration of a search for the first release: returns whether it has converged, and the next length.
+
+    By the Illinois rule of regula falsi, on the least push of all closed contacts at the end of a ``trial`` of length s.
+    """
     of_least = lambda push: jnp.min(jnp.where(base.closed, push, jnp.inf), initial=jnp.inf)
     least = of_least(trial.push)
     least = jnp.where(jnp.isfinite(least), least, 0)

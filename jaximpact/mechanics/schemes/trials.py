@@ -173,7 +173,8 @@ def held(
 ) -> tuple[Array, Array, Array, Array | None]:
     """Returns the acceleration (d,) with the ``closed`` contacts (m,) kept closed, whether they push or pull.
 
-    And the forces (m,) of these, their push (m,) as in `Base` with ``slack`` (), and the joints' forces (j,), None without joints.
+    Also returns the forces (m,) of these contacts; their push (m,) as in `Base`, for which ``slack`` () is the acceleration that counts as zero; and
+    the forces (j,) of the joints, None without joints.
     """
     metric = Metric.at(problem, q, args, t)
     free, joint_force = joint_acceleration(problem, metric, t, q, v, args)
@@ -372,7 +373,7 @@ def grazes(base: Base, trial: Trial, s: Array, tolerance: Tolerance) -> Array:
 def first_roots(base: Base, trial: Trial, s: Array) -> Array:
     """Estimates where in [0, 1] gaps (m,) that are negative at the end of a trial of length s became negative.
 
-    A contact that touches at the base without being closed there first opens.
+    A contact that touches at the base, but is not closed there, opens first.
     """
     gap, rate = trial.before
     touches = (gap <= base.allowed) & (jnp.abs(rate) <= base.still)
@@ -384,7 +385,7 @@ def first_roots(base: Base, trial: Trial, s: Array) -> Array:
 
 
 def first_root(coefficients: tuple[Array, Array, Array, Array], last: Array) -> Array:
-    """Returns where in [0, 1] cubics become negative whose values ``last`` at 1 are negative."""
+    """Returns where in [0, 1] the cubics with ``coefficients`` (m,), as by `cubic`, first become negative; their values ``last`` (m,) at 1 are."""
     c0, c1, c2, c3 = coefficients
     bent = last - c0 - c1
     root = jnp.sqrt(jnp.maximum(c1 * c1 - 4 * bent * c0, 0))
