@@ -110,7 +110,7 @@ class Corrected(Wrapping):
         return lax.cond(acts, acting, flies)
 
     def rows_of_many(self, problem: Problem, motion: Motion, state: Any) -> int | None:
-        """Returns the number of contacts that a step treats if no others matter; None where it always treats all."""
+        """Returns the size of the set of contacts to which a step is restricted if no others matter for it; None where it always treats all."""
         m, d = state.last.size, state.q.size
         size = max(MANY + 8, d + d // 2)
         # a restitution function needs all contacts together; schemes that take neighbour lists can take a subset of contacts
@@ -118,7 +118,7 @@ class Corrected(Wrapping):
         return size if self.branches and plain and not problem.is_local and m >= 2 * size else None
 
     def _reached_soon(self, problem: Problem, motion: Motion, state: Any) -> Array:
-        """Finds the contacts (m,) whose gaps close during an impact that the scheme spreads over several steps: those that `order_matters` needs."""
+        """Finds the contacts (m,) that `order_matters` needs: those that close soon, during an impact that the scheme spreads over several steps."""
         steps = self.traits.steps - 1
         if steps == 0:
             return jnp.zeros(state.last.shape, bool)
@@ -140,7 +140,7 @@ class Corrected(Wrapping):
         info: Info,
         misses: tuple[Array, Array, Array],
     ) -> tuple[Any, Info]:
-        """Makes `_touching_step` with the contacts ``rows`` (k,) only; the others are free."""
+        """Makes `_touching_step`, whose other arguments it has, with the contacts of numbers ``rows`` (k,) only; the others are free."""
         take = lambda x: x[rows]
         put = lambda whole, part: whole.at[rows].set(part, unique_indices=True)
         _, gap, change = misses
@@ -337,9 +337,10 @@ def beside_in_joints(contacts: Contacts, q: Array, sides: Array) -> Array:
 def derivative_status(
     here: Instant, q: Array, e: Array, impact: Array, grazing: Array, zeno: Array, impulse: Array, branches: bool
 ) -> Array:
-    """Returns the status bits of derivatives across a step: of contacts (m,) with an ``impact``, that graze, or whose impacts accumulate (``zeno``).
+    """Returns the status bits of derivatives across a step.
 
-    ``branches``: as of `Corrected`.
+    Masks (m,) of contacts with an ``impact``, of those that graze (``grazing``), and of those whose impacts accumulate (``zeno``); ``impulse`` (m,):
+    of all contacts in the step; ``here``: the contacts at the time of the impacts, at q (d,), with restitution e; ``branches``: as of `Corrected`.
     """
     several = jnp.sum(impact | (impulse > 0)) > 1
     look = lambda: _together(here, q, e, impact, impulse)
@@ -386,16 +387,16 @@ def elapsed(h: Array, first: Array, last: Any) -> Array:
 
 
 def swings(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Array:
-    """Estimates timing errors (m,) of impacts at a ``speed`` (m,) after a ``flight`` () since the previous impact.
+    """Estimates errors (m,) of the times of impacts at closing speeds ``speed`` (m,), a time ``flight`` () after the previous impact.
 
-    The velocity after that one has an error of a quarter of h times the acceleration for each step that an impact takes, which is an eighth
-    of the ``threshold`` (m,) of gap velocities for impacts.
+    The velocity after that previous impact has an error of a quarter of h times the acceleration for each step that an impact takes, which is an
+    eighth of the ``threshold`` (m,) of gap velocities for impacts.
     """
     return jnp.where(speed > threshold, 0.125 * traits.steps * flight * threshold / jnp.where(speed > 0, speed, 1), 0)
 
 
 def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
-    """Bounds the errors of gaps (m,) after a ``flight`` () since an impact, from the ``threshold`` (m,) of gap velocities.
+    """Bounds the errors of gaps (m,) a time ``flight`` () after an impact, from the ``threshold`` (m,) of gap velocities for impacts.
 
     Measured, at worst: the error of the velocity is h times the acceleration after an impact that takes two steps, a quarter of that if it
     takes one. Before the first impact it is of second order.
@@ -414,9 +415,10 @@ def led_aside(h: Array, metric: Metric, contacts: Contacts, before: Array, after
 
 
 def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, flight: Array, aside: Array) -> Array:
-    """Finds the impacts (m,) whose speed is not known, given the error of gaps after a ``flight`` () since the previous impact, and ``aside`` (m,).
+    """Finds the impacts (m,) that are so weak that errors of gaps leave their speed unknown, or whether they happen.
 
-    Except contacts that ``met`` (m,) had an impact before and fall back: their next impact is early or late, but certain.
+    The errors are those after a time ``flight`` () since the previous impact, and ``aside`` (m,), by `led_aside`. Contacts that had an impact before
+    (``met``, (m,)) and fall back do not count: their next impact is early or late, but certain.
     """
     speed, pull = -here.gap_velocity, jnp.abs(here.gap_acceleration)
     errors = gap_errors(traits, flight, here.threshold) + aside
@@ -425,9 +427,10 @@ def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, fligh
 
 
 def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked) -> tuple[Array, Array, Array]:
-    """Finds the gaps (m,) that had a minimum a step ago too near zero for h to decide whether they close; also returns gaps and their changes (m,).
+    """Finds the gaps (m,) that had a minimum one step ago which is too near zero for h to decide whether they close.
 
-    If they close, their speed is below the threshold of impacts, or the minimum is within the error of gaps since the last impact.
+    That is so if gaps that close would do so below the threshold speed of impacts, or if the minimum is within the error of gaps since the last
+    impact. Also returns the gaps (m,) at ``state``, and their changes (m,) in the last step.
     """
     t, q, args = lax.stop_gradient((motion.time(state.n), state.q, motion.args))
     gap = problem.gaps(t, q, args)
@@ -445,8 +448,8 @@ def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked
 def end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any) -> Array:
     """Returns DERIVATIVE_AT_END if an impact may lie so near the end of the motion that it may be before or after it.
 
-    Within a step or two, and the errors of impact times accumulated so far; for a scheme that locates impacts, within its `resolution`.
-    ``steps``: number of the last step, whose state is ``state``.
+    That is within a step or two of the end, and the errors of impact times accumulated so far; for a scheme that locates impacts, within its
+    `resolution`. ``state``: the state at the end of the motion, after ``steps`` steps.
     """
     traits, h = scheme.traits, scheme.resolution(motion)
     here = observe(problem, h, time_of(motion, state), state.q, state.v, motion.args)

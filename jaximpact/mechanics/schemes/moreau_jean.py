@@ -207,7 +207,7 @@ class MoreauJean(Scheme):
     ) -> Array:
         """Returns the status bit of a Newton iteration that has not converged, from its last three velocities ``iterates`` (d,).
 
-        ``free`` (d,) is the last one before impulses.
+        ``free`` (d,) is the velocity of the last iteration before impulses are added.
         """
         motion, state, (earlier, last, w), free = lax.stop_gradient((motion, state, iterates, free))
         h, theta, v = motion.h, self.theta, state.v
@@ -237,9 +237,9 @@ class MoreauJean(Scheme):
     ) -> Array | None:
         """Returns the contacts (m,) that the next step treats as active whatever their gaps; None where gaps decide.
 
-        These are the contacts that acted in this step (``acts``), whose gaps a turning gradient, or rounding, may have opened: with friction a
-        contact left out would slip for a step as if there were none. And both sides of a bilateral constraint that is stated as two gaps;
-        where no gradient depends on t or q they are those found at the start.
+        They are, first, the contacts that acted in this step, ``acts`` (m,): a gradient that turns, or rounding, may have opened their gaps, and with
+        friction a contact left out would slip for a step as if there were no friction. Second, both sides of a bilateral constraint that is stated
+        as two gaps; where no gradient depends on t or q, these are those found at the start.
         """
         before = state.lasting
         if before is None or needs_no_memory(problem, t, state.q, args):
@@ -270,9 +270,14 @@ class MoreauJean(Scheme):
     ) -> Array:
         """Returns the status bit of penetrations at the start of a step that make the motion wrong.
 
-        A body is past an opposing contact, or deep in a ``curved`` surface along which it moves. ``rate`` (m,) are the gap velocities, ``acts``
-        (m,) the contacts with an impulse. ``later`` (d,) is the velocity at the end of the step, which joints may have turned: the faster of the
-        two is compared. ``kick`` (d,), the velocity change by forces, gives the round-off of gap velocities of a body at rest.
+        Such penetrations are those of a body that is past an opposing contact, or deep in a curved surface along which it moves.
+
+        Args:
+            rate: gap velocities (m,) at the start.
+            acts: contacts (m,) with an impulse.
+            curved: whether no gap can kink, so that a body that sinks in has drifted along a curved surface.
+            later: velocity (d,) at the end of the step, which joints may have turned; of the two velocities the faster one counts.
+            kick: change of velocity (d,) by forces in the step, which gives the round-off of gap velocities of a body at rest.
         """
         h, eps = motion.h, jnp.finfo(rate.dtype).eps
         norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)

@@ -92,11 +92,11 @@ def solve_active_forces(
     slack: Array | None = None,
     branches: bool = False,
 ) -> tuple[Array, Array]:
-    """Solves A L + offset = 0 for forces or impulses L (m,) at the ``closed`` contacts (m,), releasing those that pull unless ``always`` (m,) kept.
+    """Solves A L + offset = 0 for forces or impulses L (m,) at the ``closed`` contacts (m,), and releases those that pull.
 
-    Returns L and the contacts (m,) that act. The contact that pulls most is released first, since without it others may push. With
-    ``slack`` (m,), contacts that pull by less are kept: the sign of their force is round-off. ``balance`` is that of `Contacts`, ``branches`` as of
-    `Corrected`.
+    Contacts ``always`` (m,) are kept even if they pull. Returns L and the contacts (m,) that act. The contact that pulls most is released first,
+    since without it others may push. With ``slack`` (m,), contacts that pull by less are kept: the sign of their force is round-off. ``balance`` is
+    that of `Contacts`, ``branches`` as of `Corrected`.
     """
 
     def released(force: Array, acting: Array, last: Any) -> Array:
@@ -152,9 +152,10 @@ def cross_impacts(
 ) -> Salted:
     """Returns the state after the impacts ``impact`` (m,) at one instant, with the derivative of crossing them in the order of arrival.
 
-    The value is that of impacts at this instant; the derivative includes the variation of their times. ``closed`` (m,) are
-    the contacts already closed. Only the ``reacting`` ones (m,) react to a percussion, as in the scheme: closed contacts without an impulse in
-    this step have their impact in the next one. Gap velocities are known to ``resolution`` (). ``branches``: as of `Corrected`.
+    The value is that of impacts at this instant; the derivative includes the variation of their times. ``here``: the contacts at (t, q, v);
+    ``closed`` (m,): contacts that are already closed. Only those ``reacting`` (m,) react to a percussion, as in the scheme: closed contacts without
+    an impulse in this step have their impact in the next one. ``resolution`` (): error of gap velocities after impacts, as by
+    `ContactLaw.resolution`; ``branches``: as of `Corrected`.
     """
     h, args = motion.h, motion.args
     m = impact.shape[0]
