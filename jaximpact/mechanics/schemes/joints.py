@@ -45,8 +45,8 @@ def put_on_joints(
 ) -> Landed:
     """Projects q (d,) onto the joints at time t in the kinetic metric; ``low`` is its rounding remainder.
 
-    ``shift`` (d,) is the displacement that led to q, which sets the tolerance; ``before`` the joints at an earlier position, for
-    `singular_status` with ``steep``.
+    ``shift`` (d,): the displacement that led to q, which sets the tolerance; ``before``: the joints at an earlier position, None for none. The status
+    includes `singular_status`, with ``steep``.
     """
     joints: Any = Metric.at(problem, q, args, t).joints
     q, low = add_compensated(q, -joints.restore(joints.value), low)
@@ -77,9 +77,9 @@ def singular_status(before: Joints, after: Joints, steep: float) -> Array:
 def land(
     problem: Problem, t: Array, new: State, shift: Array, before: Joints, impulse: Array, acts: Array, args: Any
 ) -> tuple[State, JointInfo, Array]:
-    """Projects a scheme's ``new`` state onto the joints; returns it, the report on the joints, whose ``impulse`` in the step is (j,), and status
-    bits.
+    """Projects a scheme's ``new`` state onto the joints at time t; returns it, the report on the joints, and status bits.
 
+    ``shift`` (d,): displacement in the step; ``before``: joints at an earlier position; ``impulse`` (j,): impulses of the joints in the step so far.
     Where a contact ``acts`` (), the velocity is projected too: after an impact it keeps the joints only at a position O(h) away.
     """
     found = put_on_joints(problem, t, new.q, new.low, shift, before, args)

@@ -36,9 +36,9 @@ Held = tuple[Array, Array, Array, Any]  # as `trials.held` gives
 class Where(NamedTuple):
     """The piece of a force on which a motion is, carried in the state.
 
-    ``sides``: the side of each switch on which the force is taken; ``across``: the sides beyond their nearest borders; ``allowed`` (k,): round-off of
-    negative levels; ``slides`` (n, n): a row for each border on which the motion slides, the mask of the levels that are zero there, among the n
-    levels that depend on the velocity; false in the other rows.
+    ``sides``: the side of each switch on which the force is taken; ``across``: the sides beyond their nearest borders; ``allowed`` (k,): how far
+    below zero levels may be by round-off; ``slides`` (n, n), for the n levels that depend on the velocity: in the row of a level on whose border the
+    motion slides, the mask of the levels that are zero on that border, as several levels may describe it; other rows are false.
     """
 
     sides: Sides
@@ -183,8 +183,10 @@ class Pieces:
         return [jnp.where(there, across, side) for there, across, side in of]
 
     def beyond(self, where: Where, chosen: Array, *operands: Any) -> Sides:
-        """As `moved`, and switches whose levels differ on the new sides are evaluated anew: in a search in a table each comparison depends on the
-        outcome of those before."""
+        """As `moved`; and other switches whose levels differ on the new sides are evaluated anew, at ``operands`` (t, q, v, args).
+
+        In a search in a table, for example, each comparison depends on the outcome of those before.
+        """
         sides = self.moved(where, chosen)
         asks = self.levels(sides, *operands) != self.levels(where.sides, *operands)
         of = zip(self.sides_of(chosen), self.sides_of(asks), strict=True)
@@ -200,16 +202,17 @@ class Pieces:
         )
 
     def accelerations(self, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-        """Returns the accelerations (number, d) on each of several choices of sides, with ``closed`` contacts (m,) kept closed."""
+        """Returns the accelerations (c, d) on each of c choices of sides, the list ``of``, with ``closed`` contacts (m,) kept closed."""
         on = lambda sides: held(self.on(sides), t, q, v, closed, jnp.zeros_like(t), args)[0]
         return lax.map(on, jax.tree.map(lambda *x: jnp.stack(x), *of))  # compiled once
 
     # sliding
 
     def each(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> tuple:
-        """Evaluates `held` on the sides taken and, for each row of ``where.slides``, across its border: results (1 + n, ...), zero for empty rows.
+        """Evaluates `held` on both sides of every border on which a motion slides: results (1 + n, ...).
 
-        Also returns the rates (1 + n, n) of the n levels that depend on the velocity under these accelerations.
+        The first result is that on ``where.sides``; result 1 + i is that across the border of row i of ``where.slides``, zero if the row is empty.
+        Also returns the rates (1 + n, n) of the n levels that depend on the velocity, with the accelerations of each result.
         """
         rows = jnp.concatenate([jnp.zeros_like(where.slides[:1]), where.slides])
 
@@ -242,8 +245,11 @@ class Pieces:
         return found
 
     def watch(self, where: Where, closed: Array, slack: Array, args: Any) -> Callable:
-        """Returns the function by which trials watch the borders: levels and their rates (k,); for a border on which the motion slides, x (1 - x) in
-        place of the level, x being the weight of the force across, which is zero where the motion leaves the border on either side."""
+        """Returns the function of (t, q, v, a) by which trials watch the borders: it gives levels and their rates (k,).
+
+        For a border on which the motion slides, x (1 - x) takes the place of the level, x being the weight of the force on the other side: it is
+        positive while the motion slides, and zero where it leaves the border to either side.
+        """
 
         def watched(t: Array, q: Array, v: Array, a: Array) -> tuple[Array, Array]:
             value, rate = self.rates(where.sides, t, q, v, a, args)
@@ -263,7 +269,7 @@ class Pieces:
         return watched
 
     def margins(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Array:
-        """Returns x (1 - x) (k,) for borders on which the motion slides, as `watch`: zero where it leaves; zero for other levels too."""
+        """Returns (k,): x (1 - x), as in `watch`, for levels on whose borders the motion slides, and zero for the others."""
         part = self.blended(where, t, q, v, closed, slack, args)[1]
         return self.all_levels(jnp.where(jnp.any(where.slides, axis=1), part * (1 - part), 0))
 
@@ -272,8 +278,10 @@ class Pieces:
         return self.all_levels(jnp.any(where.slides, axis=0))
 
     def local(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Problem:
-        """Returns the problem at a state; where the motion slides, forces of both sides are mixed with weights that are constants for
-        differentiation."""
+        """Returns the problem whose force is that at a state: on the sides ``where``, or mixed of both sides where the motion slides on a border.
+
+        The weights of the mixture are constants for differentiation.
+        """
         if len(self.steep) == 0:
             return self.on(where.sides)
         return self.mixed(where, frozen(self.parts(where, t, q, v, closed, args)))
@@ -295,7 +303,7 @@ class Pieces:
         return plain.replace(force=force)
 
     def put_back(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-        """Corrects the velocity (d,) onto the borders on which it slides, along the differences of the accelerations of both sides."""
+        """Returns the velocity (d,) moved onto the borders on which the motion slides, along the differences of the accelerations of both sides."""
         found, rates = self.each(where, t, q, v, closed, jnp.zeros_like(t), args)
         matrix = (rates[1:] - rates[:1]).T
         acting = jnp.any(where.slides, axis=1)

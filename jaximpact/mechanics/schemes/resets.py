@@ -20,8 +20,10 @@ from .trials import Base, Hold, frozen, gap_rates
 def cross_border(
     pieces: Pieces, hold: Hold, switched: Array, t: Array, base: Base, flown: Base, substep: Array, args: Any
 ) -> tuple[Base, Array, Array]:
-    """Puts the end ``flown`` of a trial, which began at time t from ``base``, on the border of the level that has ``switched`` (k,), and applies
-    the reset there if the problem states one. Returns the base, whether there was a reset (), and status bits."""
+    """Puts the end ``flown`` of a trial on the border of the level that has ``switched`` (k,), and applies the reset there if the problem states one.
+
+    The trial began at time t from ``base``. Returns the base after it, whether there was a reset (), and status bits.
+    """
     at, met = meet_border(pieces, hold, switched, t + (flown.elapsed - base.elapsed), flown, substep, args)
     if pieces.problem.reset is None:
         return at, jnp.zeros((), bool), met
