@@ -27,8 +27,11 @@ FAR = 1e6  # distance along the path, in multiples of q, at which it is given up
 
 
 def margins(mode: np.ndarray, mu: np.ndarray, push: np.ndarray, rub: np.ndarray) -> np.ndarray:
-    """Two linear functions (m, 2) of the trial impulses x - w = (``push``, ``rub``) of each contact, positive while it keeps its mode; the second is
-    0 in a mode that has one condition only."""
+    """Margins (m, 2) of each contact in its mode: two linear functions of its trial impulse x - w that are positive while it keeps the mode.
+
+    ``mode`` (m,): OPEN, STICK, RIGHT or LEFT; ``push`` and ``rub`` (m,): normal and tangential part of x - w. The second margin is 0 in a mode that
+    has one condition only.
+    """
     side = np.where(mode == RIGHT, 1, -1)
     holds = [mode == OPEN, mode == STICK]
     first = np.select(holds, [-push, mu * push - rub], push)
@@ -38,8 +41,11 @@ def margins(mode: np.ndarray, mu: np.ndarray, push: np.ndarray, rub: np.ndarray)
 
 
 def change(mode: np.ndarray, c: int, which: int, rub: float) -> tuple[int, int]:
-    """Changes contact c to the mode that it enters when its margin ``which`` becomes zero; returns c and the margin of the new mode that is zero
-    at this change."""
+    """Changes the mode of contact c, in place, to the one that it enters where one of its two `margins` becomes zero.
+
+    ``which``: the margin that does, 0 or 1; ``rub``: tangential part of the contact's trial impulse there. Returns c, and which margin of the new
+    mode is zero there, 0 or 1.
+    """
     old = mode[c]
     if old == OPEN:
         mode[c] = RIGHT if rub > 0 else LEFT
@@ -90,10 +96,10 @@ def open_start(system: ConeSystem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def follow(
     system: ConeSystem, start: tuple[np.ndarray, np.ndarray, np.ndarray], near: np.ndarray, limit: int
 ) -> tuple[np.ndarray | None, int]:
-    """Follows the path from ``start`` = (modes, x, q): impulses (m, 2) at its end, None if that is not reached in ``limit`` pivots; and number of
-    pivots.
+    """Follows the path from ``start`` = (modes, impulses x, velocities q) to its end, where q no longer acts.
 
-    Where several impulses are solutions, those near ``near`` (m, 2) are found.
+    Returns the impulses (m, 2) at the end, None if it is not reached in ``limit`` pivots, and the number of pivots. Where several impulses are
+    solutions, those near ``near`` (m, 2) are found.
     """
     mode, x, q = start
     mu, share, entered, direction = system.within, 0.0, None, 1.0

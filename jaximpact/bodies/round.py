@@ -141,7 +141,11 @@ def _rubbing(space: int, turns: bool, walls: Sequence | None) -> dict[str, Any]:
     """Slip velocities of round bodies, ``slip`` and ``obstacle_slip`` of `Bodies`."""
 
     def speed(n: Array, v: Array, turning: Array) -> Array:
-        """Velocity v (space,) and r times angular velocity, along the tangents to the unit vector n (space,) towards the other body, (k,)."""
+        """Tangential velocity (k,) of one surface against the other at a contact, k = 1 in the plane and 2 in space.
+
+        ``n`` (space,): unit vector from a body's centre towards the contact; ``v`` (space,): velocity of its centre, relative to that of the other
+        body; ``turning``, (1,) or (3,): the sum of radius times angular velocity of both bodies [velocity]; not used if bodies do not turn.
+        """
         if space == 2:
             across = -n[1] * v[0] + n[0] * v[1]
             return jnp.stack([across + turning[0] if turns else across])
