@@ -211,10 +211,10 @@ class Stop(NamedTuple):
         struck: Array,
         reset: Array,
     ) -> Stop:
-        """Updates the progress after a trial that ended at (t, q, v), on the surface if it ``stops`` there, ().
+        """Updates the progress after a trial and the events at its end, from which the motion goes on at (t, q, v).
 
-        ``sight``: record of the surface in the trial. The velocity jump of contacts that ``struck`` (m,), or of a ``reset`` (), may cross the
-        surface.
+        ``sight``: record of the surface in the trial; ``stops`` (): whether the trial ended on the surface and the motion with it; ``struck`` (m,):
+        contacts that had an impact at its end; ``reset`` (): whether there was a reset. The jump of the velocity by both may cross the surface too.
         """
         side = jnp.sign(frozen(until.value(t, q, v, args)))
         crossed = sight.after[0] < 0
@@ -249,9 +249,10 @@ def watched(until: Until | None, stop: Stop | None, args: Any) -> Callable | Non
 def seek(
     until: Until, stop: Stop, search: Search, verdict: Verdict, trial: Trial, s: Array, shortest: Array
 ) -> tuple[Verdict, Array]:
-    """Changes the verdict on a trial of length s that may have crossed the surface; also returns whether the motion ends with it, ().
+    """Changes the verdict on a trial of length s that may have crossed the surface; also returns whether the motion ends with the trial, ().
 
-    If a trial that would be accepted has crossed the surface, a search for the time of crossing begins.
+    ``search``: the plan of this trial; ``shortest`` (): the shortest trial that time resolves. If a trial that would be accepted has crossed the
+    surface, a search for the time of crossing begins.
     """
     sight: Any = trial.sight
     (value, rate), struck = sight.after, jnp.any(verdict.impact)
@@ -291,10 +292,10 @@ def seek(
 def met(
     hold: Callable[..., Any], value: Callable[..., Array], t: Array, flown: Base, substep: Array, args: Any
 ) -> tuple[Base, Array]:
-    """Moves the base ``flown`` at time t to where a function ``value`` of (t, q, v, args) is zero; also returns status bits.
+    """Moves the end ``flown`` of a trial, at time t, along the motion to where a function ``value(t, q, v, args)`` is zero; also returns status bits.
 
-    A search has made the delay almost zero in value; it carries the derivative of the time at which the value is zero. The Taylor flow by the
-    accelerations of ``hold`` is of third order, so that second derivatives are those of the motion.
+    A search has made the time of that move almost zero; it carries the derivative of the time at which the function is zero. The motion is a Taylor
+    flow of third order, with accelerations by ``hold`` (`trials.held`), so that second derivatives are those of the motion.
     """
     q, v, a = flown.q, flown.v, flown.a
     force = lambda s: hold(t + s, q + s * v, v + s * a, flown.closed, flown.slack, args)[0]
