@@ -129,7 +129,10 @@ def met_together(
 
 
 def meets_within(spread: Array, contacts: Contacts, v: Array, speed: Array) -> Array:
-    """Finds the contacts (m,) whose gaps close within a time ``spread`` () at their gap velocities ``speed`` (m,), which exceed round-off."""
+    """Finds the contacts (m,) that approach faster than round-off, and so fast that their gaps close within a time ``spread`` ().
+
+    ``speed`` (m,): gap velocities at v (d,), negative for contacts that approach.
+    """
     return (speed < -noise(contacts, v, speed)) & (contacts.gap <= -spread * speed)
 
 
@@ -138,8 +141,8 @@ def order_matters(
 ) -> Array:
     """Tests whether the order of impacts at nearly the same time matters to first order, ().
 
-    It does if the impact of the first of the ``candidates`` (m,) changes the gap acceleration of another contact that closes within the time
-    ``spread`` (), or that contact's impact changes its own: by forces that depend on the velocity (magnetic, Coriolis) or by curved gaps.
+    The contacts are the first of the ``candidates`` (m,) and another one whose gap closes within a time ``spread`` (). The order matters if the
+    impact of one of them changes the gap acceleration of the other: by forces that depend on the velocity (magnetic, Coriolis) or by curved gaps.
     Otherwise the saltation matrices of orthogonal contacts commute.
     """
     t, q, v, _, contacts, speed = lax.stop_gradient(event)
@@ -327,8 +330,10 @@ class Blow(NamedTuple):
         impact: Array,
         beside: Array,
     ) -> Blow:
-        """Applies the law to the contacts of an ``impact`` (m,), those ``beside`` them that touch without approaching (m,), and the ``closed``
-        ones."""
+        """Applies the impact law to the contacts of an ``impact`` (m,), to the ``closed`` ones (m,), and to those ``beside`` them.
+
+        ``beside`` (m,): contacts that touch without approaching; ``slowest``: as in `collide`.
+        """
         v, contacts, speed = event.v, event.contacts, event.speed
         involved = (closed | impact | beside) & jnp.any(impact)
         before = lax.stop_gradient(event)

@@ -53,7 +53,10 @@ def error_of_changes(
     dq, dv = of_state * jnp.asarray(numbers[:1], q.dtype), of_state * jnp.asarray(numbers[1:], q.dtype) / s
 
     def change(t: Array, x: Array, y: Array, dx: Array, dy: Array, share: Array) -> Array:
-        """Derivative (d,) of the acceleration in the direction (dx, dy), and in that of args themselves times ``share`` ()."""
+        """Derivative (d,) of the acceleration at time t, position x and velocity y, along a change (dx, dy) of these and a change of args.
+
+        The change of args is that of `generic_change` with ``share`` (), which is zero for the tangent by the state.
+        """
         some = generic_change(args, share)
         return jax.jvp(lambda x, y, args: hold(t, x, y, closed, slack, args)[0], (x, y, args), (dx, dy, some))[1]
 

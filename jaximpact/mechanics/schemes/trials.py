@@ -309,9 +309,17 @@ def _error(
     gap: Array,
     tolerance: Tolerance,
 ) -> Array:
-    """Returns the error () of a trial in units of the tolerance: from a base to (q, v) and ``push`` (m,), with gaps ``gap`` (m,) at its start.
+    """Returns the error () of a trial of length s from a base to (q, v), in units of the tolerance.
 
-    The largest error of a coordinate, of a velocity, of a gap or an impulse as integrals of their rates, and of a closed gap that has drifted.
+    It is the largest error of a coordinate, of a velocity, of an open gap as the integral of its rate, of an impulse as the integral of a push, of a
+    level (``sights``), and the drift of a closed gap.
+
+    Args:
+        kept: accelerations (k + 1, d) of the stages, the newest first.
+        push: push (m,) at the end of the trial, as in `Base`.
+        seen: record of gaps and forces over the stages.
+        sights: records of the surface that ends the motion and of the borders, None without them.
+        gap: gaps (m,) at the start of the trial.
     """
     turned = lambda weights: jnp.asarray(weights[:, ::-1].copy(), q.dtype)
     of_q, of_v = tolerance.of(base.q, q), tolerance.of(base.v, v)
