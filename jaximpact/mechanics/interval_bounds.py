@@ -17,7 +17,7 @@ from ..jaxtools.jaxpr_tools import CALLS, IDENTITIES, as_closed, needed_equation
 
 
 class Unbounded(Exception):
-    """A primitive without a rule; the message names it."""
+    """Error for an operation without a rule, whose name is the message."""
 
 
 # operations that cost more to evaluate again than to bound

@@ -68,9 +68,9 @@ def search(
 ) -> tuple[Crossing, Array]:
     """Locates where a function with switches changes sides between two points, and tests whether it jumps there, ().
 
-    Across a kink its change is at most that of its slopes on both sides over the width of the bracket: by the mean value theorem, a
-    sixteenth of the change of either side's smooth extension over sixteen widths. A change below ``SLIGHT`` times its ``size`` is no jump.
-    ``fixed``: further operands that do not vary.
+    The place is known up to a short bracket. If the function has a kink there and no jump, it changes in the bracket by no more than its slopes on
+    either side give: by the mean value theorem, a sixteenth of the change of either side's smooth extension over sixteen widths. A change below
+    ``SLIGHT`` times the size of the values, as given by the function ``size``, is no jump. ``fixed``: further operands, which do not vary.
     """
     found = crossing(function, start, end, fixed)
     back = tuple(x - NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))

@@ -279,7 +279,7 @@ class _Velocities(NamedTuple):
     small_sets: bool = True
 
     def improve(self, now: Iterate, size: int) -> Iterate:
-        """Solves on a working set of ``size`` contacts."""
+        """Returns the next iterate: the solution on a working set of ``size`` contacts."""
         solver, contacts, offset, *_ = self
         chosen = Selection.of(now, size)
         part, start = contacts.take(chosen.rows), chosen.take(offset)
@@ -473,7 +473,7 @@ class _Positions(NamedTuple):
         return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status | coupled), pulled
 
     def improve(self, now: Iterate, size: int) -> Iterate:
-        """Solves on a working set of ``size`` contacts, linearised at ``now``."""
+        """Returns the next iterate: the solution on a working set of ``size`` contacts, linearised at ``now``."""
         chosen = Selection.of(now, size)
         contacts = self.linearised(now, chosen)
         if len(now.gap) <= SMALL or not self.solver.warm_starts:

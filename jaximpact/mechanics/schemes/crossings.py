@@ -92,7 +92,7 @@ def problem_of_piece(problem: Problem, motion: Motion, state: Any) -> Problem:
 def sliding_problem(
     problem: Problem, pieces: Pieces | None, where: Where | None, t: Array, q: Array, v: Array, closed: Array, args: Any
 ) -> tuple[Problem, Array | None]:
-    """Returns the problem whose force is as at a state with ``closed`` contacts (m,), a mixture of both sides where the motion slides on a border.
+    """Returns the problem with the force at a state with ``closed`` contacts (m,), mixed of both sides where the motion slides on a border.
 
     Also returns the weights (n,) of the forces on the other sides of these borders; None (decided at trace time) where the motion can slide on none.
     """
@@ -142,7 +142,7 @@ class Ahead(NamedTuple):
         """Finds the borders (k,) that make a derivative doubtful on the path up to time s, for steps h.
 
         Those that are grazed; those among the ``crossed`` (k,) that are crossed slowly at time s; and those that are crossed so near the end of the
-        motion, which is a time ``left`` () after s, that they may be crossed after it, or the reverse.
+        motion, a time ``left`` () after s, that errors decide whether it is before or after the end.
         """
         c, b, a = self.taylor
         level, rate = c + s * (b + s * a), b + 2 * s * a

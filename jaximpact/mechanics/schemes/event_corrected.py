@@ -54,7 +54,7 @@ from .pieces import Where
 
 class EventState(NamedTuple):
     """State of `EventCorrected` between steps: step number n (t = t0 + n h), position q and velocity v (d,) at t, mask ``closed`` (m,) of
-    lasting contacts, and the time of the ``latest`` impact, up to a step; three steps before t0 where there was none."""
+    lasting contacts, and the time of the ``latest`` impact, which is known up to a step; three steps before t0 where there was none."""
 
     n: Array
     q: Array

@@ -53,7 +53,7 @@ SPREAD = 1e3  # times the relative tolerance: error of the times of impacts, as 
 class DrivenState(NamedTuple):
     """State of `EventDriven` between steps: as `EventState`, with the exact time of the ``latest`` impact and the ``substep`` () that the next trial
     tries; the ``record`` of the first impacts and the ``stop`` of the motion if they are asked for; ``where``, the sides of a force with jumps
-    (`pieces`). None where there is none of these."""
+    (`pieces`). Each of the last three is None where it is not needed."""
 
     n: Array
     q: Array
