@@ -82,13 +82,16 @@ def frictional_impulses(
 
 
 def _roots(delassus: Array, size: int) -> Array:
-    """Returns the square roots (m,) of the largest diagonal entries of the contacts' blocks."""
+    """Returns the square roots (m,) of the largest diagonal entries of the contacts' blocks (``size``, ``size``) in a Delassus matrix."""
     return jnp.sqrt(jnp.max(jnp.diagonal(delassus).reshape(-1, size), axis=1))
 
 
 @partial(jax.jit, static_argnames="max_iterations")  # traced once for all contact problems of a step
 def solve_exactly(problem: Friction, start: Array, max_iterations: int) -> Found:
-    """Solves by closed forms for few planar contacts; else by Newton's method, restarted from pivots (plane) or projected gradients (space)."""
+    """Solves by closed forms for few planar contacts; else by Newton's method, restarted from pivots (plane) or projected gradients (space).
+
+    From impulses ``start`` (m, 1 + k); ``max_iterations`` limits the steps of Newton's method.
+    """
     m, size = start.shape
     if size == 2 and m <= ENUMERATE:
         x = enumerate_modes(problem.matrix, problem.offset, problem.mu, start, jnp.min(problem.tolerance))
@@ -107,7 +110,10 @@ def _by_gradients(problem: Friction, x: Array, needed: Array) -> tuple[Array, Ar
 
 
 def _impulses(problem: Friction, start: Array, limit: int, method: Method) -> tuple[Array, Array]:
-    """Returns impulses (m, 1 + k) in the cones, and the number of iterations as a real number, which `implicit_root` needs."""
+    """Solves by a ``method``, from impulses ``start`` (m, 1 + k), in at most ``limit`` iterations.
+
+    Returns impulses (m, 1 + k) in the cones, and the number of iterations as a real number, which `implicit_root` needs.
+    """
     found = method(problem, start, limit)
     opened = modes_of(problem.velocity(found.x), found.x, problem.mu) == OPEN
     clean = jnp.where(opened[:, None] & (found.excess <= 1), 0, found.x)
@@ -115,13 +121,16 @@ def _impulses(problem: Friction, start: Array, limit: int, method: Method) -> tu
 
 
 def _constant(problem: Friction, start: Array, solve: Callable) -> tuple[Array, Array]:
-    """Returns impulses (m, 1 + k) and iterations, without derivatives."""
+    """Returns the impulses (m, 1 + k) and the iterations by ``solve(problem, start)``, without derivatives."""
     x, iterations = solve(*lax.stop_gradient((problem, start)))
     return lax.stop_gradient(x), lax.stop_gradient(iterations).astype(jnp.int32)
 
 
 def _differentiable(problem: Friction, start: Array, solve: Callable) -> tuple[Array, Array]:
-    """Returns impulses (m, 1 + k) and iterations; the derivative is that of the equations with the modes of the solution held fixed."""
+    """Returns the impulses (m, 1 + k) and the iterations by ``solve(problem, start)``, with a derivative.
+
+    It is that of the equations with the modes of the solution held fixed.
+    """
 
     def equations(x: Array) -> Array:
         w, fixed = problem.velocity(x), lax.stop_gradient(x)

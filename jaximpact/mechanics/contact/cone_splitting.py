@@ -23,7 +23,8 @@ def _shifted(w: Array, mu: Array) -> Array:
 def admm(problem: Friction, x: Array, limit: int, relaxation: float = 1.6) -> Found:
     """Solves by the alternating direction method of multipliers from ``x`` (m, 1 + k): one eigendecomposition, then products.
 
-    The penalty is the geometric mean of the extreme non-zero eigenvalues, as for contacts without friction.
+    In at most ``limit`` iterations; ``relaxation``: as of `ADMM`. The penalty is the geometric mean of the extreme non-zero eigenvalues, as for
+    contacts without friction.
     """
     values, vectors = jnp.linalg.eigh(0.5 * (problem.matrix + problem.matrix.T))
     largest = jnp.max(jnp.abs(values))

@@ -322,7 +322,7 @@ def needs_no_memory(problem: Problem, t: Array, q: Array, args: Any) -> bool:
 def impulse_status(
     contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
 ) -> Array:
-    """Returns the status of a step's impulses with friction: `energy_status`, and with several contacts `percussion_status`."""
+    """Returns the status of a step's impulses with friction: `energy_status`, and with several contacts `percussion_status`; arguments as there."""
     status = energy_status(contacts, found, before, v, free, w, e)
     if contacts.dense and found.acts.shape[0] > 1:
         status |= percussion_status(contacts, found, before, free - v, e)
@@ -334,9 +334,10 @@ def energy_status(
 ) -> Array:
     """Returns ENERGY_GAINED if the impulses L of a step with restitution do positive work, the sum of L (u+ + u-)/2 over contacts.
 
-    u- and u+ are the velocities of gaps and slips at ``free`` and ``w`` (d,), without and with the impulses. Work below that of L on the
-    velocities that forces give in the step is tolerated, since the time of the impact within the step is unknown: ``v`` (d,) is the
-    velocity at the start, ``before`` (m,) the gap velocities there.
+    ``found``: the reaction of the contacts, with the impulses L; u- and u+ are the velocities of gaps and slips at the velocities ``free`` and ``w``
+    (d,), without and with the impulses. Work below that of L on the velocities that forces give in the step is tolerated, since the time of the
+    impact within the step is unknown: ``v`` (d,) is the velocity at the start, ``before`` (m,) the gap velocities there. ``e``: restitution, () or
+    (m,).
     """
     slip: Any = contacts.slip
     normal, along = found.impulse, found.friction.impulse  # type: ignore[union-attr]
@@ -353,6 +354,7 @@ def percussion_status(contacts: Contacts, found: Reaction, before: Array, kick: 
     With restitution it is enough that an impact sends a percussion through another contact. Without restitution that is just the response of
     a lasting contact; then two impacts must fall into the step, of which the first may open a contact that the second would load.
 
+    ``found``: the reaction of the contacts, with the impulses; ``before`` (m,): gap velocities at the start; ``e``: restitution, () or (m,).
     Impulses up to twice those of the step's forces, which change velocities by ``kick`` (d,), count as reactions of lasting contacts.
     """
     contacts, found, before, kick, e = lax.stop_gradient((contacts, found, before, kick, e))
