@@ -354,7 +354,10 @@ def derivative_status(
 
 
 def _together(here: Instant, q: Array, e: Array, impact: Array, impulse: Array) -> Array:
-    """Tests whether simultaneous impacts (m,) depend on each other, or on other contacts with impulses (m,), ()."""
+    """Tests whether simultaneous impacts (m,) depend on each other, or on other contacts with impulses (m,), ().
+
+    The arguments are those of `derivative_status`.
+    """
     count = jnp.sum(impact)
     together = (count > 1) & (here.contacts.coupled(impact) | (count > IMPACTS))
     if here.contacts.dense and len(impulse) > 1:
@@ -382,7 +385,7 @@ def flight(h: Array, state: Tracked) -> Array:
 
 
 def elapsed(h: Array, first: Array, last: Any) -> Array:
-    """Returns the time () between two steps, given by their numbers."""
+    """Returns the time () between two steps, given by their numbers ``first`` and ``last``."""
     return h * (last - first).astype(h.dtype)
 
 

@@ -222,8 +222,10 @@ def returning(
 ) -> Array:
     """Finds the contacts (m,) that an impact opens so slowly that they close again before their flight is resolved.
 
-    ``after`` (m,): gap velocities after the impact; ``opened`` (m,): contacts that it opens, of those ``involved`` (m,); ``slowest``: as in
-    `collide`. A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both, if the forces hold
+    ``after`` (m,): gap velocities after the impact; ``opened`` (m,): contacts that it opens, of those ``involved`` (m,); ``free`` (d,),
+    ``gap_acceleration`` (m,): accelerations after the impact, as in `View`; ``slowest``: as in `collide`.
+
+    A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both, if the forces hold
     it there. If they do not, it leaves one of them, with a part of the velocity that it would lose by coming to rest, and the flight is followed.
     """
     if len(opened) < 2:
@@ -292,8 +294,9 @@ def persisting(
 ) -> tuple[Array, Array, Array, Array]:
     """Solves the contact problem of accelerations for the forces of the ``closed`` contacts (m,).
 
-    Returns the forces (m,), the contacts (m,) that push, the closed ones (m,) that stay closed, and status. A contact that opens with at most
-    the acceleration ``slack`` counts as staying.
+    ``free`` (d,), ``gap_acceleration`` (m,): accelerations without contact forces, and of gaps at constant velocity, as in `View`. Returns the
+    forces (m,), the contacts (m,) that push, the closed ones (m,) that stay closed, and status. A contact that opens with at most the acceleration
+    ``slack`` counts as staying.
     """
     normal = contacts.velocity(free) + gap_acceleration
     push, pushing, status = reaction(law, contacts, normal, closed)
@@ -449,7 +452,11 @@ def collision_status(
     through: Array,
     at_once: Array,
 ) -> Array:
-    """Returns the status of an ``impact`` (m,) with restitution e from the conditions (), as `collide` finds them."""
+    """Returns the status of an ``impact`` (m,) with restitution e.
+
+    From conditions, () each, as `collide` finds them: an impact is left out (``unresolved``); impacts accumulate (``zeno``), or are too slow to be
+    certain (``grazing``); one sends a percussion ``through`` another contact; their order matters (``at_once``).
+    """
     status = (
         mass_status(metric)
         | as_status(unresolved, Status.EVENTS_UNRESOLVED)

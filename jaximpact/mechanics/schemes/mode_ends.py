@@ -113,7 +113,7 @@ def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, si
 def located(at: Callable, path: Path, guess: Array, r: Array, some: Array, iterations: int) -> Array:
     """Finds the time () in [0, r] near a ``guess`` at which a function falls through zero on a path, with two derivatives.
 
-    ``at(path, s)`` gives its value and rate; ``some`` (): whether there is such a time.
+    ``at(path, s)`` gives the value and the rate of the function; ``some`` (): whether there is such a time; ``iterations``: of Newton's method.
     """
     frozen = lax.stop_gradient(path)
     time = zero_near(at, frozen, guess, r, iterations)

@@ -209,7 +209,7 @@ class Pieces:
     # sliding
 
     def each(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> tuple:
-        """Evaluates `held` on both sides of every border on which a motion slides: results (1 + n, ...).
+        """Evaluates `trials.held`, whose arguments it has, on both sides of every border on which a motion slides: results (1 + n, ...).
 
         The first result is that on ``where.sides``; result 1 + i is that across the border of row i of ``where.slides``, zero if the row is empty.
         Also returns the rates (1 + n, n) of the n levels that depend on the velocity, with the accelerations of each result.
@@ -228,7 +228,10 @@ class Pieces:
     def blended(
         self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
     ) -> tuple[Held, Array]:
-        """Evaluates `held` for a motion that slides, as a convex combination of both sides; also returns the weights (n,) of the sides across."""
+        """Evaluates `trials.held`, whose arguments it has, for a motion that slides: as the convex combination of both sides that keeps it there.
+
+        Also returns the weights (n,) of the sides across.
+        """
         found, rates = self.each(where, t, q, v, closed, slack, args)
         part = linalg.solve_masked((rates[1:] - rates[:1]).T, -rates[0], jnp.any(where.slides, axis=1))
         a, force, push, *joint_force = (x[0] + part @ (x[1:] - x[:1]) for x in found if x is not None)
