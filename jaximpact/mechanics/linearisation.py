@@ -345,7 +345,10 @@ def drift(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
 
 
 def noise(contacts: Contacts, x: Array, gap_velocity: Array) -> Array:
-    """Returns the round-off (m,) of gap velocities, or accelerations, computed from a velocity, or acceleration, x (d,)."""
+    """Returns the round-off (m,) of gap velocities computed from a velocity x (d,), or of gap accelerations computed from an acceleration x.
+
+    ``gap_velocity`` (m,): the gap velocities, or their part that does not depend on x; for accelerations likewise.
+    """
     return 1e3 * jnp.finfo(x.dtype).eps * (contacts.velocity_terms(x) + jnp.abs(gap_velocity))
 
 

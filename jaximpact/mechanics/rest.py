@@ -63,7 +63,7 @@ class AtRest:
     def after(
         self, problem: Problem, motion: Motion, watch: Watch, old: Any, new: Any, row: Any, status: Array
     ) -> tuple[Watch, Array]:
-        """Updates the carry after a step from the state ``old`` to ``new``, and tests whether the motion ends with it, ().
+        """Updates the carry ``watch`` after a step from the state ``old`` to ``new``, and tests whether the motion ends with that step, ().
 
         ``row``, ``status``: the row and the status bits of the step, which `Jammed` uses.
         """

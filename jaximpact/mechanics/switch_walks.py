@@ -60,7 +60,7 @@ class Walk:
         self.marks: list[int] = []
 
     def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
-        """Treats a switch: returns its results, and the number of its sides."""
+        """Treats a switch, the operation of an equation of the jaxpr on ``values``: returns its results, and the number of its sides."""
         raise NotImplementedError
 
     def take(self, number: int) -> list[Array]:
@@ -70,7 +70,10 @@ class Walk:
     def run(
         self, closed: Any, values: Sequence, marks: Sequence[int], of_consts: Sequence[int] = ()
     ) -> tuple[list, list]:
-        """Evaluates a jaxpr; returns its results, and their marks."""
+        """Evaluates a ``closed`` jaxpr on ``values`` with the given ``marks``; returns its results, and their marks.
+
+        ``of_consts``: marks of its constants, 0 if not given.
+        """
         closed = as_closed(closed)
         jaxpr = closed.jaxpr
         of_consts = of_consts or [0] * len(closed.consts)

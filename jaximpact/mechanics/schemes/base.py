@@ -126,7 +126,10 @@ class Info(NamedTuple):
 
     @classmethod
     def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
-        """Makes the info of a step from the reaction of its contact law with restitution ``e``; adds the status of the mass matrix."""
+        """Makes the info of a step from ``found``, the reaction of its contact law with restitution ``e``; adds the status of the mass matrix.
+
+        ``z``, ``chord`` (d,): as in the class.
+        """
         status = found.status | mass_status(metric)
         if found.impulse.shape[0] > 1:
             # without restitution coupled impulses are the projection of the theory

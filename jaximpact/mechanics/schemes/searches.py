@@ -192,7 +192,11 @@ def _regula_falsi(base: Base, search: Search, trial: Trial, s: Array) -> tuple[A
 
 
 def _proposed(search: Search, error: Array, s: Array, fine: Array, stepping: Array, halvings: int) -> Array:
-    """Returns the substep () that the error of a trial of length s allows; a trial that was shortened for an event does not reduce it."""
+    """Returns the substep () that the error of a trial of length s allows; a trial that was shortened for an event does not reduce it.
+
+    ``fine`` (): whether the error is small enough; ``stepping`` (): whether the trial is no part of a search, during which the substep is kept;
+    ``halvings``: as in `Tableau`.
+    """
     root = jnp.maximum(error, 1e-12)
     for _ in range(halvings):
         root = jnp.sqrt(root)

@@ -295,7 +295,8 @@ def met(
     """Moves the end ``flown`` of a trial, at time t, along the motion to where a function ``value(t, q, v, args)`` is zero; also returns status bits.
 
     A search has made the time of that move almost zero; it carries the derivative of the time at which the function is zero. The motion is a Taylor
-    flow of third order, with accelerations by ``hold`` (`trials.held`), so that second derivatives are those of the motion.
+    flow of third order, with accelerations by ``hold`` (`trials.held`), so that second derivatives are those of the motion. ``substep`` () sets how
+    short the move has to be.
     """
     q, v, a = flown.q, flown.v, flown.a
     force = lambda s: hold(t + s, q + s * v, v + s * a, flown.closed, flown.slack, args)[0]

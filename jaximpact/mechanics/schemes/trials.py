@@ -342,7 +342,10 @@ Ends = tuple[Array, Array]  # gaps and rates at an end of a trial
 
 
 def cubic(before: Ends, after: Ends, s: Array) -> tuple[Array, Array, Array, Array]:
-    """Returns the coefficients (m,) of the cubics over [0, 1] that interpolate gaps and rates at the ends of a trial of length s."""
+    """Returns the coefficients (m,), that of the power 0 first, of the cubics over [0, 1] that interpolate gaps in a trial of length s.
+
+    ``before``, ``after``: gaps and their rates (m,) at the start and at the end of the trial.
+    """
     (g0, r0), (g1, r1) = before, after
     g0, b0, b1 = jnp.maximum(g0, 0), s * r0, s * r1
     return g0, b0, 3 * (g1 - g0) - 2 * b0 - b1, 2 * (g0 - g1) + b0 + b1
@@ -351,7 +354,8 @@ def cubic(before: Ends, after: Ends, s: Array) -> tuple[Array, Array, Array, Arr
 def least_gaps(before: Ends, after: Ends, s: Array, allowed: Array) -> tuple[Array, Array]:
     """Estimates where in [0, 1] gaps (m,) had a minimum within a trial of length s that may have been negative.
 
-    Returns that place, 1 where there is none, and the mask of such gaps; those that move by less than ``allowed`` (m,) do not count.
+    ``before``, ``after``: gaps and their rates (m,) at the start and at the end of the trial. Returns that place, 1 where there is none, and the
+    mask of such gaps; those that move by less than ``allowed`` (m,) do not count.
     """
     c0, c1, c2, c3 = cubic(before, after, s)
     c4 = s * after[1]
