@@ -20,7 +20,7 @@ class FrictionInfo(NamedTuple):
     """Friction at the contacts in one step, as reported by a contact law.
 
     Tangential ``impulse`` (m, k); the ``mode`` (m,) of each contact, `contact.cones.OPEN`, `STICK` or `SLIP`; and the ``direction`` of slip (m, k), a
-    unit vector, zero where a contact does not slip. In a step with a coefficient of static friction of its own, else None: ``breaks`` (m,) masks the
+    unit vector, zero where a contact does not slip. If static friction has a coefficient of its own, else None: ``breaks`` (m,) masks the
     contacts that broke away from rest under their own load, before that changed the loads of others; ``heading`` is the direction of slip as in
     `Slip.heading`.
     """

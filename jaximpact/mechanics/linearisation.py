@@ -426,8 +426,8 @@ def closure(
 ) -> Closure:
     """Classifies constraints as closed, violated, or closed with a velocity that violates them, up to the round-off of gaps and gap velocities.
 
-    With a step h and the acceleration ``a`` (d,), gaps within the round-off of `lengths` count as closed, and the velocity may have the
-    round-off of a difference of positions over h, as from the last step of another run.
+    ``gap_velocity`` (m,): the gap velocities at v. With a step h and the acceleration ``a`` (d,), gaps within the round-off of `lengths` count as
+    closed, and the velocity may have the round-off of a difference of positions over h, as from the last step of another run.
     """
     # a thousand roundings; in float32 only a few, or else gaps of micrometres would count as closed
     eps = max(float(jnp.finfo(q.dtype).eps), contacts.resolution)

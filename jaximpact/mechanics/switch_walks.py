@@ -240,7 +240,7 @@ class Choose(Walk):
 def _signs_zero(eqn: Any, made: dict) -> bool:
     """Tests whether an operation is where(x == 0, 0, x), which searches in tables use to treat -0 and 0 alike: it is no switch, but the identity.
 
-    ``made``: the equation that gives each variable.
+    ``made``: a dict from each variable of the jaxpr to the equation that computes it.
     """
     if eqn.primitive.name != "select_n" or is_literal(eqn.invars[0]) or len(eqn.invars) != 3:
         return False

@@ -233,7 +233,7 @@ def settled(
 ) -> Settled:
     """Decides on which sides a motion goes on from a state, and on which borders it slides.
 
-    If it crosses a border there, or begins to slide on it, the velocity gets the derivative of the time of that.
+    If it crosses a border there, or begins to slide on it, the velocity gets the derivative of the time at which it does.
 
     Args:
         where: the sides on which the motion was before, which tell from which side it comes to a border.

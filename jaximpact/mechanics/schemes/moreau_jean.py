@@ -386,8 +386,8 @@ class Converged(MoreauJean):
     """`MoreauJean` step differentiated through the equations that Newton's method solves, rather than through its iterations.
 
     Only the last iteration is differentiated; the iterate before it and the force's part of its matrix are constants. That neglects h times
-    what the iteration changes, which is O(h^3), and avoids second derivatives of the force. With joints only that iteration is made, from the
-    velocity ``found`` (d,) that the scheme has computed (`beside`), which halves the program.
+    what the iteration changes, which is O(h^3), and avoids second derivatives of the force. If there are joints, no other iteration is made, and it
+    starts from the velocity ``found`` (d,) that the scheme has computed (`beside`), which halves the program.
     """
 
     found: Any = None

@@ -397,7 +397,10 @@ def first_roots(base: Base, trial: Trial, s: Array) -> Array:
 
 
 def first_root(coefficients: tuple[Array, Array, Array, Array], last: Array) -> Array:
-    """Returns where in [0, 1] the cubics with ``coefficients`` (m,), as by `cubic`, first become negative; their values ``last`` (m,) at 1 are."""
+    """Returns where in [0, 1] the cubics with ``coefficients`` (m,), as by `cubic`, first become negative.
+
+    ``last`` (m,): their values at 1, which are negative; the result means nothing for others.
+    """
     c0, c1, c2, c3 = coefficients
     bent = last - c0 - c1
     root = jnp.sqrt(jnp.maximum(c1 * c1 - 4 * bent * c0, 0))
