@@ -24,6 +24,7 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+PERIOD = 165 if hasattr(os, "sysconf") and os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") > 14e9 else 100
 CLEARED = pytest.StashKey[float]()  # processor time of this process when it last dropped compiled programs
 
 
@@ -60,11 +61,11 @@ def pytest_sessionfinish():
 def _drop_compiled_code(request):
     """Drops compiled programs now and then: they are shared between tests, but a process has a limited number of memory maps.
 
-    What compiles for two and a half minutes takes some 3 GB and 8000 maps; to drop it, and to collect the garbage, takes as long as some tests.
+    What compiles for a hundred seconds takes some 3 GB and 5000 maps; to drop it, and to collect the garbage, takes four seconds.
     """
     yield
     last = request.session.stash.setdefault(CLEARED, time.process_time())
-    if time.process_time() > last + 100:
+    if time.process_time() > last + PERIOD:
         jax.clear_caches()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # of other tests: not an error of this one

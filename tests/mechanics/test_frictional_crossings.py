@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 
 import jaximpact as ji
 from jaximpact import Status
@@ -28,7 +29,7 @@ def of_block(problem, v0, t1, steps, args, wrt, e=0.0):
     )
 
 
-@pytest.mark.parametrize("steps", [37, 12])
+@pytest.mark.parametrize("steps", [37, slow(12)])
 def test_a_brake_at_a_place(steps):
     """Slows down by 3, from a place on by 3 + brake, and rests: after v^2 / 2 a."""
 
@@ -48,7 +49,7 @@ def test_a_brake_at_a_place(steps):
 
 @pytest.mark.parametrize(
     ("pull", "static", "moves"),
-    [(5.0, None, 2.0), (2.9, None, 0.0), (3.9, 0.4, 0.0), pytest.param(4.1, 0.4, 1.1, marks=pytest.mark.slow)],
+    [(5.0, None, 2.0), slow(2.9, None, 0.0), (3.9, 0.4, 0.0), slow(4.1, 0.4, 1.1)],
 )
 def test_a_pull_that_sets_in_breaks_a_block_away_or_does_not(pull, static, moves):
     """At t = 1/2, against 3 of slip, and up to 10 ``static`` at rest; ``moves`` is the acceleration behind it."""

@@ -193,7 +193,7 @@ def test_value_and_tangent_are_one_program():
         assert len(set(re.findall(r"jaximpact_\w+", jax.jit(program).lower(given).as_text()))) == count
 
 
-@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("checkpoint", [slow(False), True])
 def test_gradients_of_motions_in_a_loop(checkpoint):
     """Where jax takes a JVP apart, in a scan, one whose states are computed again, or a linear function, tangents are those of forward mode."""
     step = lambda q: end(q, V0, 0.6, ARGS)[:2]
