@@ -18,7 +18,7 @@ from .argument_checks import is_traced
 IDENTITIES = {"guard", "forward_only", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "eval_jaxpr": "call_jaxpr",
          "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call",
-         "checkpoint": "jaxpr", "remat2": "jaxpr"}  # fmt: skip
+         "checkpoint": "jaxpr", "remat2": "jaxpr", "linear_call": "callee"}  # fmt: skip
 _JAXPR_TYPES, _SEQUENCE_TYPES = (ClosedJaxpr, Jaxpr), (tuple, list)
 
 

@@ -23,9 +23,10 @@ from ..compiler.llvm.call import BoundCall, CompiledFunction, as_columns, as_lan
 from ..compiler.llvm.xla_ffi import lane_pool, register_target
 from ..compiler.scalar import Unsupported
 from ..compiler.stream import stream
-from ..jaxtools.jaxpr_tools import contains_primitive, inline_calls, used_inputs
+from ..jaxtools.jaxpr_tools import inline_calls, used_inputs
 from ..jaxtools.operating_system import core_count
 from ..jaxtools.trace_context import without_collection
+from ..jaxtools.transposition import transpose
 from .account import Account
 from .backends import without_rows
 from .lane_loop import LaneLoop
@@ -112,8 +113,7 @@ class Parts:
         structure = jax.tree.structure(carry)
         made = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry))
         after = lambda *operands: self.reals(jax.tree.unflatten(structure, made(*operands)))
-        # of a scan jax transposes no other than a linear one
-        some, before = self._transpose_part(after, leaves, carry, change, whole=not contains_primitive(step, "scan"))
+        some, before = self._transpose_part(after, leaves, carry, change, whole=True)
         return before, _sum(total, some)
 
     def of_steps(
@@ -153,7 +153,7 @@ class Parts:
             return jax.vjp(of, *at)[1](list(change))
         # values and derivative in one program: nobody needs the values by themselves, and jax takes long to separate the two
         pushed = lambda some, reals: jax.jvp(of, at, (some, reals))[1]
-        return jax.linear_transpose(pushed, *at)(list(change))
+        return transpose(pushed, *at)(list(change))
 
     def _with_reals(self, carry: Any, reals: Sequence) -> Any:
         numbers = iter(reals)

@@ -31,6 +31,7 @@ IGNORED_PARAMS = {
             "keep_unused", "compiler_options_kvs"},
     "remat2": {"policy"},
     "checkpoint": {"policy"},
+    "linear_call": {"transpose_thunk", "num_callee_consts", "num_res"},
 }  # fmt: skip
 IGNORED_PARAMS["pjit"] = IGNORED_PARAMS["jit"]
 IGNORED_ELSEWHERE = {"sharding", "out_sharding"}

@@ -1,0 +1,150 @@
+"""Transposes of linear functions whose branches compute their values anew, so that nothing of a branch that is not taken is carried to its derivative.
+
+jax separates the values of a branch from its derivative: the first branch gives what the second one reads, and zeros in place of it where it is not taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_derivatives import linear_call
+
+from .jaxpr_tools import CALLS, as_closed, is_literal, needed_equations, scan_counts, varying_outvars
+
+
+def transpose(linear: Callable, *at: Any) -> Callable:
+    """The transpose of a linear function at operands of these shapes, as `jax.linear_transpose`, with branches as above."""
+    closed, shape = jax.make_jaxpr(linear, return_shape=True)(*at)
+    structure, flat = jax.tree.structure(shape), jax.tree.leaves(at)
+
+    def evaluated(*operands: Any) -> Any:
+        leaves = jax.tree.leaves(operands)
+        found = _evaluate(closed.jaxpr, closed.consts, leaves, [True] * len(flat), True)
+        return jax.tree.unflatten(structure, found[0])
+
+    return jax.linear_transpose(evaluated, *at)
+
+
+def _evaluate(
+    jaxpr: Any, constants: Sequence, values: Sequence, moves: Sequence[bool], linear: bool
+) -> tuple[list, list[bool]]:
+    """Outputs of a jaxpr that is linear in the inputs of the mask ``moves``, and the mask of the outputs that depend on them; without ``linear``
+    the inputs and outputs that do are None."""
+    env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
+    moving = {v for v, m in zip(jaxpr.invars, moves, strict=True) if m}
+    read = lambda v: v.val if is_literal(v) else env[v]
+    moved = lambda v: not is_literal(v) and v in moving
+    for eqn in needed_equations(jaxpr):
+        name, given, flags = eqn.primitive.name, [read(v) for v in eqn.invars], list(map(moved, eqn.invars))
+        if not any(flags):
+            found, results = _bind(eqn, given), [False] * len(eqn.outvars)
+        elif name in CALLS:
+            called = as_closed(eqn.params[CALLS[name]])
+            found, results = _evaluate(called.jaxpr, called.consts, given, flags, linear)
+        elif name == "cond" and not flags[0]:
+            results = varying_outvars(eqn, flags)
+            found = _branch(eqn, given, flags[1:], results, linear)
+        else:
+            results = varying_outvars(eqn, flags)
+            found = _bind(eqn, given) if linear else _values(eqn, given, flags, results)
+        env.update(zip(eqn.outvars, found, strict=True))
+        moving.update(compress(eqn.outvars, results))
+    return [read(v) for v in jaxpr.outvars], list(map(moved, jaxpr.outvars))
+
+
+def _bind(eqn: Any, given: Sequence) -> Sequence:
+    found = eqn.primitive.bind(*given, **eqn.primitive.get_bind_params(eqn.params))
+    return found if eqn.primitive.multiple_results else [found]
+
+
+def _values(eqn: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool]) -> list:
+    """Those results of an equation that do not depend on moving operands, which are None; None for the others."""
+    if all(results):
+        return [None] * len(results)
+    loop = {"while": _while, "scan": _scan}[eqn.primitive.name]
+    known = iter(loop(eqn.params, given, flags, results))
+    return [None if r else next(known) for r in results]
+
+
+def _still(jaxpr: Any, values: Sequence, moves: Sequence[bool], results: Sequence[bool]) -> list:
+    """Outputs of a closed jaxpr outside the mask ``results``."""
+    found = _evaluate(jaxpr.jaxpr, jaxpr.consts, values, moves, False)[0]
+    return [x for x, r in zip(found, results, strict=True) if not r]
+
+
+def _spread(known: Sequence, moves: Sequence[bool]) -> list:
+    """Values outside the mask ``moves``, with None inside."""
+    rest = iter(known)
+    return [None if m else next(rest) for m in moves]
+
+
+def _while(p: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool]) -> Sequence:
+    a, b = p["cond_nconsts"], p["body_nconsts"]
+    moves = [*flags[a : a + b], *results]
+    more = lambda now: _still(p["cond_jaxpr"], [*given[:a], *_spread(now, results)], [*flags[:a], *results], [False])[0]
+    body = lambda now: _still(p["body_jaxpr"], [*given[a : a + b], *_spread(now, results)], moves, results)
+    return lax.while_loop(more, body, [x for x, r in zip(given[a + b :], results, strict=True) if not r])
+
+
+def _scan(p: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool]) -> Sequence:
+    fixed, state = scan_counts(p)
+    moves = [*flags[:fixed], *results[:state], *flags[fixed + state :]]
+    count = state - sum(results[:state])
+
+    def body(now: list, row: list) -> tuple[list, list]:
+        values = [*given[:fixed], *_spread(now, results[:state]), *_spread(row, flags[fixed + state :])]
+        found = _still(p["jaxpr"], values, moves, results)
+        return found[:count], found[count:]
+
+    start = [x for x, r in zip(given[fixed : fixed + state], results[:state], strict=True) if not r]
+    rows = [x for x, m in zip(given[fixed + state :], flags[fixed + state :], strict=True) if not m]
+    last, made = lax.scan(body, start, rows, p["length"], p["reverse"])
+    return [*last, *made]
+
+
+def _branch(eqn: Any, given: Sequence, moves: Sequence[bool], results: Sequence[bool], linear: bool) -> list:
+    """Results of a cond: those that do not depend on moving operands by one cond, the others by another, which computes what it needs."""
+    index, *operands = given
+    parts = [as_closed(x) for x in eqn.params["branches"]]
+    still = [x for x, m in zip(operands, moves, strict=True) if not m]
+    lines = [x for x, m in zip(operands, moves, strict=True) if m]
+    avals = [v.aval for v, r in zip(eqn.outvars, results, strict=True) if r]
+
+    def full(still: Sequence, lines: Sequence) -> list:
+        known, other = iter(still), iter(lines)
+        return [next(other) if m else next(known) for m in moves]
+
+    def values(part: Any) -> Callable:
+        return lambda still: _still(part, _spread(still, moves), moves, results)
+
+    def pulled(part: Any) -> Callable:
+        def of(still: Sequence, change: Sequence) -> list:
+            def pushed(lines: Sequence) -> list:
+                found = _evaluate(part.jaxpr, part.consts, full(still, lines), moves, True)[0]
+                return [x for x, r in zip(found, results, strict=True) if r]
+
+            return jax.linear_transpose(pushed, lines)(list(change))[0]
+
+        return of
+
+    def back(known: tuple, change: Sequence) -> list:
+        index, still = known
+        return _choose(index, list(map(pulled, parts)), still, change)
+
+    known = iter(_choose(index, list(map(values, parts)), still) if not all(results) else ())
+    # is transposed and never evaluated: its shapes alone matter
+    nothing = lambda known, lines: [jnp.zeros(a.shape, a.dtype) for a in avals]
+    changes = iter(linear_call(nothing, back, (index, still), lines) if linear else [None] * len(avals))
+    return [next(changes) if r else next(known) for r in results]
+
+
+def _choose(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
+    """One of the branches by its number."""
+    if len(branches) == 2:
+        return lax.cond(index.astype(bool), branches[1], branches[0], *operands)
+    return lax.switch(index, branches, *operands)
