@@ -46,10 +46,10 @@ def _subtract_product(e: Any, target: LargeArray, index: Sequence[LaneValue], x:
 
 
 def _row_from(e: Any, n: int, first: LaneValue, body: Callable[[LaneValue, bool], None]) -> None:
-    """Emits ``body(i, whole)`` for the entries of a row from ``first`` to n - 1: for a ``whole`` pack of entries from i on, if there is a single
-    lane, or for entry i.
+    """Emits ``body(i, whole)`` for the entries of a row from number ``first`` to n - 1.
 
-    Packs begin at multiples of their size, the first one possibly before ``first``.
+    With ``whole`` a call is for the pack of entries that begins at entry i, else for entry i alone. There are packs in programs of a single lane
+    only; they begin at multiples of their size, the first one possibly before ``first``.
     """
     done = n - n % e.pack if e.pack > 1 else 0
     if not done:
@@ -113,8 +113,11 @@ def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
 
 
 def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
-    """Cholesky factorisation for a single lane, as U = L' in blocks of as many rows as a pack has entries: products of earlier rows are subtracted
-    from a block in registers. The matrix is padded with ones on the diagonal to a multiple of the block size."""
+    """Cholesky factorisation for a single lane, as U = L' in blocks of rows, as many rows as a pack has entries.
+
+    A block is kept in registers while products of earlier rows are subtracted from it. The matrix is padded to a multiple of the block size, with
+    ones on the diagonal.
+    """
     w, n, size = e.w, x.shape[0], e.pack
     whole, zero, one = -(-n // size) * size, constant(0, x.dtype), constant(1, x.dtype)
     high = reserve_array(e, (whole, whole), x.dtype, False)
@@ -128,7 +131,10 @@ def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
     later = lambda i, k: w.op("add", i, long_constant(k)) if k else i
 
     def updated(first: LaneValue, c: LaneValue) -> list[LaneValue]:
-        """Rows of a block from ``first`` on, in the columns of a pack from c on, less the products of all earlier rows."""
+        """The block of rows that begins at row ``first``, in the columns of the pack that begins at column c: a pack for each row.
+
+        The products of all rows before ``first`` are subtracted.
+        """
         rows = [read(high, [later(first, r), c], True) for r in range(size)]
 
         def subtract(k: LaneValue, now: list[LaneValue]) -> list[LaneValue]:
@@ -194,7 +200,7 @@ def _if_any(e: Any, count: LaneValue, start: list[LaneValue], body: Callable) ->
 
 
 def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArray:
-    """Triangular solve by rows: each unknown is subtracted from the remaining equations as soon as it is computed."""
+    """Triangular solve, column by column of the matrix: each unknown, once computed, is at once eliminated from all remaining equations."""
     if len(a.shape) != 2:
         raise Unsupported("triangular_solve of a stack of large matrices")
     n, left = a.shape[0], p["left_side"]
@@ -238,8 +244,10 @@ def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArra
 def _triangular_solve_by_packs(
     e: Any, a: LargeArray, stored: LargeArray, x: LargeArray, n: int, forward: bool, unit: bool
 ) -> LargeArray:
-    """Triangular solve for a single lane and one right side, with packs along the rows of the ``stored`` matrix, which is a or its transpose;
-    overwrites the right side x."""
+    """Triangular solve for a single lane and one right side, with packs along the rows of the ``stored`` matrix, which is a or its transpose.
+
+    Overwrites the n entries of the right side x. ``forward``: whether the first unknown is computed first; ``unit``: whether the diagonal is 1.
+    """
     w, dtype, zero = e.w, x.dtype, constant(0, x.dtype)
     sides, found = array_at(e, x.pointer, (n,), dtype, False), reserve_array(e, (n,), dtype, False)
     order = (lambda i: i) if forward else (lambda i: w.op("sub", long_constant(n - 1), i))
@@ -290,7 +298,7 @@ def _triangular_solve_by_packs(
 
 
 def _lu(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
-    """LU factorisation with partial pivoting, by rows: the rows below a pivot are reduced as soon as it is found."""
+    """LU factorisation with partial pivoting: as soon as a pivot is found, multiples of its row are subtracted from all rows below it."""
     if len(x.shape) != 2:
         raise Unsupported("lu of a stack of large matrices")
     (n, columns), w, a = x.shape, e.w, copy_to_new(e, x, x.is_vector)

@@ -33,9 +33,11 @@ Index = list[LaneValue]
 def product_by_packs(
     e: Any, x: LargeArray, y: LargeArray, target: LargeArray, batch: int, rows: int, inner: Sequence[int]
 ) -> LargeArray:
-    """Product of x (batch, rows, inner) and y (batch, inner, columns), axes in this order, into ``target`` (batch, rows, columns).
+    """Product of x (batch, rows, inner) and y (batch, inner, columns), summed over inner, into ``target`` (batch, rows, columns).
 
-    Packs lie along the last axis of the columns or of the rows, which computes several sums at once, or else along the last axis of the terms.
+    Each of these names stands for a group of axes: ``batch`` and ``rows`` are the numbers of axes in their groups, ``inner`` the sizes of the axes
+    that are summed over. Packs lie along the last axis of the columns or of the rows, which computes several sums at once, or else along the last
+    inner axis.
     """
     split, terms = batch + rows, len(inner)
     columns = len(target.shape) - split
@@ -64,7 +66,10 @@ def product_by_packs(
 def _sums_along(
     e: Any, x: LargeArray, y: LargeArray, target: LargeArray, axes: tuple[int, int], inner: Sequence[int]
 ) -> None:
-    """Sums side by side along the last axis of y (batch, inner, columns): each term of x (batch, rows, inner) times a pack of y."""
+    """Product of x and y as in `product_by_packs`, with sums side by side along the last axis of y: each entry of x times a pack of y.
+
+    ``axes``: number of batch axes, and of batch axes and axes of rows together.
+    """
     (batch, split), w, shape = axes, e.w, target.shape
     zero, n = constant(0, x.dtype), shape[-1]
     row = split - 1 if split > batch else None
@@ -72,7 +77,7 @@ def _sums_along(
     short = [m // count if i == row else m for i, m in enumerate(shape[:-1])]
 
     def body(index: Index, j: LaneValue, whole: int) -> None:
-        """Sums of ``count`` rows, in ``whole`` packs of columns from j on; 0: in the single column j."""
+        """Emits the sums of several rows in ``whole`` packs of columns that begin at column j, or in column j alone if ``whole`` is 0."""
         lines = [[_several(e, i, count, k) if a == row else i for a, i in enumerate(index)] for k in range(count)]
         places = [w.op("add", j, long_constant(k * e.pack)) if k else j for k in range(max(whole, 1))]
 
@@ -105,7 +110,7 @@ def _sums_along(
 
 
 def _several(e: Any, i: LaneValue, count: int, k: int) -> LaneValue:
-    """Index of the k-th of ``count`` rows that are computed together in iteration i."""
+    """Number of a row, in a loop whose iteration i computes ``count`` rows together: the k-th of these."""
     place = e.w.op("mul", i, long_constant(count)) if count > 1 else i
     return e.w.op("add", place, long_constant(k)) if k else place
 
@@ -113,7 +118,7 @@ def _several(e: Any, i: LaneValue, count: int, k: int) -> LaneValue:
 def _sums_of_packs(
     e: Any, x: LargeArray, y: LargeArray, target: LargeArray, axes: tuple[int, int], inner: Sequence[int]
 ) -> None:
-    """Products computed one sum at a time, with packs along the terms if both operands can be read in packs along them."""
+    """Product as in `_sums_along`, one sum at a time, with packs along the last inner axis if both operands can be read in packs along it."""
     (batch, split), w = axes, e.w
     columns = len(target.shape) - split
     last = [*range(batch), *range(batch + len(inner), batch + len(inner) + columns), *range(batch, batch + len(inner))]
@@ -157,7 +162,10 @@ def _adder(w: Any) -> Callable[[LaneValue, LaneValue], LaneValue]:
 def reduce_by_packs(
     e: Any, name: str, x: LargeArray, target: LargeArray, kept: Sequence[int], axes: Sequence[int], first: LaneValue
 ) -> LargeArray:
-    """Reduction of x over ``axes`` into ``target``, from ``first``: packs along the last axis of x, which is kept or reduced."""
+    """Reduction of x over ``axes`` by the primitive ``name`` into ``target``, with packs along the last axis of x.
+
+    ``kept``: the other axes of x; ``first``: value that every reduction starts from.
+    """
     w, n, last = e.w, x.shape[-1], len(x.shape) - 1
     combine = lambda a, b: e.op_of(name, None, [a, b])
     done = n - n % e.pack if x.pack_at else 0
@@ -166,7 +174,7 @@ def reduce_by_packs(
         return _sums_of_few(e, combine, materialise(e, x), target, n, first)
 
     def over(where: dict, now: list[LaneValue], body: Callable, depth: int = 0) -> list[LaneValue]:
-        """Emits loops over the reduced axes other than the last axis of x."""
+        """Emits ``now = body(where, now)`` in loops over the reduced axes other than the last axis of x; ``where``: index by axis."""
         if depth == len(others):
             return body(where, now)
         axis = others[depth]
@@ -210,7 +218,7 @@ def reduce_by_packs(
 
 
 def _sums_of_few(e: Any, combine: Callable, x: LargeArray, target: LargeArray, n: int, first: LaneValue) -> LargeArray:
-    """Reduction of a stored array along its last axis of n entries, n small: a pack holds consecutive results."""
+    """Reduction of a stored array along its last axis, of few entries n, from ``first`` by ``combine``: a pack holds consecutive results."""
     w, entries, results = e.w, flat_view(e, x), flat_view(e, target)
 
     def body(index: Index, whole: bool) -> None:

@@ -147,7 +147,10 @@ def operand(w: Writer, entries: Sequence[Any]) -> LaneValue:
 def elementwise(
     e: Any, machine: Any, name: str, params: Any, structural: bool, arrays: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """Emits an elementwise primitive on arrays of one shape, by packs where enough of the entries need an instruction."""
+    """Emits an elementwise primitive on arrays of one shape, by packs where enough of the entries need an instruction.
+
+    Arguments as in `scalar.values.Emitter.elementwise`; ``e`` is the emitter.
+    """
     found: list[Any] = []
     flat = [list(a.flat) for a in arrays]
     least = MIN_DEAR_SIDE_BY_SIDE if name in DEAR else e.w.width // 2 + 1
@@ -205,7 +208,7 @@ def transpose_packs(w: Writer, rows: list[LaneValue]) -> list[LaneValue]:
 
 
 def packs_of_array(w: Writer, x: np.ndarray) -> list[LaneValue]:
-    """The packs of an array, as they pass between blocks."""
+    """An array of scalars as packs of consecutive entries, in which it passes from one basic block to another."""
     flat = list(x.flat)
     return [pack_of(w, flat[start:stop]) for start, stop in chunks(x.shape, w.width)]
 

@@ -28,17 +28,22 @@ class Emitter(Protocol):
     def elementwise(
         self, machine: Any, name: str, params: Any, structural: bool, arrays: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """Emits an elementwise primitive of arrays of one shape, with ``pack`` > 1."""
+        """Emits an elementwise primitive of arrays of one shape; called only if the attribute `pack` is above 1.
+
+        ``machine``: the `ScalarInterpreter`, for entries that are emitted one by one; ``structural``: as in `ScalarInterpreter.__call__`.
+        """
 
     def reduction(self, name: str, entries: Sequence[Any], empty: Any) -> Any:
-        """Emits the reduction of many scalars by a primitive, with ``pack`` > 1; ``empty``: its neutral element, None if repeated entries do not
-        change the result."""
+        """Emits the reduction of many scalars by the primitive ``name``; called only if the attribute `pack` is above 1.
+
+        ``empty``: neutral element of the reduction; None for those whose result repeated entries do not change, such as max.
+        """
 
     def adjacent(self, entries: Sequence[Any]) -> bool:
         """Whether scalars already lie side by side in one vector, in this order."""
 
     def constant(self, x: np.ndarray) -> Value:
-        """A constant array of more than ``max_scalars`` entries."""
+        """A constant array of more than `max_scalars` entries, as a value of the emitter."""
 
     def varies(self, x: Value) -> bool:
         """Whether a value differs between lanes."""
