@@ -23,9 +23,9 @@ stream_p.multiple_results = True
 def stream(body: Callable, carry: Any, given: Any, by_row: bool = False, backwards: bool = False) -> tuple[Any, Any]:
     """Loop ``carry, row = body(carry, given)``: returns the last carry, and a row that stands for the rows of all iterations.
 
-    ``given``: pytree of `jax.ShapeDtypeStruct`, one entry of each sequence that the call of native code passes to the loop: of shape (), the same for
-    all lanes, or, with ``by_row``, of any shape and different in each lane. With ``by_row`` rows are stored one after the other, so that another
-    stream can take them as ``given``; ``backwards``: the sequences are read from the last entry to the first.
+    ``given``: pytree of `jax.ShapeDtypeStruct`, with the shape of one entry of each sequence that the call of native code passes to the loop. Entries
+    have shape () and are the same for all lanes; with ``by_row`` they have any shape and differ between lanes. With ``by_row`` rows are also stored
+    one after the other, so that another stream can take them as ``given``. With ``backwards`` sequences are read from the last entry to the first.
     """
     closed, shape = jax.make_jaxpr(body, return_shape=True)(carry, given)
     leaves = jax.tree.leaves(carry)

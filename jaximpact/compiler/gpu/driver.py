@@ -84,7 +84,7 @@ class Kernel:
             return self.functions[key]
 
     def launch(self, stream: int, blocks: int, size: int, arguments: Sequence[Any]) -> None:
-        """Launches the kernel on a stream, with so many blocks of ``size`` threads; ``arguments`` are ctypes values."""
+        """Launches the kernel on the stream at an address, in ``blocks`` blocks of ``size`` threads each; ``arguments`` are ctypes values."""
         pointers = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(x) for x in arguments])
         grid = *(blocks, 1, 1), *(size, 1, 1), 0, ctypes.c_void_p(stream)
         try:

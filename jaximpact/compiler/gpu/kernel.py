@@ -37,10 +37,10 @@ MAX_POINTERS = 500  # inputs and results: a kernel's arguments take at most 4096
 
 
 def over_lanes(one: Any, axes: tuple, given: Sequence[Any] = (), **static: Any) -> Callable:
-    """Counterpart of ``jax.vmap(one, in_axes=axes)`` that is one kernel, for a jitted function of one lane.
+    """Returns what ``jax.vmap(one, in_axes=axes)`` does, but as one GPU kernel; ``one``: a jitted function of one lane.
 
-    If no operand has a lane axis, it runs one lane, and results have a lane axis of length 1. ``given``: the sequences that a `stream` in the
-    function reads, one entry per row.
+    If no operand has a lane axis, the returned function runs one lane, and its results have a lane axis of length 1. ``given``: the sequences that
+    a `stream` in ``one`` reads, one entry per row; ``static``: static arguments of ``one``.
 
     Raises:
         Unsupported, ImportError: by the returned function while it is traced, if the kernel cannot be made.
@@ -58,7 +58,11 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[Any] = (), **static: Any) 
 def run_lanes(
     one: Any, leaves: Sequence[Any], carried: Sequence[bool], given: Sequence[Any], structure: Any = None, **static: Any
 ) -> tuple[CompiledFunction, list[Array]]:
-    """Compiles and runs a jitted function of one lane on operands with the lane axis first; results have it first, then that of rows."""
+    """Compiles and runs a jitted function of one lane for all lanes: the compiled function, and its results.
+
+    ``leaves``: the operands, with a leading lane axis where ``carried`` is true; ``structure``: their pytree, if the function takes one; ``given``
+    and ``static`` as in `over_lanes`. Results have a leading lane axis, followed by an axis of rows if they are rows of a `stream`.
+    """
     lanes = next((x.shape[0] for x, c in zip(leaves, carried, strict=True) if c), 1)
     found = compile_lanes(one, _of_a_lane(leaves, carried, structure), carried, _compile, **static)
     columns = [
@@ -88,14 +92,14 @@ def kernel_of(one: Any, axes: tuple, operands: tuple, **static: Any) -> str:
 
 
 def _of_a_lane(leaves: Sequence[Any], carried: Sequence[bool], structure: Any) -> Any:
-    """Avals of the operands in one lane, unflattened to the pytree ``structure`` if it is given."""
+    """Avals of the operands in one lane, without the lane axis of those in the mask ``carried``; as the pytree ``structure`` if it is given."""
     avals = [jax.typeof(x) for x in leaves]
     avals = [x.update(shape=x.shape[1:]) if c else x for x, c in zip(avals, carried, strict=True)]
     return avals if structure is None else jax.tree.unflatten(structure, avals)
 
 
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
-    """Emits the kernel of a closed jaxpr, and has the driver compile it.
+    """Emits the kernel of a closed jaxpr, and has the driver compile it; ``carried``: mask of its inputs that differ between lanes.
 
     Raises:
         Unsupported: the program is too large, or the driver refuses it.
@@ -107,7 +111,7 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
 
 
 def _emit_kernel(closed: Any, carried: Sequence[bool]) -> tuple[ProgramText, str]:
-    """LLVM's text of a kernel, and its PTX."""
+    """LLVM IR of the kernel of a closed jaxpr, and its PTX; ``carried``: mask of the inputs that differ between lanes."""
     variables, constants = program_inputs(closed)
     entries, count = MAX_SCALARS, cost(closed)
     if count > LONG_PROGRAM_OPS:
@@ -124,7 +128,7 @@ def _emit_kernel(closed: Any, carried: Sequence[bool]) -> tuple[ProgramText, str
 
 
 def _target(found: CompiledFunction, lanes: int, rows: int, inputs: int, given: int, results: int) -> str:
-    """Name of the FFI target that launches a kernel."""
+    """Name of the FFI target that launches a compiled kernel on so many ``lanes`` and ``rows``; the last three are numbers of arrays."""
     kernel, blocks = found.program.code, -(-lanes // THREADS_OF_A_BLOCK)
 
     def table(addresses: list[int], size: int) -> Any:

@@ -21,7 +21,7 @@ _lock = Lock()
 
 
 def compile_kernel(ir: str, name: str) -> str:
-    """PTX of a module whose kernel has a name; functions of the C library are taken from NVIDIA's.
+    """PTX of a module of LLVM IR whose kernel is called ``name``; functions of the C library are replaced by those of NVIDIA's library.
 
     Raises:
         Unsupported: a function is missing in NVIDIA's library, or the library is not found.

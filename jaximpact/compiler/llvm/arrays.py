@@ -30,8 +30,8 @@ class LargeArray:
         pointer: address, in C order, if the array is stored, else empty.
         pack_at: in programs of a single lane, function from an index to the pack of entries from that index on along the last axis; None if there is
             no cheap way to read packs.
-        flipped: for a triangular factor that is not stored, its stored transpose, possibly padded with further rows and columns, and with valid zeros
-            only in the packs that meet the diagonal.
+        flipped: for a lower triangular factor of which only the transpose is stored, this transpose. It may have further rows and columns; entries
+            before its diagonal are zeros only in packs that contain a diagonal entry, others have no meaning.
         source: for an array with permuted axes, the original array and the permutation.
         known: for a constant, its entries.
     """
@@ -185,7 +185,7 @@ def read(x: LargeArray, index: Sequence[LaneValue], whole: bool) -> LaneValue:
 
 
 def packs_at(x: LargeArray, pick: Callable[[Sequence[LaneValue]], list[LaneValue]]) -> Callable | None:
-    """The function `LargeArray.pack_at` of a view of x whose index is mapped by ``pick``; None if x has no packs."""
+    """`LargeArray.pack_at` of a view of x, where ``pick`` maps an index of the view to that of x; None if x has no packs."""
     read_pack = x.pack_at
     return None if read_pack is None else lambda index: read_pack(pick(index))
 
@@ -229,7 +229,10 @@ def array_at(e: Any, pointer: str, shape: Sequence[int], dtype: Any, is_vector: 
 
 
 def lower_factor(e: Any, shape: Sequence[int], high: LargeArray) -> LargeArray:
-    """The lower triangular factor whose transpose ``high`` is stored; a diagonal of NaN in it means that the factorisation failed."""
+    """The lower triangular factor whose transpose ``high`` is stored, NaN in all entries if the first entry of ``high`` is NaN.
+
+    A factorisation that fails puts NaN on the diagonal of ``high``.
+    """
 
     def low(index: Sequence[LaneValue]) -> LaneValue:
         i, j = index

@@ -71,9 +71,9 @@ class CompiledFunction:
     structure: Any
 
     def launch(self, leaves: Sequence, carried: Sequence[bool], lanes: int, given: Sequence = ()) -> list[np.ndarray]:
-        """Runs all lanes on operands with the lane axis first, where ``carried`` marks one, and returns results with it first.
+        """Runs all lanes on the operands ``leaves``, and returns results with a leading lane axis.
 
-        ``given``: the sequences of a `stream`, one entry per row.
+        ``carried``: mask of the operands with a leading lane axis; ``given``: the sequences that a `stream` reads, one entry per row.
         """
         program, results, padded = self.program, self.results, self.padded_count(lanes)
         operands, carried = [*leaves, *program.constants], [*carried, *[False] * len(program.constants)]
@@ -127,15 +127,16 @@ class CompiledFunction:
 
 
 class BoundCall:
-    """A program bound to arrays in memory, for many cheap calls that differ in indices along the arrays' first axes.
+    """A program bound to arrays in memory, for many cheap calls: a call is given a few indices, by which it takes entries of some arrays.
 
     Args:
         function: the compiled function.
-        operands: pairs of an array in the program's layout, and which of the call's indices selects along its first axis (None: none).
+        operands: pairs of an array in the program's layout, and the number of the call's index that selects an entry along its first axis (None: the
+            whole array is the operand).
         results: arrays (size, whole) to write to.
         whole: number of lanes with padding.
         numbers: how many indices a call has.
-        given: pairs, as in ``operands``, for the sequences that a `stream` in the function reads from the index on.
+        given: pairs, as in ``operands``, for the sequences that a `stream` in the function reads, from the entry at the call's index on.
     """
 
     def __init__(

@@ -269,7 +269,7 @@ class LLVMEmitter:
     ) -> list[LaneValue]:
         """Emits an expensive branch for one register of a vector after the other, and skips registers in which no lane selects it.
 
-        Returns the branch's scalars in the lanes of the mask ``lanes``, else ``now``.
+        Returns the scalars of the branch's results in the lanes of the mask ``lanes``, and the scalars ``now`` in the others.
         """
         w, width, bits = self.w, self.w.width, self.w.mask_as_integer(lanes)
         results = [w.reserve(1, x.dtype, True) for x in now]

@@ -46,10 +46,10 @@ class Function(NamedTuple):
 
     Attributes:
         name: its name.
-        taken: the arguments that it reads: pairs of the number of an argument and its place in memory.
+        taken: the arguments that it reads: pairs of the number of an argument and the place in memory from which it is read.
         results: its results, in terms of values inside the function.
-        given: for each scalar, pack or pointer in the results (`values_of`), the place where the function stores it, or the number of the argument
-            that it is.
+        given: for each scalar, pack or pointer in the results (`values_of`), the place where the function stores it or, if it is one of the
+            arguments, the number of this argument.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Function(NamedTuple):
 
 
 class _NotALine(Exception):
-    """Raised if a function of many lanes has loops, branches, or arrays in memory."""
+    """Raised while a function of many lanes is emitted, if it turns out to be no straight line: if it has loops, branches or arrays in memory."""
 
 
 class Functions:
@@ -78,7 +78,10 @@ class Functions:
         self.counts = Counter(dict(_calls(closed)))
 
     def refuse(self) -> None:
-        """Raises `_NotALine` inside a function of many lanes, which may hold straight-line scalar operations only: it is then emitted in place."""
+        """Raises `_NotALine` while a function of many lanes is emitted, so that its code is emitted where it is called instead.
+
+        The emitter calls this before loops, branches and arrays in memory: such a function may hold straight-line scalar operations only.
+        """
         if self.inside:
             raise _NotALine
 
@@ -114,7 +117,7 @@ class Functions:
         return results
 
     def _run(self, machine: Any, jaxpr: Any, captured: Collection, values: list[Value]) -> list[Value]:
-        """Results of a jaxpr, from ``values`` of its inputs, followed by those of the program inputs ``captured`` that it closes over."""
+        """Results of a jaxpr from ``values``: those of its inputs, followed by those of the program's inputs ``captured``, which it closes over."""
         before, count = machine.input_values, len(values) - len(captured)
         machine.input_values = before | dict(zip(captured, values[count:], strict=True))
         try:
@@ -182,7 +185,7 @@ def values_of(values: Sequence[Value]) -> Iterator[LaneValue]:
 
 
 def _consisting_of(e: Any, x: Value, parts: Iterator[LaneValue]) -> Value:
-    """The value x rebuilt from other scalars, packs and pointers, in the order of `values_of`."""
+    """A value of the form of x, but consisting of other ``parts``: scalars, packs and pointers in the order of `values_of`; constants stay."""
     if isinstance(x, LargeArray) and x.known is None:
         y = _stored(x)
         y = arrays.array_at(e, next(parts).name, y.shape, y.dtype, y.is_vector)

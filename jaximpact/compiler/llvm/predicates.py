@@ -55,7 +55,7 @@ def flags(w: Writer, x: LaneValue) -> list[Flag] | None:
 
 
 def with_flags(w: Writer, x: LaneValue, found: Sequence[Flag] | None) -> LaneValue:
-    """Records the `flags` of an integer, unless they are None; returns the integer."""
+    """Records that the integer x has the flags ``found`` (as `flags` returns them), unless these are None; returns x."""
     if found is not None and x.name.startswith("%"):
         w.origins[x.name] = ("flags", *found)
     return x

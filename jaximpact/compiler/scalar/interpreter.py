@@ -111,7 +111,10 @@ class ScalarInterpreter:
         return [read(v) for v in jaxpr.outvars]
 
     def prefers_memory(self, name: str, inputs: list[Value]) -> bool:
-        """Whether an indexed read is cheaper from memory than as a selection among all entries, or a sort is cheaper in memory than on scalars."""
+        """Whether the primitive ``name``, an indexed read or a sort, is cheaper on an array in memory than on scalars.
+
+        On scalars an indexed read is a selection among all entries.
+        """
         if name == "sort":
             return len(inputs[0].shape) == 1 and inputs[0].size > MAX_SORTED_SCALARS
         places = inputs[1:] if name in ("gather", "dynamic_slice") else inputs[2:] if "slice" in name else inputs[1:2]
@@ -162,7 +165,7 @@ class ScalarInterpreter:
 
 @remember_by_jaxpr
 def passing_values(jaxpr: Any) -> frozenset:
-    """Results of a jaxpr's equations that are read once, entry by entry: by one elementwise operation or reduction."""
+    """Variables of a jaxpr that are read only once, by an equation that goes through their entries: an elementwise operation or a reduction."""
     equations = value_equations(jaxpr)
     uses = Counter(v for eqn in equations for v in eqn.invars if not is_literal(v))
     uses.update(v for v in jaxpr.outvars if not is_literal(v))

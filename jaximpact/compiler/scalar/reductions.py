@@ -19,9 +19,9 @@ def sum_entries(m: Any, entries: Iterable[Any], dtype: Any) -> Any:
 
 
 def arrange_axes(x: Value, batch: Sequence[int], contract: Sequence[int], last: bool) -> tuple[list[int], list[int]]:
-    """Permutation of an operand's axes for a product, and the sizes of the free axes.
+    """Permutation of an operand's axes for a product, and the sizes of the free axes: those neither in ``batch`` nor in ``contract``.
 
-    The order is batch, free, contracted if ``last``, else batch, contracted, free.
+    The order is batch, free, contracted axes if ``last``, else batch, contracted, free axes.
     """
     free = [i for i in range(len(x.shape)) if i not in (*batch, *contract)]
     return [*batch, *free, *contract] if last else [*batch, *contract, *free], [x.shape[i] for i in free]
@@ -96,7 +96,7 @@ def product_side_by_side(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np
 
 
 def _by_columns(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
-    """x y with the sums of a row side by side, from left to right."""
+    """The product x y of matrices with the sums of a row of it side by side in one vector, each summed from left to right."""
     found = np.empty((len(x), y.shape[1]), object)
     add = "or" if np.dtype(dtype) == bool else "add"
     for i in range(len(x)):
@@ -118,7 +118,10 @@ def sum_side_by_side(m: Any, entries: Sequence[Any], dtype: Any) -> Any:
 
 
 def without_repetition(name: str, entries: Iterable[Any]) -> list:
-    """Entries to be reduced; for max and min, repeated constants, such as the zeros of a sparse row, are kept once only (the last of them)."""
+    """The ``entries`` to reduce by the primitive ``name``: for max and min without repeated constants, such as the zeros of a sparse row, else all.
+
+    Of equal constants the last one is kept.
+    """
     every = list(entries)
     if name not in ("max", "min"):
         return every
