@@ -41,7 +41,7 @@ class Account(NamedTuple):
         return self._replace(joint_residual=jnp.maximum(self.joint_residual, info.joints.residual))
 
     def with_step(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
-        """Adds a ``state`` and the `Info` of step ``k``, which reaches that state (XLA) or starts from it (native code)."""
+        """Adds a ``state`` and the `Info` of step ``k``; with XLA the step ends at that state, in native code it starts from it."""
         t = time_of(motion, state)
         gaps = problem.near(getattr(state, "neighbours", None)).gaps(t, state.q, motion.args)
         lost = as_status(~finite(state), Status.NON_FINITE)

@@ -115,7 +115,7 @@ def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, plac
     cut = max(DEPENDENT, 64 * float(jnp.finfo(q0.dtype).eps))
 
     def response(matrix: Array, metric: Array) -> tuple[Array, Array, Array, Array]:
-        """M^-1 J', J M^-1 J', the inverse of the latter and its pivots, for J (j, k)."""
+        """For a ``matrix`` J (j, k) and a ``metric`` M (k, k): M^-1 J', J M^-1 J', and the inverse of J M^-1 J' with its pivots."""
         found = linalg.solve(metric, matrix.T)
         return found, matrix @ found, *invert_semidefinite(frozen(matrix @ found), cut)
 

@@ -72,7 +72,7 @@ def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) ->
 
 
 def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> Call:
-    """Execution by XLA, as operations on all lanes."""
+    """Execution by XLA, as operations on all lanes; ``shares``: number of devices that share the lanes."""
     return lambda motion, length: _vmap_program(program, motion, length, task=task, axes=lanes.axes, shares=shares)
 
 
@@ -82,13 +82,16 @@ def _vmap_program(program: Program, motion: Motion, length: Any, task: Task, axe
 
 
 def vmap_lanes(one: Callable[[Motion], Any], motion: Motion, axes: tuple, shares: int) -> Any:
-    """``one`` vmapped over lanes, for use in a function that is compiled with the options `COMPILE`."""
+    """The value of ``one`` vmapped over the lanes of a ``motion`` with lane ``axes``, on ``shares`` devices.
+
+    To be called in a function that is compiled with the options `COMPILE`.
+    """
     in_axes = Lanes(motion, axes, 0).in_axes
     return _share_lanes(jax.vmap(one, in_axes=(in_axes,)), in_axes, shares)(motion)
 
 
 def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int) -> Call:
-    """Execution as one GPU kernel, in which each lane takes the branches it needs."""
+    """Execution as one GPU kernel, in which each lane takes the branches it needs; ``shares``: number of devices that share the lanes."""
     if platform() != "gpu":
         raise ValueError("execution='kernel' needs a GPU, and there is none: give execution='auto'")
     turns = RowRequest.of(program) if program.rows else ()
@@ -104,7 +107,7 @@ def _kernel(program: Program, motion: Motion, turns: Any, task: Task, axes: tupl
 
 
 def _share_lanes(call: Callable, axes: Motion, shares: int) -> Callable:
-    """Shares the lanes of a batched ``call`` among the local devices."""
+    """Shares the lanes of a batched ``call`` of a motion with lane ``axes`` among the local devices; unchanged if ``shares`` is 1."""
     if shares == 1:
         return call
     mesh = Mesh(np.array(jax.local_devices()), ("lane",))
@@ -163,9 +166,10 @@ def _listed_jit() -> Callable[..., Any]:
 def single_backend(
     task: Task, program: Program, execution: str, xla: Callable[[Motion], Any] | None = None
 ) -> Callable[..., Any]:
-    """Function that runs a task for one motion; by default XLA compiles it for a fixed number of steps, as reverse mode needs.
+    """Function that runs a task for one motion, by the given ``execution``; ``xla``: the function for execution by XLA.
 
-    With "auto" native code runs it where it can, unless contacts are so many that XLA is faster.
+    By default XLA compiles the task for a fixed number of steps, as reverse mode needs it. With "auto" native code runs it where it can, unless
+    contacts are so many that XLA is faster.
     """
     if xla is None:
         xla = lambda motion: one_lane(program.replace(length=int(motion.steps)), motion, task=task)
@@ -204,7 +208,7 @@ def _or_refuse(execution: str, call: Callable[..., Any], *operands: Any) -> Any:
 
 
 def _either(first: Callable[..., Any], xla: Callable[..., Any], *operands: Any) -> Any:
-    """Native execution, or a kernel, if possible, else XLA; decided on the first chunk."""
+    """Result of ``first`` on the operands, that is of native code or a kernel, or of ``xla`` if ``first`` turns out to be impossible."""
     try:
         return first(*operands)
     except (Unsupported, ImportError) as error:

@@ -29,7 +29,7 @@ class BatchedLoop:
         self.keeper = RowWriter(program, self.motion, self.content)
 
     def content(self, k: Any, row: Row, i: Any) -> Any:
-        """Content to save for step k at the i-th saved time."""
+        """Content to save for step k, whose ``row`` is given, at the i-th saved time: interpolated to that time, unless this is done afterwards."""
         program, motion = self.program, self.motion
         if program.every is not None:
             row = row._replace(before=None)
@@ -112,7 +112,7 @@ class BatchedLoop:
         return self.collect(state, row, rows, account)
 
     def collect(self, state: Any, row: Row, kept: Any, account: Any) -> Solution:
-        """Solution from the last state, the saved rows, the last row and the account."""
+        """Solution from the last ``state``, the last ``row``, the saved rows ``kept`` before it, and the account."""
         program, motion, motion_loop, index = self.program, self.motion, self.motion_loop, self.keeper.index
         t1, final = motion.t1, motion_loop.last(row)
         times = jnp.asarray(program.times)

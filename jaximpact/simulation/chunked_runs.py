@@ -114,7 +114,7 @@ def in_chunks(
 
 
 class _Gathered:
-    """Collects the results of chunks by lane, from several threads."""
+    """Collects the results of all chunks in arrays over all lanes; several threads may store theirs at the same time."""
 
     def __init__(self, count: int) -> None:
         self.count, self.result, self.lock = count, None, Lock()

@@ -31,29 +31,35 @@ NO_MESH = AbstractMesh((), ())
 
 
 class LaneFunction(abc.ABC):
-    """Hashable function of the flat operands of one lane; ``before``: number of leading axes of its results that the value lacks, such as the axis
-    of the directions of a Jacobian."""
+    """Hashable function of the flat operands of one lane.
+
+    ``before``: number of leading axes that its results have more than those of its `value`, such as the axis of the directions of a Jacobian.
+    """
 
     before: ClassVar[int] = 0
 
     @property
     @abc.abstractmethod
     def value(self) -> Value:
-        """The function itself, or of a derivative the function that is differentiated."""
+        """The function itself or, if it is a derivative, the function that it is the derivative of."""
 
     @abc.abstractmethod
     def without_row_count(self) -> LaneFunction:
         """The function for any number of steps and rows, as native code takes them at run time."""
 
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
-        """Name of the native FFI target; raises Unsupported if there is none."""
+        """Name of the FFI target that runs the function as native code; raises Unsupported if there is none.
+
+        ``members``: avals of the operands in one lane; ``axes``: their lane axes; ``count``: number of lanes, None without a lane axis;
+        ``results``: avals of the results of all lanes.
+        """
         without_row_count, turns = self.without_row_count(), turns_of(self, axes)
         return foreign.lane_target(
             _branching, members, axes, count, results, turns, self.before, function=without_row_count
         )
 
     def in_kernel(self, operands: Sequence, axes: tuple, count: int | None) -> list:
-        """The function for all lanes in one kernel of a GPU; raises Unsupported if there is none."""
+        """Results of the function for all lanes, computed by one kernel of a GPU; raises Unsupported if there is none. Arguments as in `target`."""
         given, carried = turns_of(self, axes)(operands), [a is not None for a in axes]
         _, found = kernel.run_lanes(_branching, operands, carried, given, function=self.without_row_count())
         if count is None:
@@ -231,7 +237,7 @@ class Cotangent(Derivative):
 
 
 def lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
-    """The lane function for all lanes, in the form that XLA compiles."""
+    """The lane function for ``count`` lanes (None: one, without a lane axis), in the form that XLA compiles."""
     return function if count is None else jax.vmap(function, in_axes=axes, axis_size=count)
 
 
@@ -243,7 +249,11 @@ _branching = jax.jit(lambda *operands, function: function(*operands, branches=Tr
 
 
 def turns_of(function: Any, axes: tuple) -> Callable:
-    """Row requests for native code; Unsupported if saved times differ between lanes or are differentiated."""
+    """Function from the operands to the requests for rows (`RowRequest`) that native code reads.
+
+    Raises:
+        Unsupported: saved times differ between lanes, or are differentiated.
+    """
     value = function.value
     number = value.structure.num_leaves
     moved = (False,) * number if function is value else function.moved

@@ -62,7 +62,10 @@ class LaneLoop:
         return while_loop(_is_before, _step_of, (self.program, self.motion, target), carry)
 
     def row_at(self, carry: Any, target: Array, turn: RowRequest | None) -> Any:
-        """Content of a requested row (None: the last): time, state, impulses and energy, or time and value of the save function."""
+        """Content of the row that ``turn`` requests (None: the last one), from the carry after step ``target``.
+
+        That is time, state, impulses and energy, or time and value of the save function.
+        """
         program, motion, row = self.program, self.motion, carry[1]
         if program.every is not None or program.rows == 0:
             row = row._replace(before=None)

@@ -1,4 +1,4 @@
-"""Sizes beyond which a motion is executed another way: what each counts, and the measurements behind it."""
+"""Sizes beyond which a motion is executed in another way; the comment at each says what it counts and which measurements chose it."""
 
 from __future__ import annotations
 

@@ -130,8 +130,10 @@ class MotionLoop:
         self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
 
     def admissible(self, motion: Motion, neighbours: Any) -> tuple[Motion, Array, JointInfo | None, Array]:
-        """What `start` returns; where derivatives are taken, with those of a start on constraints, and with status bits on derivatives at the
-        start."""
+        """Makes the start admissible: what `start` returns.
+
+        Where derivatives are taken, the result has the derivatives of a start on constraints, and its status the bits on derivatives at the start.
+        """
         law = replace(self.law, small_sets=False)
         motion, impulse, joints, status = start(self.problem.near(neighbours), law, motion)
         if self.tells and not self.listed:
@@ -182,7 +184,7 @@ class MotionLoop:
     def make_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
         """Makes step k in any execution: the carry (state, row, account) after it.
 
-        ``forgetful``: whether `forgets` holds; a second derivative with reverse mode inside is then an error.
+        ``forgetful``: whether the method `forgets` returned True; a second derivative with reverse mode inside is then an error.
         """
         full = lambda: self.contact_step(carry, k, forgetful)
         # through XLA a branch of a lane would be work for all of them, and a selection
@@ -409,8 +411,7 @@ class MotionLoop:
         return jnp.asarray(found(row.time(t), row.q, v, args), row.q.dtype)
 
     def outside(self, t: Array, row: Row) -> Array:
-        """Velocity (d,) of a row at time t; where the scheme's impacts take two steps and the row lies between these, the velocity before the
-        impact."""
+        """Velocity (d,) of a ``row`` at time t; if the row lies in the middle of an impact, which takes two steps, the velocity before the impact."""
         traits, h, e, args = self.program.scheme.traits, self.moving.h, self.moving.e, self.moving.args
         if traits.steps < 2:
             return row.v
@@ -426,7 +427,10 @@ class MotionLoop:
         return lax.cond(jnp.any(last > 0), before, lambda: row.v)
 
     def close_account(self, state: Any, row: Row, account: Account) -> Account:
-        """The account at the end: with the last state, the check of stability, and the bits on derivatives if these were asked for."""
+        """The account at the end of the motion: completed by the last state, the check whether the force is too stiff, and bits on derivatives.
+
+        Bits on derivatives that were not asked for are removed.
+        """
         if self.program.per_lane_branches:  # in which a step counts the state that it leaves
             still = Info.none(state.q, state.v, len(row.impulse))
             account = account.with_step(self.problem, self.ended, self.moving.steps, state, still)

@@ -23,7 +23,9 @@ APART = 8  # displacement of the nearer motion, over the accuracy with which the
 
 
 def beside(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Mapping[str, Any]) -> Lanes:
-    """Displaces motions in a direction: all lanes displaced once, followed by all lanes displaced twice as far, in units of the motions' own numbers.
+    """Displaces motions a little in a direction: all lanes displaced once, followed by all lanes displaced twice as far.
+
+    The displacement of a lane is in proportion to the size of its own numbers.
 
     Raises:
         ValueError, TypeError: the direction is zero or invalid, or leads to a start that is not admissible; or the scheme has fixed steps.
@@ -75,7 +77,7 @@ def limit(found: Any, count: int) -> Any:
 
 
 def _paired(motion: Motion, axes: tuple, direction: Mapping[str, Any]) -> list[tuple]:
-    """For each leaf of the motion its change, or None; the leaf; and its axis."""
+    """For each leaf of the motion: its change in the ``direction``, None if it stays; the leaf; and its lane axis."""
     if not isinstance(direction, Mapping):
         raise TypeError(f"direction must be a dict of changes by name, {{'q0': ...}}, got {type(direction).__name__}")
     for name in direction:
@@ -94,7 +96,7 @@ def _paired(motion: Motion, axes: tuple, direction: Mapping[str, Any]) -> list[t
 
 
 def _of_lanes(by: Any, x: np.ndarray, axis: int | None, count: int) -> np.ndarray:
-    """A change of a leaf, for each lane."""
+    """A change ``by`` of a leaf x with the given lane axis, broadcast to ``count`` lanes."""
     by = real("direction", by)
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(f"direction changes a number of args of type {x.dtype}: only real numbers have derivatives")
@@ -108,8 +110,10 @@ def _of_lanes(by: Any, x: np.ndarray, axis: int | None, count: int) -> np.ndarra
 
 
 def _sizes(motion: Motion) -> Motion:
-    """Scale of each leaf, () or (B,): of q0 the larger of |q0| and |v0| (t1 - t0), of v0 this over t1 - t0, of other leaves their size, 1 for
-    zeros."""
+    """Scale of each leaf, () or (B,), 1 where it would be 0.
+
+    Of q0 it is the larger of |q0| and |v0| (t1 - t0), of v0 that number divided by t1 - t0, of any other leaf the leaf's largest absolute value.
+    """
     duration = motion.t1 - motion.t0
     q, v = (np.abs(x).max(axis=-1) for x in (motion.q0, motion.v0))
     nonzero = lambda x: np.where(x == 0, 1, x)

@@ -69,7 +69,7 @@ def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> 
 
 
 def _of_one_lane(operands: Sequence, axes: tuple) -> list:
-    """Shapes of the operands in one lane."""
+    """Shapes and dtypes of the operands in one lane; ``axes``: the lane axis of each, 0 or None."""
     shapes = [x.shape if a is None else x.shape[1:] for x, a in zip(operands, axes, strict=True)]
     return [jax.ShapeDtypeStruct(shape, x.dtype) for x, shape in zip(operands, shapes, strict=True)]
 
@@ -89,7 +89,7 @@ def _motion_batching(
         return found, [0] * len(found)
 
     def join_axes(x: Any, d: int | None, a: int | None) -> Any:
-        """Merges the new batch axis into the lane axis."""
+        """An operand x with its batch axis d merged into its lane axis a; where it lacks one of the two, it is repeated along that axis."""
         if d is None and a is None:
             return x
         x = x[None] if d is None else x
@@ -177,8 +177,12 @@ def _known_values(trace: Any, *tracers: Any, function: ValueAndTangent, axes: tu
 
 
 def _known_equation(_: Any, unknown: Sequence[bool], at_hand: Sequence[bool], eqn: Any) -> tuple:
-    """Partial evaluation within `jax.checkpoint`: the equation of the known values, if any; the whole equation, for later; masks of its results that
-    are unknown, and that the later equation provides; and the operands to keep for it."""
+    """Rule of `motion_with_tangent` for partial evaluation within `jax.checkpoint`.
+
+    Returns the equation of the values, if they are known, else None; the whole equation, to be evaluated later; the masks of the results that are
+    unknown, and of those that the later equation provides; and the operands to keep for the later equation. ``at_hand``: mask of the operands that
+    need not be kept.
+    """
     function, axes, number = eqn.params["function"], eqn.params["axes"], len(eqn.params["function"].moved)
     kept = [x for x, here in zip(eqn.invars, at_hand, strict=True) if isinstance(x, Var) and not here]
     results = len(eqn.outvars)
@@ -259,7 +263,10 @@ def _transpose_as_it_stands(
 
 
 def _jacobian(function: Tangent, known: Sequence, axes: tuple, count: int | None) -> list:
-    """Derivatives of the used outputs in all directions, with an axis of directions, (p, ...) or (lanes, p, ...)."""
+    """Derivatives, at the operands ``known``, of the outputs that ``function`` uses, in the p directions of the operands that it moves.
+
+    Their shapes are (p, ...), or (lanes, p, ...) with a lane axis.
+    """
     if platform() == "cpu":
         of = ForwardJacobian(function.function, function.moved, function.used)
         return motion_p.bind(*known, function=of, axes=axes, count=count)
@@ -280,7 +287,11 @@ def _jacobian(function: Tangent, known: Sequence, axes: tuple, count: int | None
 def _fits(
     value: Value, known: Sequence, avals: Sequence, lane_axes: Sequence, given: Sequence, count: int | None
 ) -> bool:
-    """Whether the forward-mode Jacobian is cheaper than reverse mode."""
+    """Whether the Jacobian in forward mode is cheaper than reverse mode.
+
+    ``known``: operands of the motion; ``avals`` and ``lane_axes``: those of the operands by which derivatives are taken; ``given``: cotangents of
+    the outputs; ``count``: number of lanes, None without a lane axis.
+    """
     of_lane = [math.prod(x.shape if a is None else x.shape[1:]) for x, a in zip(avals, lane_axes, strict=True)]
     directions = sum(of_lane)
     size = directions * sum(x.size * x.dtype.itemsize for x in given)

@@ -48,7 +48,7 @@ class Parts:
         moved: mask of the input leaves with respect to which derivatives are taken.
         used: mask of the leaves of the solution that have cotangents.
         of_rows: mask of those used leaves that have an axis of rows.
-        told: whether some used leaves belong to the account, which is then differentiated from step to step.
+        told: whether some used leaves belong to the `Account`; its cotangent is then pulled back through the steps as well.
     """
 
     structure: Any
@@ -102,14 +102,17 @@ class Parts:
     # transposed derivatives
 
     def of_start(self, leaves: Sequence, change: Sequence, total: Sequence) -> list:
-        """Adds to ``total`` the cotangents of the input leaves that come from the first carry."""
+        """Returns ``total`` plus the cotangents of the input leaves that follow from the cotangent ``change`` of the first carry."""
         some, _ = self._transpose_part(lambda leaves, _: self.reals(self.start(leaves)), leaves, None, change)
         return _sum(total, some)
 
     def of_step(
         self, step: ClosedJaxpr, leaves: Sequence, carry: Any, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
-        """Pulls the cotangent ``change`` of the carry back through a step, and adds the input leaves' share to ``total``."""
+        """Pulls the cotangent ``change`` of the carry after a step back through the step.
+
+        Returns the cotangent of the ``carry`` before the step, and ``total`` plus the step's part of the cotangents of the input leaves.
+        """
         structure = jax.tree.structure(carry)
         made = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry))
         after = lambda *operands: self.reals(jax.tree.unflatten(structure, made(*operands)))
@@ -134,8 +137,10 @@ class Parts:
     def of_row(
         self, leaves: Sequence, turn: RowRequest, given: Sequence, carry: Any, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
-        """Pulls the cotangents ``given`` of one row back: adds to those of the carry after its step (``change``) and of the input leaves
-        (``total``)."""
+        """Pulls the cotangents ``given`` of one row back, through the computation of the row from the ``carry`` after its step.
+
+        Returns the sums of ``change`` and the cotangent of that carry, and of ``total`` and the cotangents of the input leaves.
+        """
         some, more = self._transpose_part(lambda leaves, carry: self.row(leaves, turn, carry), leaves, carry, given)
         return _sum(change, more), _sum(total, some)
 
@@ -295,7 +300,10 @@ class Backwards:
         return results
 
     def cotangents_of(self, x: np.ndarray, carried: bool, of_row: bool, rows: int, whole: int) -> np.ndarray:
-        """Cotangents of an output, row by row; an output without rows belongs to the last row."""
+        """Cotangents x of an output as an array of ``rows`` rows, for ``whole`` lanes; those of an output without rows belong to the last row.
+
+        ``carried``: whether x has a lane axis; ``of_row``: whether it has an axis of rows.
+        """
         axis = int(carried)
         if not of_row:
             last, x = x, np.zeros((*x.shape[:axis], rows, *x.shape[axis:]), x.dtype)
@@ -337,14 +345,17 @@ class Walk:
         return [BoundCall(part, operands_of(here), there, self.whole, 2, given) for here, there in ways]
 
     def takes(self, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], whole: int) -> bool:
-        """Whether the memory has the size for these operands and number of lanes."""
+        """Whether this memory has the right sizes for these operands and ``whole`` lanes, so that it can be used again."""
         pairs = zip([*self.fixed, *self.of_row], [*fixed, *of_row], strict=True)
         return self.whole == whole and all(x.shape == y.shape for x, y in pairs)
 
     def run(
         self, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], numbers: Sequence[int]
     ) -> list[np.ndarray]:
-        """Cotangents of the inputs, (size, whole), for rows of steps ``numbers``; the next run overwrites them."""
+        """Cotangents of the inputs, arrays (size, whole), that the next run overwrites.
+
+        ``fixed``: operands of the whole motion; ``of_row``: arrays with an entry for each row; ``numbers``: number of the step of each row.
+        """
         for place, x in zip(
             [*self.fixed, *self.of_row, *self.found[0]], [*fixed, *of_row, *[0] * len(self.found[0])], strict=True
         ):

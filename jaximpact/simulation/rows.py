@@ -52,7 +52,10 @@ class Row(NamedTuple):
         return t if self.stop is None else jnp.where(self.stop < t, self.stop, t)
 
     def interpolated(self, back: Array, h: Array) -> Row:
-        """The row at a time ``back`` before the end of its step: affine position, impulse spread over the step."""
+        """The row at the time that lies ``back`` before the end of its step.
+
+        The position lies on the chord, and impulses are spread over the step; those of listed bodies stay.
+        """
         moved = self._replace(q=self.q - back * self.chord)
         if self.joint_impulse is not None:
             moved = moved._replace(joint_impulse=self.joint_impulse - (back / h) * self.joint_last)

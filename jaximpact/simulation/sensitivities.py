@@ -199,8 +199,10 @@ class Again:
     options: dict[str, Any]
 
     def __call__(self, inputs: dict[str, Any]) -> tuple[Sensitivities | None, np.ndarray]:
-        """Jacobians at those of S samples of the inputs (leading axis) that are valid and admissible starts, None if none is; and status bits (S,),
-        0 for these samples."""
+        """Jacobians at samples of the inputs, given by name with a leading axis S, and status bits (S,) of all samples.
+
+        The Jacobians are those of the samples whose status is 0: valid inputs and an admissible start. They are None if there is no such sample.
+        """
         count = len(jax.tree.leaves(inputs)[0])
         values = self.one._asdict() | {name: x for name, x in inputs.items() if name != "args"}
         kept = inputs.get("args", jax.tree.map(lambda _: None, self.one.args))
@@ -336,7 +338,7 @@ class Varied:
     output: Callable[[Solution], Any]
 
     def as_function(self, program: Program, motion: Motion, length: Any) -> tuple[Callable, dict[str, Any]]:
-        """The function, chosen numbers -> (outputs, (outputs, status)), and their values."""
+        """The function from the numbers in ``wrt`` to (outputs, (outputs, status)), and the values of these numbers in the motion."""
         leaves, structure = jax.tree.flatten(motion.args)
         values = self.values(motion)
 
@@ -368,8 +370,10 @@ class Varied:
 
 
 class Direction(Varied):
-    """Task that returns the derivative of the outputs along one direction, the outputs and the status of one lane. The motion's args are (args, number
-    of the direction)."""
+    """Task that returns the derivative of one lane's outputs by one of the numbers in ``wrt``; and the outputs and the status.
+
+    The args of its motion are pairs of the user's args and the index of that number, the direction.
+    """
 
     def __call__(self, program: Program, motion: Motion, length: Any) -> tuple[Any, tuple[Any, Array]]:
         args, number = motion.args
@@ -381,7 +385,7 @@ class Direction(Varied):
 
 
 class Size(Varied):
-    """Task that returns an array of the size of one lane's outputs."""
+    """Task that returns zeros, as many as there are numbers in the outputs of one lane."""
 
     def __call__(self, program: Program, motion: Motion, length: Any) -> Array:
         function, chosen_numbers = self.as_function(program, motion, length)

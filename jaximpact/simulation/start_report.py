@@ -131,7 +131,10 @@ class FrictionReport(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, gradient: Array, t: Array, q: Array, v: Array, args: Any) -> FrictionReport:
-        """Makes the report from the gradients of the gaps (m, d): tangents have to be linearly independent of these and of each other."""
+        """Makes the report from the gradients (m, d) of the gaps.
+
+        A contact is ``tangentless`` unless its tangents, together with the gradient of its gap, are linearly independent.
+        """
         tangents = jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(v)
         return cls.along(problem, gradient, tangents, args)
 
@@ -147,7 +150,7 @@ class FrictionReport(NamedTuple):
 
     @classmethod
     def along(cls, problem: Problem, gradient: Array, tangents: Array, args: Any) -> FrictionReport:
-        """Report for gradients (m, d) of gaps and tangents (m, k, d)."""
+        """Report for contacts with the gradients ``gradient`` (m, d) of their gaps, and ``tangents`` (m, k, d) of their slip velocities."""
         q = gradient
         friction = problem.friction_coefficients(len(gradient), q.dtype, args)
         found, left = [direction(gradient)], jnp.ones_like(friction, dtype=bool)

@@ -240,8 +240,10 @@ def _emitted(
     distinct: bool = False,
     attributes: str = "",
 ) -> Function:
-    """Emits the definition of a function of ``values``; ``distinct``: the function is for this call only, so that equal values can share an
-    argument."""
+    """Emits the definition of a function ``name`` whose arguments have the form of ``values``, and whose results are those of ``body`` on them.
+
+    ``distinct``: the function is for one call only, so that equal values can share an argument; ``attributes``: those of LLVM.
+    """
     outer, counter = e.w, e.counter
     e.w = w = outer.of_function()
     e.counter = None
