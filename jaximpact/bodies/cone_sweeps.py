@@ -36,7 +36,7 @@ GUESS, LIMIT = OPERANDS.index("guess"), OPERANDS.index("limit")
 
 
 class SweepLoops:
-    """Emits the solver for bodies of D coordinates and contacts with k tangents."""
+    """Emits the solver of this module for bodies of D coordinates and contacts with k tangents; ``real``: the floating dtype."""
 
     def __init__(self, D: int, k: int, real: Any) -> None:
         self.w, self.D, self.rows = KernelWriter(real), D, 1 + k
@@ -142,7 +142,7 @@ class SweepLoops:
                 self.m.set(w.at.add(k, w.whole(1)))
 
     def gather(self) -> None:
-        """Emits the velocities u = H x of the bodies by the impulses x."""
+        """Emits the velocities u = H x that the impulses x give to the bodies."""
         w = self.w
         with w.over(w.at.mul(w.at.add(self.bodies, w.whole(1)), w.whole(self.D))) as n:
             w.put(self.own["u"], n, w.number(0))
@@ -286,7 +286,7 @@ class SweepLoops:
 
 @cache
 def sweep_text(D: int, k: int, real: Any) -> str:
-    """LLVM IR of the solver for bodies of D coordinates, contacts with k tangents."""
+    """LLVM IR of the solver of this module, by sweeps, for bodies of D coordinates and contacts with k tangents; ``real``: the floating dtype."""
     return str(SweepLoops(D, k, real).w.module)
 
 

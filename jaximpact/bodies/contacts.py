@@ -55,11 +55,11 @@ class PairContacts:
 
     @property
     def resolution(self) -> float:
-        """Smallest round-off to assume when gaps are compared; gaps are accurate to the solver's tolerance only."""
+        """Smallest error to assume when gaps are compared: not the round-off, since gaps are only as accurate as the solver's tolerance."""
         return 2e-11
 
     def sliding(self, v: Array) -> PairContacts:
-        """See `Contacts.sliding`."""
+        """Copy with the slip velocities at v (d,), as `Contacts.sliding`; the same contacts if they have no friction."""
         return self if self.slip is None else replace(self, slip=self.slip._replace(velocity=self.slip.of(v)))
 
     def rubbing(self, slip: PairSlip) -> PairContacts:
@@ -167,8 +167,11 @@ class PairContacts:
     def swept(
         self, by_products: Callable, offset: Array, among: Array, allowed: Array, guess: Array, limit: int
     ) -> tuple[Array, Array]:
-        """Solves for impulses with friction (m, 1 + k) of the contacts in the mask ``among`` (m,): impulses and iterations (), by native sweeps on a
-        CPU, elsewhere by ``by_products(offset, guess)``. ``allowed``: residual () or (m,) [velocity].
+        """Solves for the impulses with friction (m, 1 + k) of the contacts in the mask ``among`` (m,): returns them and the iterations ().
+
+        By native sweeps on a CPU, elsewhere by ``by_products(offset, guess)``. ``offset`` (m, 1 + k): contact velocities without impulses;
+        ``allowed``: natural residual () or (m,) [velocity] up to which a contact is solved; ``guess`` (m, 1 + k): impulses to start from; ``limit``:
+        largest number of iterations.
         """
         slip: Any = self.slip
         columns = jnp.stack([jnp.concatenate(row._halves(), axis=1) for row in (self, *slip.tangents)], axis=1)
@@ -287,7 +290,7 @@ def _rows(x: Array, body: Array) -> Array:
 
 
 def responses(metric: Metric, i: Array, j: Array, gi: Array, gj: Array, bodies: int) -> dict[str, Any]:
-    """Fields of `PairContacts` that depend on the mass: gradients times M^-1 and times its factor H."""
+    """Fields of `PairContacts` that depend on the mass, by name: gradients times M^-1, and gradients times H, where H' H = M^-1."""
     if metric.matrix is None:
         return {"ri": gi, "rj": gj, "hi": lax.stop_gradient(gi), "hj": lax.stop_gradient(gj)}
     if metric.matrix.ndim == 3:

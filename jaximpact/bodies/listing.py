@@ -68,8 +68,10 @@ class Listing(Wrapping):
         return as_status(outrun, Status.NEIGHBOURS_OUTRUN) | as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
 
     def renew_list(self, problem: Problem, motion: Motion, t: Array, state: Any) -> tuple[Neighbours, Array, Any]:
-        """Neighbour list for a step that ends at t, made anew if bodies have moved far; the last impulses and the scheme's state, sorted by its
-        slots."""
+        """Neighbour list for a step that ends at t, made anew if bodies have moved far.
+
+        Also returns the impulses of the last step and the scheme's state, sorted by the slots of this list.
+        """
         bodies: Any = problem.constraints
         t, q, v, h, args = lax.stop_gradient((t, state.q, state.v, motion.h, motion.args))
         reach, skin = bodies.extent(t, args, q.dtype)

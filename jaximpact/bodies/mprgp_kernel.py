@@ -166,7 +166,7 @@ class LoopVariable:
 
 
 class ContactLoops:
-    """Emits the solver for bodies of D coordinates."""
+    """Emits the solver of this module for bodies of D coordinates; ``real``: the floating dtype."""
 
     def __init__(self, D: int, real: Any) -> None:
         self.w, self.D = KernelWriter(real), D
@@ -290,7 +290,10 @@ class ContactLoops:
         self.largest.set(w.mul(w.number(SAFETY), w.larger(self.largest.get(), w.number(1))))
 
     def add_measures(self, k: Any, x: Any, g: Any, of: dict[str, LoopVariable], step: Any) -> None:
-        """Emits the contribution of contact k to the residual and to the free and the chopped gradient."""
+        """Emits the addition of contact k, with impulse x and gradient g, to the measures ``of``: residual, and sizes of the two gradients.
+
+        ``step``: length of a projected gradient step, by which the free gradient is limited where the step would end at x = 0.
+        """
         w, zero = self.w, self.w.number(0)
         free = w.less(zero, x)
         excess = w.mul(w.size(w.smaller(g, x)), self.get("allowed", k))
@@ -451,7 +454,7 @@ class ContactLoops:
 
 @cache
 def walk_text(D: int, real: Any) -> str:
-    """LLVM IR of the solver for bodies of D coordinates."""
+    """LLVM IR of the solver of this module (MPRGP, a walk over the pairs) for bodies of D coordinates; ``real``: the floating dtype."""
     return ContactLoops(D, real).text()
 
 

@@ -83,7 +83,7 @@ def search(
 
 
 def _cell_pairs(points: Array, cutoff: Array, box: Box, slots: int, room: int) -> tuple[Array, Array, Array, Array]:
-    """Pairs i < j (K,), sorted, their number, and the number of bodies in the fullest cell."""
+    """Pairs i < j (K,) of points nearer than the cutoff, sorted, N in empty slots; their number; and the number of bodies in the fullest cell."""
     count, space = points.shape
     cell, shape, periodic = _cells(points, cutoff, box)
     shape_of_all, every = shape[None], periodic[None]

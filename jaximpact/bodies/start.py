@@ -19,7 +19,7 @@ class Facts(NamedTuple):
     Attributes:
         list: near pairs at the start.
         ends: the bodies of each contact (m, 2).
-        gap, exchanged: gaps (K,) of the pairs, and with the two bodies exchanged.
+        gap, exchanged: gaps (K,) of the pairs, and the same gaps computed with the two bodies exchanged.
         apart: gap (N,) of each body to a copy of it shifted by the reach, minimised over directions.
         period: shortest period of space (), infinity without one.
     """
@@ -104,7 +104,7 @@ def at_reach(bodies: Any, t: Any, q: Array, args: Any) -> Array:
 
 
 def too_short(apart: Any, reach: Any) -> Any:
-    """Mask of the gaps from `at_reach` that are negative, so that the reach is too short."""
+    """Mask of the gaps ``apart`` (from `at_reach`) that are negative: bodies at the distance ``reach`` would overlap, so that it is too short."""
     return apart < -1e4 * float(jnp.finfo(apart.dtype).eps) * reach
 
 

@@ -12,10 +12,10 @@ from jax.custom_batching import custom_vmap
 
 
 def run_where_needed(branches: bool, needed: Array, work: Callable, otherwise: Callable, *operands: Any) -> Any:
-    """Computes ``work(*operands)``; where that is not ``needed`` (), ``otherwise(*operands)`` must have the same value.
+    """Returns ``work(*operands)``, or ``otherwise(*operands)`` where ``needed`` () is False: there both have the same value.
 
-    With ``branches``, where each lane takes branches of its own, a lane computes ``otherwise`` if that suffices. Without, all lanes do the work,
-    which saves the selection between two results.
+    With ``branches``, if each lane takes branches of its own, a lane computes only one of the two. Without, all lanes compute ``work``, which saves
+    the selection between two results.
     """
     return lax.cond(needed, work, otherwise, *operands) if branches else work(*operands)
 

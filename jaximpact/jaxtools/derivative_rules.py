@@ -60,7 +60,7 @@ mlir.register_lowering(forward_only_p, mlir.lower_fun(lambda value, *, why: valu
 
 
 def _map_floating_leaves(function: Callable, tree: Any, *others: Any) -> Any:
-    """Applies ``function`` to the floating leaves of pytrees; other leaves of ``tree`` stay."""
+    """Applies ``function`` to each floating leaf of ``tree``, with the same leaf of the ``others``; leaves of ``tree`` that are not floating stay."""
     real = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
     return jax.tree.map(lambda x, *y: function(x, *y) if real(x) else x, tree, *others)
 
@@ -129,7 +129,7 @@ def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
 
 
 def without_derivative(function: Callable, x: Any) -> Any:
-    """``function(x)`` as a constant: its derivatives are zero, also by the values that ``function`` closes over."""
+    """``function(x)`` as a constant: its derivatives are zero, those by x and those by values that ``function`` closes over."""
     pure, constants = hoist_constants(function, x)
     return pure(*lax.stop_gradient((constants, x)))
 

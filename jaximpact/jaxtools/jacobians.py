@@ -30,8 +30,10 @@ def value_and_jacobian(function: Callable[[Array], Array], x: Array, rows: int) 
 
 
 def generic_change(tree: Any) -> Any:
-    """Tangents of a pytree in a generic direction: a function whose derivative along it is zero depends, to first order, on none of its real
-    numbers."""
+    """Tangents of a pytree in a direction that is not special.
+
+    A function of the pytree whose derivative in this direction is zero has, but for a coincidence, zero derivatives by all of its real numbers.
+    """
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, [_tangent(x, jnp.cos, 1.3 + k) for k, x in enumerate(leaves)])
 
@@ -42,7 +44,10 @@ def no_change(tree: Any) -> Any:
 
 
 def _tangent(x: Any, entries: Callable, start: float) -> Any:
-    """Tangent of a leaf: ``entries`` of the numbers start, start + 1, ...; for a leaf that is not real zeros of type float0, as jax requires."""
+    """Tangent of a leaf x: the function ``entries`` of the numbers start, start + 1, ..., one for each entry.
+
+    For a leaf that is not real, zeros of type float0, as jax requires.
+    """
     if not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
         return np.zeros(jnp.shape(x), jax.dtypes.float0)
     x = jnp.asarray(x)

@@ -38,7 +38,7 @@ def reader(env: Mapping, literal: Callable[[Any], Any] = lambda v: v.val) -> Cal
 
 
 def scan_counts(p: Any) -> tuple[int, int]:
-    """Numbers of constants and of carried values among the inputs of a scan with parameters p."""
+    """How many of the inputs of a scan with the parameters p are constants, and how many are carried values."""
     if "num_consts" in p:
         return p["num_consts"], p["num_carry"]
     # newer versions of jax have the inputs as trees

@@ -51,7 +51,7 @@ def factored_solve(factor: Array, b: Array) -> Array:
 
 
 def substitute(factor: Array, b: Array) -> Array:
-    """Solves a x = b for b (n,) or (n, k), by L of a = L D L' with 1/D in place of its unit diagonal."""
+    """Solves a x = b for b (n,) or (n, k), where a = L D L'; ``factor`` is L with 1/D in place of its unit diagonal."""
     n = factor.shape[0]
     y: list = []
     for i in range(n):
@@ -191,9 +191,10 @@ def _solve_rows(a: Array, b: Array, active: Array) -> Array:
 
 
 def _in_active(part: Callable[[Array], Array], whole: Callable[[], Array], b: Array, active: Array) -> Array:
-    """Solves a x = b (n,) in the ``active`` (n,) rows and columns; x is 0 in the others. Few active rows are solved by themselves.
+    """Solves a x = b (n,) in the ``active`` (n,) rows and columns; x is 0 in the others. If few rows are active, only these are computed.
 
-    ``part(rows)``: the matrix in the given rows and columns, zero for row number n, which is none; ``whole()``: x from all rows, if many are active.
+    ``part(rows)``: the rows and columns of a with the given numbers, where those of the number n are zeros; ``whole()``: x, computed from all rows,
+    which is called if many are active.
     """
     n = b.shape[0]
 

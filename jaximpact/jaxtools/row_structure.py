@@ -34,10 +34,10 @@ class Unstructured(Exception):
 
 
 class Rows(NamedTuple):
-    """Rows of an intermediate array that k rows of the result need: their numbers ``at`` (k times ``share``,), ``share`` for each row of the result.
+    """Rows of an intermediate array that are needed for k rows of the result: ``share`` of them for each row of the result.
 
-    ``used`` (k,): mask of the rows of the result that need them, None for all. ``pieces``: each concatenation on the way to the result, and the
-    number of its operand from which these rows come.
+    ``at`` (k times ``share``,): their numbers. ``used`` (k,): mask of the rows of the result that need any, None for all. ``pieces``: the
+    concatenations between the array and the result, each with the number of the operand through which the rows enter it.
     """
 
     at: Array
@@ -55,7 +55,8 @@ class Rows(NamedTuple):
 class Leaf:
     """Entries of the argument on which rows of the result depend.
 
-    ``value``: the entries; ``columns``: their numbers in the argument, in the same shape; ``axis``: the axis along which they belong to ``rows``.
+    ``value``: the entries; ``columns``: their numbers in the argument, in the same shape; ``axis``: the axis of this shape along which the entries
+    are those of the ``rows``, one after the other.
     """
 
     value: Array
@@ -73,7 +74,8 @@ class Leaf:
 class RowWalk:
     """Walk from some rows of a function's value back through its jaxpr to the entries of the argument x (d,) that they depend on, the leaves.
 
-    ``given``: iterator over values for the leaves; None: they are read from x, and collected.
+    ``given``: iterator over values to take for the leaves, in the order in which they are met; None: values are read from x, and collected in
+    ``leaves``.
     """
 
     jaxpr: Any
@@ -212,7 +214,7 @@ def _gather_known(eqn: Any, x: np.ndarray, places: np.ndarray) -> np.ndarray | N
 
 
 def gather_known(params: Any, x: np.ndarray, places: np.ndarray, rank: int) -> np.ndarray | None:
-    """Result, with ``rank`` axes, of a gather that picks whole entries along one axis; None for any other gather."""
+    """Result, with ``rank`` axes, of a gather from x at the indices ``places`` that picks whole entries along one axis; None for any other gather."""
     if (along := picked_axis(params, x.shape, places)) is None:
         return None
     n = params["dimension_numbers"]
@@ -222,7 +224,10 @@ def gather_known(params: Any, x: np.ndarray, places: np.ndarray, rank: int) -> n
 
 
 def picked_axis(params: Any, shape: Sequence[int], places: Any) -> int | None:
-    """The axis along which a gather picks whole entries, as ``x[places]`` does, all of which exist; else None."""
+    """The axis along which a gather from an array of this ``shape`` picks whole entries, as ``x[places]`` does.
+
+    None if it is another kind of gather, or if some of the entries do not exist.
+    """
     n, sizes = params["dimension_numbers"], params["slice_sizes"]
     if len(n.start_index_map) != 1 or n.operand_batching_dims or n.collapsed_slice_dims != n.start_index_map:
         return None
@@ -386,8 +391,10 @@ class RowsOf(NamedTuple):
         return jnp.sum(sum(self._spread(self.pullback(change)), jnp.zeros((len(change), self.d), change.dtype)), axis=0)
 
     def _spread(self, parts: Sequence[Array]) -> list[Array]:
-        """Derivatives of the rows by the entries of the leaves, as arrays (k, d) to be added: one for each entry of a row, or one for several of
-        which no row needs two."""
+        """Derivatives of the rows by the argument, as arrays (k, d) to be added up, from the derivatives ``parts`` by the leaves' entries.
+
+        There is an array for each entry of a leaf that a row needs; entries of which no row needs two share an array.
+        """
         slots: list[list[tuple[Rows, Array, Array]]] = []
         for leaf, part in zip(self.leaves, parts, strict=True):
             columns, numbers = leaf.by_row(leaf.columns), leaf.by_row(part)

@@ -34,9 +34,10 @@ def invert_semidefinite(a: Array, cut: float) -> tuple[Array, Array]:
 
 
 def _sweep(a: Array, pivots: Array, here: Array, column: Array, limits: Array) -> tuple[Array, Array]:
-    """One step of Gauss-Jordan elimination on a symmetric matrix with the row marked in ``here`` (n,) as pivot: Dempster's sweep operator.
+    """One step of Gauss-Jordan elimination on a symmetric matrix (Dempster's sweep operator): the matrix and the pivots after it.
 
-    Goodnight, The American Statistician 33 (1979).
+    ``here`` (n,): mask of the row that is swept; ``column`` (n,): that column of the matrix; ``limits`` (n,): pivots up to which a row counts as
+    dependent. Reference: Goodnight, The American Statistician 33 (1979).
     """
     pick = lambda x: jnp.sum(jnp.where(here, x, 0))
     pivot = pick(column)
