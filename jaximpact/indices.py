@@ -42,7 +42,7 @@ class Plan(ABC):
     """Base class: how inputs are sampled, and how indices are computed from the outputs.
 
     Attributes:
-        count: size of the sample; each method states the number of lanes that follows.
+        count: size of the sample; the number of lanes that follows from it is stated by each of `Sobol`, `Morris` and `DGSM`.
         bounds: (low, high) by quantity, named as in `Design`: "e", "q0[0]", "args.g".
         seed: seed of the sample, and of the bootstrap of confidence intervals.
     """
@@ -134,7 +134,10 @@ class Plan(ABC):
     def _by_blocks(
         self, study: Reading, output: Callable, units: Mapping[str, str] | None, size: int, analyse: Callable
     ) -> dict[str, Any]:
-        """Applies ``analyse(y, kept)`` to each output, over the blocks of ``size`` lanes without a failed lane."""
+        """Applies ``analyse(y, kept)`` to each output: its values y in the lanes that are used, and the mask ``kept`` (B,) of these lanes.
+
+        Lanes are used in blocks of ``size``; a block with a failed lane is left out. Returns the results as fields of `Indices`.
+        """
         names, y, status = self._outputs(study, output)
         named = self._names_and_units(names, study.problem.naming, units)
         bad = (status & int(FAILURES)) != 0
@@ -180,7 +183,8 @@ class Plan(ABC):
 class Sobol(Plan):
     """Sobol' indices, shares of the output's variance: S1 of one input alone, ST including all its interactions; needs SALib.
 
-    ``count``, a power of two, makes count (N + 2) lanes of N inputs, with ``second`` count (2 N + 2) and the indices of pairs.
+    ``count`` is a power of two. For N inputs there are count (N + 2) lanes or, with ``second``, which adds indices of pairs of inputs,
+    count (2 N + 2).
 
     References: I. M. Sobol', Math. Comput. Simulation 55 (2001) 271-280; estimators of A. Saltelli et al., Comput. Phys.
     Comm. 181 (2010) 259-270, table 2 (b) and (f), in SALib.
@@ -233,7 +237,8 @@ class Sobol(Plan):
 class Morris(Plan):
     """Elementary effects (Morris): output changes over the whole range of one input, for screening many inputs; needs SALib.
 
-    ``count`` trajectories make count (N + 1) lanes of N inputs, on ``levels`` levels of each, an even number.
+    ``count`` is the number of trajectories through the space of inputs; for N inputs there are count (N + 1) lanes. ``levels``: how many values
+    each input takes, an even number.
 
     References: M. D. Morris, Technometrics 33 (1991) 161-174; mu* of F. Campolongo, J. Cariboni, A. Saltelli, Environ. Model.
     Softw. 22 (2007) 1509-1518.

@@ -55,7 +55,7 @@ def _slope_energy(t, q, v, args):
 
 
 def _block(mu: float, t1: float, note: str) -> Case:
-    """A block that slides up at 3 m/s, and where it turns, slides down or stays."""
+    """Case of a block that slides up at 3 m/s until its speed is zero, and then slides down or stays."""
     slope, speed = 0.6, 3.0
     down, held = GRAVITY * np.sin(slope), mu * GRAVITY * np.cos(slope)
     top, height = speed / (down + held), speed**2 / (2 * (down + held))
@@ -84,7 +84,10 @@ def _static_friction(args):
 
 
 def _belt(t1: float, note: str) -> Case:
-    """Periodic: the mass is carried to stiffness x = mu_s g, breaks away, and swings about mu g / stiffness until its speed is the belt's again."""
+    """Case of a mass on a belt that moves periodically: carried up to the position x where stiffness x = mu_s g, it begins to slip.
+
+    Then it swings about mu g / stiffness until its speed is that of the belt again.
+    """
     w, belt, mu, static = 3.0, 0.5, 0.2, 0.35
     centre, breaks = (x * GRAVITY / w**2 for x in (mu, static))
     reach = breaks - centre
@@ -129,7 +132,10 @@ def _disk_energy(t, q, v, args):
 
 
 def _disk(e: float, mu: float, t1: float, note: str) -> Case:
-    """Dropped from 1 m with spin 6 rad/s: an impact takes mu times its percussion, or a third of the slip if that is less."""
+    """Case of a disk dropped from 1 m with a spin of 6 rad/s.
+
+    The impulse of friction in an impact is mu times the percussion, or a third of the slip velocity if that is less.
+    """
     radius, q, v = 0.2, np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 6.0])
     start, weight = (q, v), np.array([0.0, -GRAVITY, 0.0])
     along = np.array([1.0, 0.0, 2.0 / radius])  # M^-1 T'
@@ -165,7 +171,7 @@ def _disk(e: float, mu: float, t1: float, note: str) -> Case:
 
 
 def _slide_and_roll(begins: list, pieces: list, q, v, mu: float, along, radius: float) -> None:
-    """Adds the pieces of a disk on the floor: friction mu g until its slip ends, then none."""
+    """Adds the two pieces of a disk on the floor from (q, v) on: it slides with friction mu g until its slip ends, then rolls without friction."""
     slip = v[0] + radius * v[2]
     a, lasts = -np.sign(slip) * mu * GRAVITY * along, abs(slip) / (3 * mu * GRAVITY)
     slides = lambda s: (
@@ -209,16 +215,17 @@ def _rocking_energy(t, q, v, args):
 
 
 def _rocking(t1: float, note: str) -> Case:
-    """Released on its left foot at 0.12 rad: about a foot it is a pendulum upside down; an impact leaves 1 - 3/2 sin^2(slope) of its rate (Housner).
+    """Case of a block released on its left foot at 0.12 rad, which then rocks from one foot to the other.
 
-    With f the angle of the diagonal from the vertical, cos(f/2) = k cd(p s), s the time from its turn; f = slope where the block is flat.
+    About a foot it is a pendulum upside down; an impact leaves 1 - 3/2 sin^2(slope) of its rate (Housner). With f the angle of the diagonal from the
+    vertical, cos(f/2) = k cd(p s), where s is the time since the instant at which the rate was zero; f = slope when the block stands flat.
     """
     b, h, mu = 0.2, 0.8, 0.7
     slope, diagonal = np.arctan2(b, h), np.hypot(b, h)
     p, left = np.sqrt(3 * GRAVITY / (4 * diagonal)), 1 - 1.5 * np.sin(slope) ** 2
 
     def rocks(side: int, k: float, turn: float) -> Callable:
-        """On the left foot (``side`` 1) or the right one (-1), which turns round ``turn`` after it has begun."""
+        """Piece of the motion on the left foot (``side`` 1) or the right one (-1), whose rate becomes zero a time ``turn`` after its beginning."""
 
         def piece(s):
             sn, cn, dn, _ = ellipj(p * (s - turn), k**2)

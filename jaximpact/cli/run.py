@@ -145,7 +145,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _step(options: argparse.Namespace, scheme: Scheme, t1: float) -> float:
-    """The step [s]: as given, or of a scheme that chooses its own the time between the rows that are kept."""
+    """The step [s] that the user gave, or a default; for a scheme that chooses its own steps, the default is the time between saved rows."""
     if options.h is not None:
         return float(options.h)
     if not chooses_steps(scheme):
@@ -154,7 +154,7 @@ def _step(options: argparse.Namespace, scheme: Scheme, t1: float) -> float:
 
 
 def chooses_steps(scheme: Any) -> bool:
-    """Whether a scheme chooses its own steps; what is none, `solve` refuses."""
+    """Whether a scheme chooses its own steps; False for what is no scheme, which `solve` refuses later."""
     return isinstance(scheme, Scheme) and scheme.traits.order is None
 
 

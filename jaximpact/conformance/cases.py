@@ -33,7 +33,7 @@ class Case:
         name, title: the case, and what it tests.
         tags: what it takes: "M(q)", "moving wall", "lasting contact", "simultaneous", "accumulation", "plastic".
         source: where the trap is known from, or "".
-        mass: formulas (d, d), or None for the unit matrix; force: (d,), with all terms of the mass; gaps: (m,). They speak of
+        mass: formulas (d, d), or None for the unit matrix; force: (d,), with all terms of the mass; gaps: (m,). They may contain
             ``t``, ``q[i]``, ``v[i]`` and the parameters.
         parameters: name -> value, the columns of the Jacobian in this order.
         position, velocity: which parameters are q and v at t = 0; "e" is the restitution of all contacts.

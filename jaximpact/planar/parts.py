@@ -20,7 +20,7 @@ class Part:
 
     Attributes:
         a, b: names of the bodies.
-        equations: what tells each of its joint equations from the others, and its unit.
+        equations: for each joint equation of the part a text, by which its name differs from those of the others, and its unit.
     """
 
     equations: ClassVar[Sequence[tuple[str, str]]] = ()
@@ -37,27 +37,27 @@ class Part:
                 object.__setattr__(self, "ends", tuple(point_of("ends", x) for x in value))
 
     def joints(self, pose: Pose, t: Any, args: Any) -> list:
-        """Values, () or (k,), that the part keeps at zero."""
+        """Values of the part's joint equations, () or (k,), which the part keeps at zero."""
         return []
 
     def gaps(self, pose: Pose, t: Any, args: Any) -> list:
-        """Values () that the part keeps from being negative."""
+        """Gaps () of the part, which it keeps from becoming negative."""
         return []
 
     def coordinates(self, pose: Pose) -> list:
-        """Coordinates () along which the part exerts forces."""
+        """Functions () of the pose, such as the length of a spring: the part exerts a generalised force along each of them."""
         return []
 
     def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
-        """Forces () along its coordinates s, which change at a ``rate``."""
+        """Generalised forces () along the part's `coordinates`, one for each; ``s``: their values; ``rate``: their time derivatives."""
         return []
 
     def potential(self, s: Sequence, args: Any) -> Any:
-        """Potential energy (), at its coordinates s."""
+        """Potential energy () of the part; ``s``: values of its `coordinates`."""
         return 0.0
 
     def slips(self, pose: Pose, v: Array, args: Any) -> list:
-        """Velocities () along its contacts, at coordinate velocities v (d,): one for each gap."""
+        """Slip velocities (), one for each gap, at coordinate velocities v (d,): zeros for a part without friction."""
         return [jnp.zeros((), v.dtype) for _ in self.gap_names]
 
     @property
@@ -96,7 +96,7 @@ class Pin(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Slot(Part):
-    """A pin in a slot: the point ``at`` of body a stays on the line through it, ``along`` a direction, in body b."""
+    """A pin in a slot: the point ``at`` of body a stays on a line of body b, which at the start goes through it in the direction ``along``."""
 
     equations: ClassVar[Sequence[tuple[str, str]]] = (("", "m"),)
     at: Point
@@ -190,7 +190,7 @@ class Elastic(Part):
     damping: Number = 0.0
 
     def _stretch(self, s: Any, args: Any) -> Any:
-        """By how much the coordinate s is off that at rest."""
+        """Difference between the coordinate s and its value at rest."""
         raise TypeError(f"{type(self).__name__} has no length at rest")
 
     def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
@@ -206,7 +206,7 @@ class Spring(Elastic):
 
     Attributes:
         stiffness, damping: [N/m], [N s/m].
-        length: at rest [m]; by default that of the start.
+        length: length at rest [m]; by default that at the start.
     """
 
     ends: tuple[Point, Point]
@@ -226,7 +226,7 @@ class AngleSpring(Elastic):
 
     Attributes:
         stiffness, damping: [N m/rad], [N m s/rad].
-        angle: of rest [rad]; 0 at the start.
+        angle: angle at rest [rad], counted from that at the start; 0 by default.
     """
 
     angle: Number = 0.0
@@ -244,9 +244,9 @@ class Wall(Part):
 
     Attributes:
         at, normal: a point of the wall, and the direction to the side that is free.
-        radius: of the round end of the body about that point [m].
-        friction: Coulomb's coefficient of the contact, which ``friction=`` of the calls goes before.
-        name: of the contact.
+        radius: radius of the round end of body a, whose centre is ``point`` [m].
+        friction: Coulomb's coefficient of the contact; ``friction=`` of `solve` and the other calls takes its place if it is given.
+        name: name of the contact.
     """
 
     point: Point
@@ -283,7 +283,7 @@ class Wall(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Bumper(Part):
-    """Two round ends about the ``ends``, one point of each body, that stay a ``distance`` apart, the sum of their radii [m]."""
+    """Two round ends, whose centres ``ends``, one point of each body, stay at least a ``distance`` apart: the sum of the two radii [m]."""
 
     ends: tuple[Point, Point]
     distance: Number

@@ -15,7 +15,7 @@ class Pose:
     """Where bodies are: points and directions that are fixed in them, at coordinates q (d,).
 
     Args:
-        centres: number of each body and its centre of mass at the start, by name.
+        centres: by name of a body, its number and its centre of mass at the start.
         q: the coordinates.
     """
 
@@ -30,14 +30,14 @@ class Pose:
         return 0.0 if body == GROUND else self.angles[self.centres[body][0]]
 
     def point(self, body: str, p: Point) -> Any:
-        """Where a point of a body is, (2,), that was at p at the start."""
+        """Position (2,) of the point of a body that was at p at the start."""
         if body == GROUND:
             return jnp.asarray(p, self.q.dtype)
         i, centre = self.centres[body]
         return self.q[3 * i : 3 * i + 2] + self.direction(body, (p[0] - centre[0], p[1] - centre[1]))
 
     def direction(self, body: str, u: Point) -> Array:
-        """A vector (2,) fixed in a body, that was u at the start."""
+        """The vector (2,), fixed in a body, that was u at the start."""
         if body == GROUND:
             return jnp.asarray(u, self.q.dtype)
         i = self.centres[body][0]
@@ -45,7 +45,7 @@ class Pose:
         return self.cosines[i] * along + self.sines[i] * across
 
     def velocity(self, body: str, place: Array, v: Array) -> Array:
-        """Velocity (2,) of what a body has at a ``place`` (2,), at coordinate velocities v (d,)."""
+        """Velocity (2,) of the point of a body that is now at ``place`` (2,), at coordinate velocities v (d,)."""
         if body == GROUND:
             return jnp.zeros(2, self.q.dtype)
         i = self.centres[body][0]

@@ -15,7 +15,7 @@ Number = float | Callable[[Any], Any]  # a number, or a function of args
 
 
 def value_at(x: Any, args: Any) -> Any:
-    """A number of a part: itself, or what it is at args."""
+    """A number x of a part or body: itself or, if it is a function of args, its value at ``args``."""
     return x(args) if callable(x) else x
 
 

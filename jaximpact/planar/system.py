@@ -33,7 +33,7 @@ class System:
     Attributes:
         bodies: `Body` by name, a mapping.
         parts: joints, springs, motors, stops, walls.
-        gravity: downwards, along -y [m/s^2].
+        gravity: acceleration of gravity, which acts downwards, along -y [m/s^2].
     """
 
     bodies: Any
@@ -163,7 +163,7 @@ class System:
         return jnp.concatenate([jnp.atleast_1d(x) for x in found])
 
     def slip(self, t: Any, q: Array, v: Array, args: Any) -> Array:
-        """Velocities (m,) along the contacts; zero of those that have no friction but walls'."""
+        """Slip velocities (m,) of the contacts; zero except at walls, since other contacts have no friction."""
         pose = self.pose(q)
         return jnp.stack([jnp.asarray(x, q.dtype) for part in self.parts for x in part.slips(pose, v, args)])
 
@@ -196,7 +196,7 @@ class System:
     # to be drawn
 
     def position(self, q: Any, body: str, point: Point) -> Array:
-        """Where a point of a body is, (2,), at coordinates q (d,); it was at ``point`` at the start."""
+        """Position (2,), at coordinates q (d,), of the point of a body that was at ``point`` at the start."""
         return self.pose(jnp.asarray(q)).point(body, point_of("point", point))
 
     def draw(self, ax: Axes, t: float, q: np.ndarray) -> None:
@@ -233,5 +233,5 @@ def _recorded_gaps(system: System) -> Callable:
 
 @lru_cache
 def _first_equal(system: System) -> System:
-    """The first of equal systems, whose functions stand for theirs: programs are kept by functions."""
+    """The first system met that equals this one: problems of equal systems share its functions, since compiled programs are found by functions."""
     return system

@@ -201,7 +201,7 @@ def _limits(ax: Axes) -> tuple[tuple[float, float], tuple[float, float]]:
 
 
 def _writer(path: Path, fps: float) -> Any:
-    """Matplotlib's writer for files with that suffix."""
+    """Matplotlib's writer for the format that the suffix of ``path`` names, at ``fps`` frames per second."""
     if path.suffix not in WRITERS:
         raise ValueError(f"path: {path.name!r} must end in .gif or .mp4")
     writers = import_optional("matplotlib.animation", "a moving picture").writers

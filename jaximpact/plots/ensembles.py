@@ -132,7 +132,10 @@ def _count_lost(kept: np.ndarray) -> list[str]:
 
 
 def _impact_shares(solution: Solution, kept: np.ndarray) -> dict[str, np.ndarray]:
-    """Share of the motions that each contact pushes between two rows (k - 1,), or over several rows if there are many."""
+    """By name of a contact, the share of the motions in which it has an impulse, in each interval between two rows (k - 1,).
+
+    If there are many rows, neighbouring intervals are put together; of many contacts only those with most impulses are returned.
+    """
     impulse = np.asarray(solution.impulse)[kept]
     active = runs(impulse, solution.timing).active
     steps = active.shape[1]

@@ -229,7 +229,7 @@ def draw_impacts(found: Impacts, ax: Axes) -> str:
 def draw_slips(found: Slips, ax: Axes) -> str:
     """Draws the slip of each contact of one motion over time, thick where it sticks, or the times of events of several motions, lane by lane.
 
-    In space speeds are drawn. Where a contact is open its curve has a gap. Of listed bodies those contacts are drawn to which friction does most.
+    In space speeds are drawn. Where a contact is open its curve has a gap. Of listed bodies only the contacts with most work of friction are drawn.
     """
     marks = {STOP: "s", BREAK: "^", REVERSAL: "o"}
     one = found.modes.ndim == 2

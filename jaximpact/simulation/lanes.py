@@ -44,7 +44,7 @@ class Lanes:
         return any(mark == 0 for mark in jax.tree.leaves(getattr(self.marks, name)))
 
     def only(self, *names: str, h: Any = None) -> Lanes:
-        """Copy without the motion's other numbers, and with step ``h`` if given."""
+        """Copy with only these numbers of the motion, None in place of all others; and with the step ``h``, if it is given."""
         nothing = dict.fromkeys(set(Motion._fields) - set(names))
         motion = self.motion._replace(**nothing | {"h": h})
         marks = self.marks._replace(**nothing | {"h": None if h is None else -1})

@@ -89,7 +89,10 @@ def _surface(system: StudySystem) -> Any:
 
 
 def of(function: Callable, operands: tuple) -> str:
-    """Hash of one function on abstract operands; derivatives are included by all operands except the last, the parameters."""
+    """Hash of the jaxpr of one function on abstract operands.
+
+    If the function has custom derivatives, the hash includes its derivatives by all operands except the last one, the parameters.
+    """
     program = _Program()
     try:
         # a new function each time: otherwise jax returns an earlier trace

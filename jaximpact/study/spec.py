@@ -172,7 +172,7 @@ def _case(name: str, case: str | None) -> Case:
 
 
 def _with_case(base: dict[str, Any], case: Case) -> dict[str, Any]:
-    """Fills in entries and parameters that are not given from a case of the catalogue."""
+    """Fills in, from a case of the catalogue, the entries and parameters that are not given."""
     given = {"q0": case.q0, "v0": case.v0, "t1": case.t1, "e": case.restitution}
     base = base | {key: value for key, value in given.items() if base[key] is None}
     return base | {"args": case.parameters(base["args"])}
