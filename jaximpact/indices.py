@@ -136,7 +136,8 @@ class Plan(ABC):
     ) -> dict[str, Any]:
         """Applies ``analyse(y, kept)`` to each output: its values y in the lanes that are used, and the mask ``kept`` (B,) of these lanes.
 
-        Lanes are used in blocks of ``size``; a block with a failed lane is left out. Returns the results as fields of `Indices`.
+        Lanes are used in blocks of ``size``; a block with a failed lane is left out. Returns fields of `Indices` by name, and as "found" the results
+        of ``analyse``, stacked over the outputs.
         """
         names, y, status = self._outputs(study, output)
         named = self._names_and_units(names, study.problem.naming, units)

@@ -269,7 +269,10 @@ def _continuation_sections(
     options: MotionOptions,
     runs: Callable[[Forced], tuple[Section, np.ndarray, np.ndarray]],
 ) -> Section:
-    """Sections at all values of the parameter, computed in the given order, each started from the final states at the value before."""
+    """Sections at all values of the parameter, computed in the given order, each started from the final states at the value before.
+
+    ``path``: keys of the parameter in args; ``runs``: function from motions to their section and their final states q, v (B, d).
+    """
     found: list = [None] * len(values)
     end = None
     for i in order:
@@ -379,7 +382,7 @@ def two_parameter_map(
 
 
 def _swept(options: MotionOptions, values: dict[tuple, np.ndarray]) -> LaneOptions:
-    """Returns the options with some parameters replaced: by one value, or by one value per lane."""
+    """Returns the options with some parameters replaced; ``values``: by path of a parameter in args, one value or one per lane."""
     args = options["args"]
     of_contacts: Any = {}
     leaves = named_leaves(args)

@@ -265,7 +265,7 @@ class Equations(ABC):
         return self.size * z[:, : self.d], self.size * z[:, self.d : 2 * self.d]
 
     def scaled(self, p: np.ndarray) -> np.ndarray:
-        """Scaled parameters (2,)."""
+        """The parameters p (2,) as scaled unknowns: (p - low) / width."""
         return (p - self.system.low) / self.system.width
 
     def beside(self, z: np.ndarray) -> np.ndarray:
@@ -419,7 +419,10 @@ def _follow(kind: str, equations: Equations, direction: int, step: float, most: 
     last = len(equations.start) - 1
 
     def corrected(guess: np.ndarray, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray, int, float] | None:
-        """The point on the plane through a guess with this normal, its Jacobian, evaluations and residual; None if Newton fails."""
+        """The point of the curve on the plane through ``guess`` with this normal, found by Newton's method; None if that fails.
+
+        Also returns the Jacobian there, the number of evaluations, and the residual.
+        """
 
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             value, jacobian, status = equations.jacobian(z[0])

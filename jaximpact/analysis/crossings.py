@@ -180,7 +180,10 @@ def _values(surface: Surface, pieces: Pieces, leaves: tuple, axes: Any, structur
 
 @partial(jax.jit, static_argnames=("surface", "axes", "structure"))
 def _root(surface: Surface, pieces: Pieces, leaves: tuple, axes: Any, structure: Any) -> tuple[Array, Array, Array]:
-    """States at the sign changes of s, by bisection."""
+    """Times, positions and velocities at which s changes its sign, once on each polynomial piece, by bisection.
+
+    ``leaves``, ``axes`` and ``structure``: leaves of args, their vmap axes, and the pytree structure of args.
+    """
 
     def one(piece: Pieces, leaves: tuple) -> tuple[Array, Array, Array]:
         args = jax.tree.unflatten(structure, leaves)

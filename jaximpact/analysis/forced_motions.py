@@ -99,7 +99,7 @@ class Forced:
             yield self.some(np.minimum(np.arange(first, first + count), len(self) - 1)), live
 
     def run(self, periods: int, steps: int, save: Any, progress: bool | None) -> Solution:
-        """Runs all lanes over a number of periods, with so many steps in each."""
+        """Runs all lanes over a number of periods, with ``steps`` steps in each period."""
         motion, dtype = self.lanes.motion, self.lanes.motion.q0.dtype
         times = (self.begins * self.period, (self.begins + periods) * self.period, self.period / steps)
         t0, t1, h = (x.astype(dtype) for x in times)

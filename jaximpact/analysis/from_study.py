@@ -133,7 +133,10 @@ def basin_arguments(study: StudyLike) -> dict[str, Any]:
 
 
 def _pair(study: StudyLike, roots: tuple[str, ...], what: str) -> tuple[tuple[Any, ...], tuple[np.ndarray, ...]]:
-    """Names and values of the two quantities that a study varies over a grid."""
+    """Keys and values of the two quantities that a study varies over a grid; raises unless their names begin with one of ``roots``.
+
+    ``what``: description of such quantities, for the message.
+    """
     design = study.design
     keys = design.keys
     if design.kind != "grid" or len(keys) != 2 or any(key.root not in roots for key in keys):

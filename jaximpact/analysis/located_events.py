@@ -39,8 +39,11 @@ class Begun:
     def impacts(
         self, lane: np.ndarray, row: np.ndarray, contact: np.ndarray, e: np.ndarray | None
     ) -> tuple[np.ndarray, ...]:
-        """Locates impacts (n,), each between a row of a lane and the row after it: whether it is the only one of its contact in that interval, its
-        time, and the gap velocities before and after it."""
+        """Locates n impacts, each between a ``row`` (n,) of a ``lane`` (n,) and the row after it.
+
+        Returns whether each is the only impact of its contact in that interval, so that it could be located; its time; and the gap velocities before
+        and after it; all (n,).
+        """
         t = self.rows[0]
         # from a row earlier: an impact may be met at the row itself
         events = self.run(lane, np.maximum(row - 1, 0), t[lane, row + 1], e, save=Events(impacts=SEVERAL)).events
@@ -69,8 +72,11 @@ class Begun:
         known: np.ndarray,
         times: np.ndarray,
     ) -> np.ndarray:
-        """Times (n,) at which lasting contacts, the only ones of their motions, open between a row and the next: where the gap's free acceleration
-        becomes positive. ``known``: mask of those to look for; the others, and those not found, keep the given ``times``."""
+        """Times (n,) at which lasting contacts open, each between a ``row`` and the next: there the gap's free acceleration becomes positive.
+
+        No other contact of the same motion may last at that time. ``known`` (n,): mask of the contacts to look for; the others, and those whose
+        opening is not found, keep the given ``times``.
+        """
         found, t = times.copy(), self.rows[0]
         for one in np.unique(contact[known]):
             which = np.flatnonzero(known & (contact == one))

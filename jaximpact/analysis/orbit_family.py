@@ -331,7 +331,10 @@ def _isolated_impacts(found: Runs, e: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _longest_flight(pushed: np.ndarray) -> tuple[float, int]:
-    """Distance of the nearest step with an impulse from the section, as a share of the period, and the middle step of the longest flight."""
+    """Distance from the section to the nearest step with an impulse, as a share of the period; and the middle step of the longest flight.
+
+    ``pushed``: mask of the steps with an impulse in a period that begins at the section.
+    """
     n, at = len(pushed), np.flatnonzero(pushed)
     if at.size == 0:
         return 1.0, 0

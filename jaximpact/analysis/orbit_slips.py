@@ -56,10 +56,10 @@ def orbit_slips(problem: Problem, solution: Solution, data: Motion) -> OrbitSlip
 
 
 def _vanishing(last: np.ndarray, before: np.ndarray, earlier: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Share (n,) of a step after which a slip vanishes, and the square (n,) of its change per step at that time, from slips (n, k) at three rows.
+    """Share (n,) of a step after the ``last`` row at which a slip vanishes, and the square (n,) of its change per step at that time.
 
-    By a parabola through the three: the square is its value at the last row less twice the curvature times the slip, smooth also where slip only just
-    reaches zero.
+    From the slips (n, k) at the ``last`` row and the two rows before, by the parabola through their sizes: the square is that of the slope at the
+    last row, less twice the curvature times the slip there, which is smooth also where the slip only just reaches zero.
     """
     x, y, z = (np.linalg.norm(slip, axis=1) for slip in (last, before, earlier))
     bend = x - 2 * y + z

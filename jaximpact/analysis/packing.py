@@ -29,7 +29,8 @@ class Packing(Result):
         push: the contact force on the first body, friction included (c, space) [N].
         net: resultant of the contact forces and the problem's force on each body (N, space) [N].
         branch: from the second body to the first one, by its nearest periodic image (c, space) [length]; NaN of an obstacle.
-        rattles: mask (N,) of the rattlers: bodies held by less than ``needed`` contacts, those with other rattlers not counted.
+        rattles: mask (N,) of the rattlers: bodies held by fewer contacts than the argument ``needed`` of `packing`; contacts with other rattlers do
+            not count.
         coordination: mean number of contacts of the bodies that are not rattlers, obstacles counted; NaN if all are.
         fabric: mean of n n' over contacts between bodies, n the direction of the normal force (space, space).
         stress: sum of push branch' over contacts between bodies by the volume, positive where they press (space, space) [N/area]

@@ -256,7 +256,7 @@ def windows(
 
 
 def _behind(part: Forced, transient: Solution, skip: int) -> Forced:
-    """The lanes restarted after their transient; a lane that failed in it is replaced by another, whose results are to be ignored."""
+    """The lanes restarted after their transient; a lane that failed in it is replaced by a copy of one that did not, whose results do not count."""
     lost = np.asarray(transient.failed)
     if lost.all():
         return part
@@ -320,7 +320,7 @@ def transient(states: np.ndarray, p: int, *, few: bool = True) -> tuple[np.ndarr
     Near that motion the changes u[k] = x[k + p] - x[k] obey u[k + 2p] = c1 u[k + p] + c0 u[k], with the same two numbers for all
     phases and components once only the two slowest modes remain (with one coordinate there are no others). The roots of that recurrence
     are the modes' multipliers mu; the remaining distance is u/(1 - mu). Changes that obey no such recurrence are rounding or chaos.
-    If the period is known, ``few`` allows few states: one mode, u[k + p] = c1 u[k], and a looser fit of the recurrence.
+    With ``few``, to be given if the period is known, few states suffice: one mode, u[k + p] = c1 u[k], and a looser fit of the recurrence.
     """
     lanes, n, c = states.shape
     u = states[:, p:] - states[:, :-p]

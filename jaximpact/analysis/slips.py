@@ -184,8 +184,10 @@ def slips(
 
 
 def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None]:
-    """Coefficients of friction as given to `solve` or `ensemble`, in a shape that broadcasts over contacts, and their lane axis: 0, or None if
-    shared."""
+    """Coefficients ``mu`` as given to `solve` (``single``) or `ensemble`, in a shape that broadcasts over contacts; and their lane axis.
+
+    The lane axis is 0, or None if the coefficients are shared by all lanes.
+    """
     by_lane = np.ndim(mu) == 2 or (np.ndim(mu) == 1 and not single and len(mu) == lanes != m)
     mu = mu[:, None] if by_lane and np.ndim(mu) == 1 else mu
     by_lane = by_lane and len(mu) == lanes
@@ -196,11 +198,14 @@ def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None
 def _look(
     problem: Problem, lanes: tuple, structure: Any, ends: bool, t: Any, q: Any, v: Any, args: Any, mu: Any
 ) -> tuple[Array, ...]:
-    """Evaluates every step of every lane, at its ``ends`` or where `MoreauJean` evaluates slip: slip velocities (B, n, m, k) before and after, the
-    largest of the terms that they are sums of (B, n, m), the diagonal of the Delassus matrix for listed contacts (B, n, m), mu (B, 1, m), and static
-    over sliding friction.
+    """Evaluates slip in each of the n steps of every lane: with ``ends`` at the ends of the step, else where `MoreauJean` evaluates it.
 
-    ``lanes``: leaves of a pytree of ``structure``, the vmap axes of (t, q, v, args, mu).
+    ``lanes``: vmap axes of the leaves of (t, q, v, args, mu), whose pytree is ``structure``; ``mu``: coefficients of friction by name that replace
+    those of the problem.
+
+    Returns:
+        Slip velocities before and after the step (B, n, m, k); the largest of the terms whose sum each is (B, n, m); for listed contacts the
+        diagonal of the Delassus matrix, else zeros (B, n, m); coefficients of friction, and static over sliding friction, (B, 1, m) each.
     """
 
     def steps(t: Array, q: Array, v: Array, args: Any, mu: Any) -> tuple[Array, ...]:

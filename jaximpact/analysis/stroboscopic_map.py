@@ -147,7 +147,10 @@ def _length(lanes: Lanes, x: np.ndarray) -> np.ndarray:
 
 
 def near_impact(problem: Problem, lanes: Lanes, x: np.ndarray, resolution: ArrayLike) -> np.ndarray:
-    """Mask (B,) of states with an impact within twice the ``resolution`` of impacts in time, judged by gaps and their rates there."""
+    """Mask (B,) of the states x (B, 2d) that lie within twice ``resolution`` before or after an impact, judged by gaps and their rates.
+
+    ``resolution`` [s]: error of the times of impacts.
+    """
     gap, rate = gaps(problem, lanes, x)
     h, time = (np.reshape(np.asarray(x), (-1, 1)) for x in (lanes.motion.h, resolution))
     whole = np.reshape(np.asarray(lanes.motion.t1 - lanes.motion.t0), (-1, 1))
@@ -160,7 +163,7 @@ def damped_newton(
 ) -> tuple[np.ndarray, ...]:
     """Finds roots by Newton's method, with damping for each lane separately.
 
-    A step is halved until its end is ``allowed(x) -> (B,)`` and has a smaller residual than its start.
+    A step is halved until its end x is allowed, by the mask ``allowed(x)`` (B,), and has a smaller residual than its start.
 
     Args:
         evaluate: ``evaluate(x) -> (value (B, n), jacobian (B, n, n), status (B,), more)``; lanes must not interact.

@@ -14,7 +14,7 @@ from .base import Case, Entry
 
 
 def _phased(t, times, phase: Callable[[int, np.ndarray], tuple]) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinate and its rate, each (k,), at times t (k,), by the ``phase(n, t)`` after n of the impact ``times``."""
+    """A coordinate and its rate, each (k,), at times t (k,); ``phase(n, t)`` gives both after n impacts, which are at ``times``."""
     t = np.asarray(t, float)
     n = np.searchsorted(times, t, side="right")
     x, rate = np.empty_like(t), np.empty_like(t)

@@ -301,7 +301,7 @@ class Bumper(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Clearance(Part):
-    """A hinge with play: points ``ends`` of the bodies, a journal and its bearing, stay within a distance ``play`` of each other [m]."""
+    """A hinge with play: the ``ends``, centres of a journal in body a and its bearing in body b, stay within the distance ``play`` [m]."""
 
     ends: tuple[Point, Point]
     play: Number

@@ -122,8 +122,8 @@ class System:
         Args:
             args: parameters handed to functions.
             t0: time of the start [s].
-            spins: angular velocities of some bodies by name [rad/s]; of the others the velocity is the least in the kinetic metric that joints allow.
-                Differentiable by them and by args.
+            spins: angular velocities of some bodies by name [rad/s]. All other velocities are those of least kinetic energy that joints allow. The
+                result can be differentiated by spins and args.
 
         Raises:
             ValueError: a name is that of no body, or no velocity has these spins.

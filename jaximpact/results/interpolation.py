@@ -103,7 +103,10 @@ def until_stop(one: Solution) -> Solution:
 
 
 def _sides(times: np.ndarray, t: np.ndarray, step: np.ndarray, kink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Masks of the times before and after the impact in their ``step``, which lies ``kink`` after its start."""
+    """Masks of the ``times`` (k,) that lie before, and after, the impact in their step.
+
+    ``step`` (k,): number of the step in which each time lies; t: times of the rows; ``kink``: time of the impact after the start of each step.
+    """
     before = times - t[step] < kink[step]
     return before, ~before
 
