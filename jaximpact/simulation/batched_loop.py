@@ -44,7 +44,7 @@ class BatchedLoop:
         return (*begin, self.keeper.put(self.keeper.empty(initial), 0, initial))
 
     def make_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
-        """State, row and account after step k."""
+        """State, row and account after step k, from the ``carry`` before it; ``forgetful``: as in `MotionLoop.make_step`."""
         motion_loop, motion = self.motion_loop, self.motion
         if self.program.reports_progress:
             report = k % jnp.maximum(motion.steps // XLA_REPORTS, 1) == 0

@@ -92,7 +92,7 @@ def check_times(t0: Any, t1: Any, h: Any) -> None:
 
 
 def count_steps(t0: Any, t1: Any, h: Any, eps: float) -> np.ndarray:
-    """Number of steps of size h to reach t1, up to round-off, elementwise; ValueError if too many."""
+    """Number of steps of size h that lead from t0 to t1, up to round-off ``eps`` (relative), elementwise; ValueError if too many."""
     with np.errstate(over="ignore"):
         ratio = (np.asarray(t1, np.float64) - t0) / h
     if not (ratio <= MAX_COUNT).all():
@@ -134,8 +134,11 @@ def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, An
 
 
 def split_friction(problem: Problem, given: Any, dtype: Any, name: str = "friction") -> tuple[Problem, Any]:
-    """Splits the coefficients ``name`` of friction off the problem: the problem without them, and the coefficients of a `Motion`, None if there are
-    none or they are a function of args."""
+    """Splits the coefficients of friction ``name`` off the problem: the problem without them, and the coefficients of a `Motion`.
+
+    The latter are those ``given`` by the user or else the problem's own. They are None if there are none, or if those of the problem are a function
+    of args, which stays with it.
+    """
     own = getattr(problem, name)
     if given is None and (own is None or callable(own)):
         return problem, None

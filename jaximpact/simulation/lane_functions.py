@@ -100,7 +100,7 @@ class Value(LaneFunction):
         return self.unflatten(leaves)[0].rows
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
-        """Shapes of the results in one lane, from the trace that native code is compiled from."""
+        """Shapes of the results in one lane for operands of the shapes ``members``, from the trace that native code is compiled from."""
         rows, without_row_count = self.rows(members), self.without_row_count()
         with jax.sharding.use_abstract_mesh(NO_MESH):  # as when it is compiled, so that it is traced once
             of_row = _branching.trace(*members, function=without_row_count).out_info
@@ -154,7 +154,7 @@ class Derivative(LaneFunction):
         return replace(self, function=self.function.without_row_count())
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
-        """Shapes of the results in one lane, without tracing the derivative, which may be transposable only."""
+        """Shapes of the results in one lane, found without tracing the derivative: some can only be transposed, not evaluated."""
         count = len(self.moved)
         values = self.function.native_shapes(members[:count], axes[:count])
         moved = sum(math.prod(x.shape) for x, m in zip(members, self.moved, strict=False) if m)

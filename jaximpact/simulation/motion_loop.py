@@ -79,7 +79,7 @@ class PartialStep:
     length: Array
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """State after ``length``, with the number of the full step, and its `Info`."""
+        """The state after the time ``length``, numbered as if the step were a full one, and the `Info` of the step."""
         return self.scheme.step(problem, law, motion, state, self.length)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
@@ -283,7 +283,7 @@ class MotionLoop:
         return lax.cond(needs_contact_step(*free), lambda: contact(), lambda: free)
 
     def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
-        """Row for the state that a step reached, from the previous row and the state at the beginning of the step."""
+        """The row after a step that ends at ``state`` with this `Info`; ``row``: the one before it, ``begin``: the state at its beginning."""
         # contacts of bodies come and go: theirs are the impulses of the step
         before = jnp.zeros_like(row.impulse) if self.listed else row.impulse
         impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
@@ -329,7 +329,10 @@ class MotionLoop:
         return lax.stop_gradient(Way(motion.time(state.n), length, state.q, shift, motion.args, bend))
 
     def tunnelling_status(self, way: Way, impulse: Array) -> Array:
-        """GAP_UNRESOLVED if a step leads through an obstacle, else 0; 0 too if the scheme located an impact in the step, at which the path bends."""
+        """GAP_UNRESOLVED if the path ``way`` of a step leads through an obstacle, else 0; ``impulse`` (m,): that of the contacts in the step.
+
+        0 too if the scheme located an impact in the step: the path bends there, which ``way`` does not.
+        """
         acting = impulse > 0
 
         def status(problem: Problem, way: Way, acting: Array) -> Array:
@@ -344,8 +347,10 @@ class MotionLoop:
         return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (self.problem, way, acting))
 
     def across_jumps(self, before: tuple[Any, Row, Account], after: tuple[Any, Row, Account]) -> tuple:
-        """The carry after a step, with derivatives corrected for a jump of the force in the step, or DERIVATIVE_JUMP where the correction is
-        unknown."""
+        """The carry after a step with its derivatives corrected, if the force has a jump in the step; ``before`` and ``after``: carries.
+
+        Where the correction is not known, the account gets the bit DERIVATIVE_JUMP.
+        """
         if not self.tells_jumps or self.scheme.traits.tells_jumps:
             return after
         (old, old_row, old_account), (new, row, account) = before, after

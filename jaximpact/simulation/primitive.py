@@ -146,7 +146,7 @@ def _batch_with_tangent(operands: Sequence, dims: Sequence, *, function: ValueAn
 
 
 def _apart(operands: Sequence, function: ValueAndTangent, axes: tuple, count: int | None) -> list:
-    """Values and tangents by one `motion` primitive each; that of the tangents is linear in the tangents of the inputs."""
+    """Results of `motion_with_tangent` by two `motion` primitives: one gives the values, the other the tangents, linear in those of the inputs."""
     number = len(function.moved)
     values = motion_p.bind(*operands[:number], function=function.function, axes=axes[:number], count=count)
     return [*values, *motion_p.bind(*operands, function=function.tangent, axes=axes, count=count)]
@@ -222,7 +222,7 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
         every = _jacobian(Tangent(function.function, moved, used), known, axes, count)
 
         def share(jacobian: Array, ct: Array) -> Array:
-            """Cotangents of the inputs, (p,) or (lanes, p), from one Jacobian."""
+            """The part of the inputs' cotangents, (p,) or (lanes, p), that comes from one output: its Jacobian times its cotangent ``ct``."""
             left = (*jacobian.shape[: lane + 1], -1)
             flat = jacobian.reshape(left), ct.reshape(*ct.shape[:lane], -1)
             return jnp.einsum("...pk,...k->...p", *flat)

@@ -251,7 +251,7 @@ class Again:
 
 
 def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, execution: str) -> str:
-    """The cheaper mode: forward if inputs do not outnumber outputs, or if native code takes so few inputs in forward mode."""
+    """The cheaper mode, "forward" or "reverse": forward if inputs do not outnumber outputs, or are few and native code computes the outputs."""
     if not program.scheme.traits.reverse:
         return "forward"
     inputs = [x for name in wrt for x in jax.tree.leaves(getattr(one, name)) if jnp.issubdtype(x.dtype, jnp.floating)]
@@ -265,7 +265,7 @@ def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, executi
 
 
 def row_by_row(program: Program, output: Callable) -> bool:
-    """Whether native code can compute the outputs: it streams rows, and so cannot combine several of them."""
+    """Whether native code can compute the outputs: it writes one row after the other, so that an output must not combine several rows."""
     return program.rows == 0 or (output is state and program.function is None)
 
 

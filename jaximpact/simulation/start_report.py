@@ -54,8 +54,10 @@ class JointReport(NamedTuple):
         return self.wrong | self.stuck
 
     def judge(self, report: StartReport, which: Callable[[int], str]) -> str | None:
-        """Raises for joints that do not hold at the starts of lanes, or contradict each other; returns a remark on velocities that are projected, or
-        rows that are not needed."""
+        """Raises ValueError for joints that do not hold at the start of some lane, or contradict each other.
+
+        Returns a remark if velocities have to be projected or rows are not needed, else None. ``which(lane)``: text that names a lane in messages.
+        """
 
         def first(mask: Any) -> tuple[int, int]:
             lane, row = np.unravel_index(np.argmax(mask), mask.shape)
@@ -108,7 +110,7 @@ class SwitchReport(NamedTuple):
         return ~self.finite | self.flat
 
     def judge(self, report: StartReport, which: Callable[[int], str]) -> None:
-        """Raises ValueError for the first switch of any lane that is not finite, or zero near the start."""
+        """Raises ValueError for the first switch of any lane that is not finite, or zero near the start; ``which``: as in `JointReport.judge`."""
         for wrong, what in (
             (~np.asarray(self.finite), "is not finite"),
             (
@@ -170,7 +172,7 @@ class FrictionReport(NamedTuple):
         return self.wrong | self.tangentless | self.weak
 
     def judge(self, report: StartReport, which: Callable[[int], str]) -> None:
-        """Raises ValueError for the first contact of any lane in one of the masks."""
+        """Raises ValueError for the first contact of any lane in one of the masks; ``which``: as in `JointReport.judge`."""
         for wrong, of, what in (
             (self.wrong, "friction", "must be finite and >= 0"),
             (
@@ -207,7 +209,7 @@ class RestitutionReport(NamedTuple):
         return self.wrong
 
     def judge(self, report: StartReport, which: Callable[[int], str]) -> None:
-        """Raises ValueError for the first value of any lane outside [0, 1]."""
+        """Raises ValueError for the first value of any lane outside [0, 1]; ``which``: as in `JointReport.judge`."""
         if np.any(self.wrong):
             i, a = np.unravel_index(np.argmax(self.wrong), np.shape(self.wrong))
             speed = abs(min(float(np.asarray(report.gap_velocity)[i, a]), 0.0))

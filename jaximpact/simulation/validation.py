@@ -87,7 +87,7 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
 
 
 def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> None:
-    """Raises if the joints have a wrong shape; ``shape_of(name, function, *operands)``."""
+    """Raises if the joints have a wrong shape; ``shape_of(name, function, *operands)``: shape that a user's function returns."""
     shape = shape_of("joints(t, q, args)", problem.joints, np.zeros((), q0.dtype), q0, args)
     if len(shape) != 1 or shape[0] == 0:
         raise ValueError(
@@ -98,7 +98,10 @@ def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> 
 def check_friction(
     problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any
 ) -> None:
-    """Raises if slip or the coefficients of friction have a wrong shape or value, or the scheme has no friction."""
+    """Raises if slip or the coefficients of friction have a wrong shape or value, or the scheme has no friction.
+
+    ``shape_of``: as in `check_joints`; m: number of contacts.
+    """
     t, stated = np.zeros((), q0.dtype), "slip(t, q, v, args)"
     slip = problem.sampled("slip")
     shape = shape_of(stated, slip, t, q0, v0, args)
@@ -125,7 +128,10 @@ def check_friction(
 
 
 def check_coefficients_of(name: str, friction: Any, shape_of: Callable, m: int, args: Any) -> None:
-    """Raises if coefficients of friction, a number, numbers or a function of args, have a wrong shape or value."""
+    """Raises if coefficients of friction, a number, numbers or a function of args, have a wrong shape or value.
+
+    ``shape_of``: as in `check_joints`; m: number of contacts; ``name``: argument to be named in messages.
+    """
     if callable(friction):
         shape = shape_of(f"{name}(args)", friction, args)
     else:
@@ -139,7 +145,7 @@ def check_coefficients_of(name: str, friction: Any, shape_of: Callable, m: int, 
 def check_restitution_function(
     problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, args: Any
 ) -> None:
-    """Raises if a restitution that is a function has a wrong shape, or the scheme takes numbers; ``shape_of(name, function, *operands)``."""
+    """Raises if a restitution that is a function has a wrong shape, or the scheme takes only numbers; ``shape_of``: as in `check_joints`."""
     if not scheme.traits.approach:
         raise ValueError(
             f"restitution is a function of the approach speed, and {type(scheme).__name__} takes numbers: use MoreauJean(), EventCorrected() or "
@@ -155,7 +161,7 @@ def check_restitution_function(
 
 
 def check_switches(problem: Problem, scheme: Scheme, shape_of: Callable, q0: Array, v0: Array, args: Any) -> None:
-    """Raises if stated switches or their reset have a wrong shape, or the scheme makes no resets; ``shape_of(name, function, *operands)``."""
+    """Raises if stated switches or their reset have a wrong shape, or the scheme makes no resets; ``shape_of``: as in `check_joints`."""
     t, stated = np.zeros((), q0.dtype), "switches(t, q, v, args)"
     shape = shape_of(stated, problem.switches, t, q0, v0, args)
     if len(shape) != 1 or shape[0] == 0:
