@@ -57,7 +57,10 @@ def sweep_cones(bodies: int, operands: tuple[Array, ...]) -> tuple[Array, Array]
 
 
 def _jumps(bodies: int, ends: list[np.ndarray], responses: list[np.ndarray], impulse: np.ndarray) -> np.ndarray:
-    """Velocity jumps (B, N, D) of impulses (B, m), summed over the few contacts with an impulse."""
+    """Velocity jumps (B, N, D) by impulses (B, m), summed over the few contacts with an impulse.
+
+    ``ends``: bodies i and j (B, m) of each contact; ``responses``: M^-1 times the gap gradients of either body, (B, m, D) each.
+    """
     lane, contact = np.nonzero(impulse)
     size = impulse[lane, contact]
     D = responses[0].shape[-1]

@@ -366,7 +366,11 @@ class ContactLoops:
     def conjugate(
         self, step: Any, of: dict[str, LoopVariable], exact: LoopVariable, measure: Callable[[], None]
     ) -> None:
-        """Emits a conjugate gradient step on the face, or to its boundary followed by a projected gradient step."""
+        """Emits a conjugate gradient step on the face, or to its boundary followed by a projected gradient step.
+
+        ``step``: length of the projected step; ``of``: measures of `add_measures`, which are computed anew, after the projected step by the
+        function ``measure``; ``exact``: variable, 1 if the gradient was computed by its definition, 0 if it was updated.
+        """
         w, zero = self.w, self.w.number(0)
         self.clear_velocities()
         with w.over(self.m.get()) as k:
@@ -459,7 +463,11 @@ def walk_text(D: int, real: Any) -> str:
 
 
 def solver(D: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
-    """Compiled solver: takes (i, j, hi, hj, offset, guess, tolerance, limit) of B lanes, fills impulses (B, m) and iterations (B,).
+    """Compiled solver: a function of two lists of arrays, operands (i, j, hi, hj, offset, guess, tolerance, limit) of B lanes, and results.
+
+    It fills in the results: impulses (B, m) and iterations (B,). Operands of a lane: bodies i and j (m,) of each contact, N for an obstacle; hi and
+    hj (m, D), the gap's gradients by either body times H; gap velocities ``offset`` (m,) without impulses; impulses ``guess`` (m,) to start from;
+    ``tolerance``: residual [velocity]; ``limit`` (1,): largest number of iterations.
 
     Raises:
         Unsupported, ImportError: as `compile_module`.
@@ -478,7 +486,7 @@ def solver(D: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[n
 
 
 def call_lane(code: MachineCode, arrays: Iterable[list[np.ndarray]], m: int, bodies: int) -> None:
-    """Calls a solver for one lane of m contacts, with its operands, results and working memory."""
+    """Calls a solver for one lane of m contacts; ``arrays``: its operands, its results and its working memory, a list of arrays each."""
     operands, results, own = ((ctypes.c_void_p * len(x))(*(y.ctypes.data for y in x)) for x in arrays)
     code.call(operands, results, None, ctypes.addressof(own), m, bodies)
 

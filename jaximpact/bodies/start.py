@@ -51,7 +51,10 @@ class Facts(NamedTuple):
         return f"bodies {i} and {j}" if j >= 0 else f"body {i} with obstacle {-1 - j}"
 
     def judge(self, violated: np.ndarray, gap: np.ndarray, which: Callable[[int], str]) -> None:
-        """Raises ValueError if gaps are not symmetric, the reach is too short, or bodies overlap (``violated``, (lanes, m))."""
+        """Raises ValueError if gaps of pairs are not symmetric, the reach is too short, or bodies overlap.
+
+        ``violated`` (lanes, m): mask of contacts whose ``gap`` (lanes, m) is negative; ``which(lane)``: text that names a lane in messages.
+        """
         gaps, exchanged, apart, ends = (np.asarray(x) for x in (self.gap, self.exchanged, self.apart, self.ends))
         reach, cutoff, period = (np.asarray(x) for x in (self.list.reach, self.list.cutoff, self.period))
         eps = 1e4 * np.finfo(gaps.dtype).eps

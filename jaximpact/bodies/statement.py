@@ -172,7 +172,10 @@ class Bodies(OfBodies):
                 raise ValueError(f"reach(t, args) must return one number, got shape {getattr(found, 'shape', found)}")
 
     def _check_slip(self, t: Any, one: Any, own: Any, walls: int | None, outcome: Callable) -> None:
-        """Raises ValueError or TypeError unless the slip velocities of two bodies, and of one against its obstacles, have the same k."""
+        """Raises ValueError or TypeError unless slip velocities of two bodies, and of a body against its obstacles, have equal numbers k of tangents.
+
+        ``one`` and ``own``: coordinates and parameters of one body; ``walls``: its number of obstacles; ``outcome``: as in `check`.
+        """
         stated = "slip(q_i, q_j, v_i, v_j, a_i, a_j)"
         found = outcome(f"Bodies(slip=...): {stated}", self.slip, one, one, one, one, own, own)
         shape = getattr(found, "shape", None)
