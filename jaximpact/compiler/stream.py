@@ -43,10 +43,10 @@ def _(*_: Any, jaxpr: Any, **__: Any) -> list:
 
 
 def _varying_parts(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int, list, list[bool], list[bool]]:
-    """Parts of a stream for its rules, from the mask ``flags`` of the operands that are tangents or batched.
+    """What the rules of a stream need to know, from the mask ``flags`` of its operands that have a tangent, or are batched.
 
-    Returns the number of constants, the avals of the given entries, and the masks of operands and results, in which the carry's
-    flags are propagated through the loop to a fixed point.
+    Returns the number of constants; the avals of the entries that the stream reads; the mask of the operands that have a tangent (or are batched)
+    in some iteration; and the mask of the results that have. ``carried``: number of carried values.
     """
     fixed = len(jaxpr.constvars)
     given = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars[carried:]]

@@ -394,7 +394,10 @@ def _has_packs(x: LargeArray) -> bool:
 
 
 def _operand(x: LargeArray, index: Sequence[LaneValue], whole: bool) -> LaneValue:
-    """Entry, or ``whole`` pack, of an operand for an entry or pack of the result; an operand that is constant along the last axis gives its entry."""
+    """Entry of an operand x that belongs to an ``index`` of the result or, with ``whole``, the pack that belongs to the pack from there on.
+
+    An operand that is constant along the last axis gives its entry in either case.
+    """
     return read(x, _broadcast_index(x, index), whole and x.shape[-1:] not in ((), (1,)))
 
 

@@ -26,7 +26,7 @@ def constant_like(x: LaneValue, value: Any) -> LaneValue:
 
 
 def _arithmetic_rule(real: str, whole: str) -> Rule:
-    """Rule for an operation by the LLVM instructions for floats and for integers."""
+    """Rule for an operation that is one LLVM instruction: ``real`` for floats, ``whole`` for integers."""
 
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         return w.op(f"{real} {FUSED}" if values[0].is_float else whole, *values)
@@ -101,7 +101,7 @@ def _sign(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def comparison_rule(real: str, signed: str, unsigned: str) -> Rule:
-    """Rule for a comparison by the LLVM predicates for floats, signed and unsigned integers."""
+    """Rule for a comparison by LLVM's predicates: ``real`` for floats, the others for signed and unsigned integers."""
 
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x = values[0]
@@ -126,7 +126,7 @@ def _total_order_rule(name: str) -> Rule:
 
 
 def extreme_rule(real: str, whole: str) -> Rule:
-    """Rule for max or min, NaN if either operand is NaN; by the fcmp predicate for floats and the intrinsic for integers."""
+    """Rule for max or min, NaN if either operand is NaN; ``real``: fcmp predicate for floats, ``whole``: "max" or "min", intrinsic for integers."""
 
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x, y = values

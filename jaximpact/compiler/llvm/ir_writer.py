@@ -382,7 +382,10 @@ class Writer:
         self.emit(f"br label %{label}")
 
     def branch(self, which: LaneValue, yes: str, no: str, hint: str = "") -> None:
-        """Emits a conditional branch; with the ``hint`` `RARE` or `SELDOM` the first target is unlikely, so that LLVM spills registers in it."""
+        """Emits a branch to the block labelled ``yes`` if the scalar ``which`` holds, else to ``no``.
+
+        With the ``hint`` `RARE` or `SELDOM` the first block is unlikely, so that LLVM spills registers in it rather than elsewhere.
+        """
         self.emit(f"br i1 {which.name}, label %{yes}, label %{no}{hint}")
 
     @contextmanager

@@ -148,7 +148,7 @@ def load_module(text: str) -> MachineCode:
 
 
 def compile_module(text: str, loops: bool = False) -> MachineCode:
-    """Compiles and loads a module, or takes its machine code from the cache."""
+    """Compiles and loads a module of LLVM IR, or takes its machine code from the cache; ``loops``: as in `Host.compile`."""
     return _load_or_compile(host().key(text), lambda: (text, b""), loops)[0]
 
 

@@ -87,6 +87,6 @@ class ThreadGrid:
 
 
 def _module_text(w: Writer, head: str, first: list[str]) -> str:
-    """IR of a module: a function with the writer's lines, and the functions that it calls."""
+    """IR of a module: a function that begins with the line ``head``, consists of the lines ``first`` and the writer's, and the functions it calls."""
     body, others = join_lines([*first, *w.entry_lines, *w.lines]), "\n".join(w.declared.values())
     return f"{head} {{\nentry:\n{body}\n}}\n{others}\n"

@@ -62,7 +62,7 @@ def with_flags(w: Writer, x: LaneValue, found: Sequence[Flag] | None) -> LaneVal
 
 
 def flags_of_select(w: Writer, which: LaneValue, yes: LaneValue, no: LaneValue) -> list[Flag] | None:
-    """Flags of a selection between a constant and 0; None for other selections."""
+    """Flags of the selection of ``yes`` where ``which`` holds, else ``no``, if one of the two is 0 and the other a constant; else None."""
     if no.name == "0" and yes.name.isdigit():
         return [(which, int(yes.name))]
     return [(negate(w, which), int(no.name))] if yes.name == "0" and no.name.isdigit() else None

@@ -62,7 +62,7 @@ def store_result(e: Any, target: str, x: Value) -> bool:
 
 
 def _store_entry(e: Any, target: str, entry: LaneValue, x: LaneValue) -> None:
-    """Emits the store of a vector as one entry of a result."""
+    """Emits the store of a vector x as entry number ``entry`` of the result at the pointer ``target``."""
     w = e.w
     place = w.op("add", w.op("mul", entry, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False))
     w.store(w.address(target, x.dtype, is_vector=False, place=place), x)

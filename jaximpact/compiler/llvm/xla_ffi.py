@@ -128,7 +128,10 @@ def register_target(
 def register_frame_handler(
     key: Any, run: Callable[[int], None], platform: str, *parts: Any, lasts: bool = False
 ) -> str:
-    """Name of the FFI target for ``key``, registered at the first call: it runs ``run(frame)`` with the address of XLA's call frame."""
+    """Name of the FFI target for ``key``, registered at the first call: it runs ``run(frame)`` with the address of XLA's call frame.
+
+    ``parts``: objects to keep alive with the target; ``lasts``: as in `register_target`.
+    """
     if key in _targets:
         return _targets[key]
     handler = _HandlerType(_make_handler(run))
@@ -209,7 +212,7 @@ def _buffer_address(table: int, i: int) -> int:
 
 
 def _call_api(api: int, offset: int, arguments: ctypes.Structure) -> int | None:
-    """Calls the function of XLA's interface at an offset."""
+    """Calls a function of XLA's C interface: the one whose pointer lies at ``offset`` in the table at the address ``api``."""
     call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_read_pointer(api + offset))
     return call(ctypes.addressof(arguments))
 
