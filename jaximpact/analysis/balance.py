@@ -151,7 +151,10 @@ def _contents(problem: Problem, q: Array, v: Array, args: Any) -> tuple[Array, A
 def _intervals(
     problem: Problem, t: Array, q: Array, v: Array, impulse: Array, e: Array, args: Any, held: Any, rubbed: Any
 ) -> tuple[Array, ...]:
-    """Work (k-1,), losses in impacts and to friction (k-1,), driven work (k-1,) and momentum change (k-1, d) of each interval between rows."""
+    """For each interval between rows: work, losses in impacts and to friction, driven work (k-1,), and momentum change (k-1, d).
+
+    ``impulse``, ``held`` and ``rubbed``: impulses of contacts, joints and friction in each interval.
+    """
     one = partial(_interval, problem, args, e)
     return over_rows(problem, one)(t[:-1], q[:-1], v[:-1], t[1:], q[1:], v[1:], impulse, held, rubbed)
 

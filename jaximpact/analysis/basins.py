@@ -275,7 +275,10 @@ def recognise(
 def _by_frequency(
     section: Section, labels: np.ndarray, members: list[int], periods: list[int]
 ) -> tuple[np.ndarray, tuple[Attractor, ...]]:
-    """Labels and attractors, most frequented first."""
+    """The ``labels`` (B,) of the motions, renumbered in the order of the attractors; and the attractors, most frequented first.
+
+    ``members``: a motion on each attractor; ``periods``: periods of the first attractors, the others have none.
+    """
     sizes = np.array([np.sum(labels == k) for k in range(len(members))], int)
     order = np.argsort(-sizes, kind="stable")
     number = np.empty(len(order), int)

@@ -149,7 +149,7 @@ class Convergence(Drawable):
 
 
 def _power_of_ten(x: float, before: str = "") -> str:
-    """A number in LaTeX, with two decimals; -- where it is not finite."""
+    """A number x in LaTeX, with two decimals and a power of ten, after the text ``before``; -- if it is not finite."""
     if not np.isfinite(x):
         return "--"
     digits, power = f"{x:.2e}".split("e")
@@ -403,7 +403,10 @@ def _among(program: Program, motion: Motion) -> Solution:
 def _errors(
     solution: Solution, exact: Callable[..., Any], impulse: Any, scale: np.ndarray | None
 ) -> tuple[float, float, float, float]:
-    """Errors of position, velocity, impulse, and of the graph of velocities, NaN without its ``scale``."""
+    """Errors of a solution in position, velocity, impulse, and in the graph of velocities, as `Convergence` defines them.
+
+    ``exact`` and ``impulse``: as in `convergence`; ``scale``: of accelerations for the graph, whose error is NaN without it.
+    """
     t, q = np.asarray(solution.t, np.float64), np.asarray(solution.q, np.float64)
     found = exact(t)
     if not is_pair(found):

@@ -136,7 +136,7 @@ def statistics(
 
 
 def _arrays(solution: Solution, values: Mapping[str, Any] | None, lanes: int, rows: int) -> dict[str, np.ndarray]:
-    """Arrays (B, k, ...) to take statistics of, by name."""
+    """Arrays (B, k, ...) to take statistics of, by name: those of the solution that have k = ``rows`` rows, and the user's ``values``, checked."""
     names = [name for name in ("q", "v", "impulse", "energy") if getattr(solution, name) is not None]
     arrays = {name: np.asarray(getattr(solution, name)) for name in names}
     # with a save function the state is kept in the final row only

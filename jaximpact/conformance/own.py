@@ -36,7 +36,7 @@ class Own:
         return self._both(case.name, tuple(theta), steps)[1]
 
     def _both(self, name: str, theta: tuple[float, ...], steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """State and Jacobian for one step count; all step counts of its group are computed together."""
+        """State and Jacobian of the case ``name`` for one step count; all step counts of the case for the same step size are computed together."""
         groups = (get(name).steps(h) for h in (FINE, COARSE))
         group = next((counts for counts in groups if steps in counts), (steps,))
         states, jacobians = self._group(name, theta, group)

@@ -235,7 +235,7 @@ def _slope_guides(ax: Axes, h: np.ndarray, anchor: float, largest: float) -> Non
 
 
 def _fan(ax: Axes, t: np.ndarray, q: np.ndarray, colour: str, shares: Mapping[str, np.ndarray]) -> None:
-    """Draws median and central 50 % and 90 % of the lanes over time, and in a strip below the share of motions in contact."""
+    """Draws median and central 50 % and 90 % of q (B, k) over time, and in a strip below, by contact, the ``shares`` of `_impact_shares`."""
     low, quarter, middle, three, high = np.quantile(q, (0.05, 0.25, 0.5, 0.75, 0.95), axis=0)
     ax.fill_between(t, low, high, color=colour, alpha=0.18, lw=0)
     ax.fill_between(t, quarter, three, color=colour, alpha=0.38, lw=0)
@@ -286,7 +286,7 @@ def _scatter(ax: Axes, q: np.ndarray, shown: list[int], when: str, size: float, 
 
 
 def _bands(ax: Axes, x: np.ndarray, values: np.ndarray, colour: str, label: str | None) -> None:
-    """Draws nested bands between pairs of quantiles (Q, k), from the outermost inwards; a middle quantile is a line."""
+    """Draws nested bands over x (k,) between pairs of the quantiles ``values`` (Q, k), from the outermost pair inwards; a middle one is a line."""
     order = values.shape[0]
     for i in range(order // 2):
         ax.fill_between(x, values[i], values[order - 1 - i], color=colour, alpha=0.18 + 0.2 * i, lw=0)

@@ -338,7 +338,10 @@ def _curves(
     fine: np.ndarray | None = None,
     **line: Any,
 ) -> None:
-    """Draws the ``shown`` columns of ``values`` over time, and exact ones dashed."""
+    """Draws the ``shown`` columns of ``values`` (k, n) over times t (k,) and, dashed, those of ``exact`` over the times ``fine``.
+
+    ``names``: labels of the columns, by default the ``symbol`` with an index; ``what``: what the columns are, in words.
+    """
     many = values.shape[1]
     label = lambda i: names[i] if names else f"{symbol}[{i}]"
     for i, colour in zip(shown, COLOURS, strict=False):

@@ -234,7 +234,10 @@ class Linearity(Drawable):
 
 
 def joint(given: Any, names: tuple[str, ...], groups: Mapping[str, list[int]]) -> np.ndarray:
-    """Joint covariance (N, N) of all inputs, from the forms that `Sensitivities.covariance` takes."""
+    """Joint covariance (N, N) of all inputs, ``given`` in one of the forms that `Sensitivities.covariance` takes.
+
+    ``names``: those of the N inputs; ``groups``: numbers of the inputs that belong to a common name, such as "q0".
+    """
     count = len(names)
     if not isinstance(given, Mapping):
         return _semidefinite("inputs", _numbers("inputs", given), count)

@@ -68,7 +68,7 @@ def rebuilt(value: Any, table: Callable[[dict], Any], leaf: Callable[[Any], Any]
 
 
 def wrong(value: Any, form: Any, where: str = "it") -> str | None:
-    """First mismatch between data and an expected form, in words; None if they match.
+    """First mismatch between the data ``value`` and an expected ``form``, in words that call the data ``where``; None if they match.
 
     A form is a type; a list of one form; a dict of forms for the entries that must be there, or ``{str: form}`` for any.
     """
