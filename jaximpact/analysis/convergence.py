@@ -105,7 +105,7 @@ class Convergence(Drawable):
         """The errors as text, one line for each step count, with the observed orders below.
 
         Args:
-            latex: a ``tabular`` of LaTeX that needs no package; what the errors are measured against stands in comments below.
+            latex: whether to return a ``tabular`` of LaTeX, which needs no package; comments below it say what the errors are measured against.
         """
         if latex:
             return self._latex()

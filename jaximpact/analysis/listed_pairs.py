@@ -93,7 +93,7 @@ def is_listed(problem: Problem) -> bool:
 
 
 def check_pairs(problem: Problem, solution: Solution) -> None:
-    """Raises ValueError if a solution cannot belong to these bodies."""
+    """Raises ValueError if a solution cannot belong to the bodies of a problem."""
     bodies: Any = problem.constraints
     q, pairs = np.asarray(solution.q), solution.pairs
     reason = "give the problem that the solution was computed with"

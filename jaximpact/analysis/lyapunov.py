@@ -143,8 +143,11 @@ def lyapunov(
 
 @partial(jax.jit, static_argnames=("axes", "shares", "size"), compiler_options=COMPILE)
 def _average(program: Program, motion: Motion, many: Array, axes: tuple, shares: int, size: int) -> tuple[Array, ...]:
-    """Sums of the logarithms of R's diagonal over blocks of ``many`` (1 + blocks,) intervals, the first of which are those to skip: (lanes, 1 +
-    blocks, size), for ``size`` directions; and the final states and statuses."""
+    """Sums of the logarithms of R's diagonal over blocks of intervals, (lanes, 1 + blocks, size); and the final q, v and statuses.
+
+    ``many`` (1 + blocks,): number of intervals in each block; the first block are the intervals to skip. ``size``: number of directions; ``axes``:
+    lane axes of the motion's leaves; ``shares``: number of devices that share the lanes.
+    """
 
     def one(motion: Motion) -> tuple[Array, ...]:
         length = motion.t1 - motion.t0

@@ -111,7 +111,7 @@ class SweepLoops:
         return w.sqrt(self.dot(normal, normal)), w.sqrt(largest)
 
     def pack(self) -> None:
-        """Emits the selection of the contacts ``among``, scaled."""
+        """Emits copies of the operands of the contacts in the mask ``among`` into working memory, scaled so that columns have unit length."""
         w, zero, one = self.w, self.w.number(0), self.w.number(1)
         given = self.given
         with w.over(self.contacts) as c:

@@ -275,7 +275,7 @@ class PairSlip(NamedTuple):
         return self._replace(tangents=tuple(row.under(metric) for row in self.tangents))
 
     def still(self) -> FrictionInfo:
-        """Friction with impulses of zero."""
+        """`FrictionInfo` of a step without impulses of friction."""
         return still(self)
 
 

@@ -72,7 +72,7 @@ def widen(x: Any, axis: int, old: int, new: int, fill: Any = 0) -> Any:
 
 
 def with_slots(solution: Any, old: int, new: int, number: int) -> Any:
-    """A solution of ``number`` bodies whose rows have slots for ``new`` pairs in place of ``old``."""
+    """The solution of ``number`` bodies with slots for ``new`` pairs in its rows, in place of ``old``."""
     impulse, pairs = widen(solution.impulse, -1, old, new), widen(solution.pairs, -2, old, new, number)
     rubbed = solution.friction_impulse
     rubbed = None if rubbed is None else widen(rubbed, -2, old, new)

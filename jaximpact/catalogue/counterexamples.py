@@ -33,7 +33,10 @@ def pulses(t, q, v, args):
 
 
 def _bouncing(t1: float) -> Case:
-    """Motion with v(1/k +) = ratio^-k: each pulse returns the ball three times as fast, and e = 1/2 leaves 3/2 of its speed."""
+    """Case of a ball that bounces at the times 1/k, with the velocity ratio^-k after each impact, ratio = 3/2.
+
+    Between two impacts a pulse sends the ball back three times as fast; the impact with e = 1/2 then leaves 3/2 of the earlier speed.
+    """
     args, e, last = {"ratio": 1.5}, 0.5, 100  # earlier flights have speeds below 1e-17
     impacts = 1.0 / np.arange(last, 0.0, -1.0)
     index = np.arange(last - 1.0, -1.0, -1.0)  # flight from 1/(k+1), pulse k before 1/k; none after t = 1, where k = 0
@@ -88,10 +91,11 @@ def sideways_energy(t, q, v, args):
 
 
 def _corner(args: dict, corner, drift, hit: float, t1: float, right: int) -> Case:
-    """Motion into the corner with relative velocity (0, -1), at rest there by Moreau's law, then along the right face.
+    """Case of a motion into a moving corner, reached at the time ``hit`` with the relative velocity (0, -1), then along the right face.
 
-    The faces have slopes -1/2 and 1/2; ``right`` is the index of the constraint of the right one. The resultant
-    (4 push / 5, 2 push / 5) of push and reaction is what accelerates it there.
+    ``corner``: position of the corner at t = 0; ``drift``: its velocity. By Moreau's law the motion rests in the corner at
+    the impact. The faces have slopes -1/2 and 1/2; ``right`` is the index of the constraint of the right one. The resultant
+    (4 push / 5, 2 push / 5) of push and reaction accelerates the motion along that face.
     """
     normals = np.array([[0.5, 1.0], [-0.5, 1.0]])
     if right == 0:

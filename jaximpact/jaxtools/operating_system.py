@@ -95,7 +95,7 @@ def open_lock_file(path: Path) -> int:
 
 
 def lock(file: int) -> None:
-    """Locks an open file for this process until it is closed, by whatever ends the process.
+    """Locks an open file for this process until the file is closed, which the end of the process does too, however it ends.
 
     Raises:
         BlockingIOError: another process has locked it.

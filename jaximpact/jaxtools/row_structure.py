@@ -135,7 +135,7 @@ class RowWalk:
         return self.full(v)
 
     def take(self, v: Any, axis: int, rows: Rows) -> Array:
-        """The ``rows`` along an axis of an operand."""
+        """The ``rows`` of an operand v, counted along one ``axis``."""
         if is_literal(v) or v not in self.moving:
             return jnp.take(self.full(v), rows.at, axis, mode="clip")
         if (key := (v, axis, id(rows.at))) not in self.known:

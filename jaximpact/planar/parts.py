@@ -123,7 +123,7 @@ class Slider(Slot):
 
 @dataclass(frozen=True, kw_only=True)
 class Rod(Part):
-    """A rod without mass: the ``ends``, one point of each body, keep their distance."""
+    """A rod without mass: the ``ends``, one point of each body, keep the distance that they have at the start."""
 
     equations = (("", "m"),)
     ends: tuple[Point, Point]

@@ -319,7 +319,7 @@ def _sound_rows(t: np.ndarray, q: np.ndarray, v: np.ndarray) -> int:
 
 
 def _largest(size: np.ndarray) -> list[int]:
-    """All indices, or the few with the largest size, in order."""
+    """Indices of all entries of ``size``, or of the few largest ones if there are many, in increasing order."""
     if len(size) <= len(COLOURS):
         return list(range(len(size)))
     return sorted(int(i) for i in np.argsort(-size, kind="stable")[:SHOWN])

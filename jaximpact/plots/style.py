@@ -62,7 +62,7 @@ def limits(set_limits: Callable[..., Any], values: np.ndarray, size: float, smal
 
 
 def evenly(count: int, most: int | None = None) -> list[int]:
-    """All of ``count`` indices, or a few evenly spread ones."""
+    """The indices from 0 to ``count`` - 1, or a few of them, evenly spread, if there are more than ``most``."""
     if count <= (most or len(COLOURS)):
         return list(range(count))
     return [int(i) for i in np.linspace(0, count - 1, most or SHOWN).round()]

@@ -35,7 +35,7 @@ class Account(NamedTuple):
         return self._replace(status=self.status | bits, failed_at=jnp.where(failing, t, self.failed_at))
 
     def with_joints(self, info: Info) -> Account:
-        """Includes the joint residual after a step, if there are joints, in the largest so far."""
+        """The account whose largest joint residual includes that in the `Info` of a step; unchanged without joints."""
         if info.joints is None:
             return self
         return self._replace(joint_residual=jnp.maximum(self.joint_residual, info.joints.residual))

@@ -210,7 +210,7 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> StartReport:
 
 
 def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
-    """Raises for an inadmissible start; returns a remark if v0 is not admissible, and the problem as `fit_room` and `fit_joints` give it."""
+    """Raises for an inadmissible start; returns the problem as `fit_room` and `fit_joints` give it, and a remark if v0 is not admissible."""
     one = Lanes.of(motion, jax.tree.map(lambda _: -1, motion), 1)
     if is_traced(problem, one.only("q0", "v0", "t0", "args", *OF_FRICTION).motion):
         return MayDepend.of(problem), None

@@ -193,8 +193,11 @@ class MotionLoop:
         return found if self.by_step is None else self.at_its_end(carry, found)
 
     def at_its_end(self, before: tuple, after: tuple) -> tuple:
-        """The carry after a step, with the time of the stop in its row if the motion ends; a condition with ``before`` ends it at the start of
-        the step, whose carry is then kept."""
+        """The carry after a step; if the condition `by_step` ends the motion, its row has the time of the stop. Arguments: carries.
+
+        If the condition's attribute `before` is true, the motion ends at the start of the step: state, account and most of the row stay those of the
+        carry ``before``, but impulses are those of the step.
+        """
         (old, old_row, old_account), (new, row, account) = before, after
         motion, status = self.moving, account.status
         watch, ends = self.by_step.after(self.problem, motion, old_row.watch, old, new, row, status)

@@ -84,7 +84,7 @@ class Parts:
         return self.loop(leaves)[0].advance(carry)
 
     def row(self, leaves: Sequence, turn: RowRequest, carry: Any) -> list:
-        """The used leaves of a solution that consists of one row."""
+        """The leaves in the mask `used` of a solution that consists of one row: the row that ``turn`` requests, from the carry after its step."""
         loop, _ = self.loop(leaves)
         found = jax.tree.leaves(loop.solution_from(carry, loop.row_at(carry, carry[0].n, turn)))
         return [x for x, u in zip(found, self.used, strict=True) if u]

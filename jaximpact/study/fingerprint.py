@@ -83,7 +83,7 @@ def speeds_of(problem: Problem, t: Any, q: Any, args: Any) -> Any:
 
 
 def _surface(system: StudySystem) -> Any:
-    """The user's function that ends motions; None if a gap or a velocity does, which the study's record contains."""
+    """The user's function whose change of sign ends motions; None without one, also if a gap or a velocity has its place: the record names these."""
     function = None if system.until is None else system.until.function
     return None if dataclasses.is_dataclass(function) else function
 

@@ -72,7 +72,7 @@ class Kernel:
             raise Unsupported(f"a kernel with {size.value} bytes of memory for each lane")
 
     def function(self) -> ctypes.c_void_p:
-        """The kernel in the current context."""
+        """Handle of the kernel in the current context, into which it is loaded if it is not yet."""
         of = driver()
         with _lock:
             key = of.context().value or 0

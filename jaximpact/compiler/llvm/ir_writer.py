@@ -173,7 +173,7 @@ class Writer:
         return found
 
     def find_result(self, name: str, *values: LaneValue) -> LaneValue | None:
-        """Result of an available instruction with these operands, or None."""
+        """Result of an earlier instruction ``name`` with these operands, if it is available in the current block; else None."""
         operands = self.broadcast(values)
         return self.lookup((name, tuple(x.name for x in operands), operands[0].dtype))
 

@@ -21,7 +21,7 @@ class StreamEntry:
     Attributes:
         x: the value.
         stores: lines reserved in the loop's body for its store.
-        place: IR name of the position of (row, first lane) in the results of one entry.
+        place: IR name of the position of (row, first lane) within the part of a result's memory that belongs to one entry.
         number: number of the row, if the stream stores its rows ``by_row``.
     """
 

@@ -69,7 +69,7 @@ class Emitter(Protocol):
         avals: Sequence,
         varies: Sequence[bool],
     ) -> list:
-        """Emits ``branches[which](operands)`` of jaxprs, with ``which`` clamped to the valid range.
+        """Emits the jaxpr ``branches[which]`` on the operands, with ``which``, known at run time only, clamped to the valid range.
 
         ``avals``: avals of the results; ``varies``: whether they differ between lanes.
         """
