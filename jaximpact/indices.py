@@ -389,7 +389,7 @@ class DGSM(Plan):
 
 
 def dgsm(y: np.ndarray, jacobian: np.ndarray, width: np.ndarray) -> dict[str, np.ndarray]:
-    """nu and the upper bound on ST, (n, N), from outputs (B, n) and Jacobians (B, n, N)."""
+    """nu and the upper bound on ST, (n, N), from outputs (B, n) and Jacobians (B, n, N); ``width`` (N,): high - low of each input."""
     nu, variance = np.mean(jacobian**2, axis=0), y.var(axis=0)[:, None]
     varies = variance > (CONSTANT * np.max(np.abs(y), axis=0)[:, None]) ** 2
     return {"nu": nu, "bound": nu * width**2 / (np.pi**2 * np.where(varies, variance, np.nan))}

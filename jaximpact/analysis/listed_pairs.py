@@ -81,7 +81,7 @@ class Chosen(NamedTuple):
         return cls(near, accumulated(impulse), ends, rubbed)
 
     def solution(self, solution: Solution) -> Solution:
-        """Copy of a solution with these accumulated impulses in place of its rows' impulses of one step."""
+        """Copy of a solution with the accumulated impulses `impulse` and `friction` in place of its rows' impulses of one step."""
         changed: Any = {"impulse": self.impulse, "pairs": None, "friction_impulse": self.friction}
         return replace(solution, **changed)
 

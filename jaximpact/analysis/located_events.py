@@ -32,7 +32,7 @@ class Begun:
     args_axes: Any
 
     def run(self, lane: np.ndarray, row: np.ndarray, t1: np.ndarray, e: np.ndarray | None, **options: Any) -> Any:
-        """Runs from rows (n,) of lanes (n,) to times t1 (n,)."""
+        """Runs n motions again, each from a ``row`` (n,) of a ``lane`` (n,) to its time ``t1`` (n,)."""
         scheme = EventDriven(ORBIT, ORBIT) if self.scheme is None else self.scheme
         return run_between(self.problem, scheme, self.rows, lane, row, t1, self.args, self.args_axes, e, **options)
 

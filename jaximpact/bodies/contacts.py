@@ -222,7 +222,7 @@ class PairContacts:
         )
 
     def _sum_by_body(self, of_i: Array, of_j: Array) -> Array:
-        """Sums (N, n) of contact terms by body."""
+        """Sums (N, n), for each body, of the terms of its contacts: ``of_i`` (m, n) where it is body i of a contact, ``of_j`` where it is body j."""
         k, shape = self.pairs, (self.bodies, of_i.shape[1])
         walls = of_i[k:].reshape(self.bodies, -1, of_i.shape[1])
         ends = jnp.concatenate([self.i[:k], self.j[:k]])

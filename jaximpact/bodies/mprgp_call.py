@@ -88,7 +88,10 @@ def call_as_operation(
 
 
 def batchable(every: Callable, lanes: bool = False) -> Callable:
-    """Makes a function of arrays, with or without an axis of ``lanes``, batchable: vmap merges its axis into the lane axis."""
+    """Makes the function ``every`` of arrays batchable: vmap calls it with its own axis merged into the lane axis, or as that axis.
+
+    ``lanes``: whether the arrays have a lane axis already.
+    """
 
     @custom_vmap
     def call(*operands: Array) -> tuple[Array, ...]:

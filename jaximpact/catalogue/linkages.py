@@ -121,7 +121,7 @@ def _linkage_energy(t, q, v, args):
 
 
 def _assembled(crank: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Angles (..., 3) of crank, coupler and rocker by the crank's (...,), and their first and second derivatives by it."""
+    """Angles (..., 3) of crank, coupler and rocker from the angle (...,) of the crank, and their first and second derivatives by it."""
     x, y = _RODS[0] * np.cos(crank) - _BASE, _RODS[0] * np.sin(crank)
     square = x * x + y * y
     rocker = np.arctan2(y, x) - np.arccos((_RODS[2] ** 2 + square - _RODS[1] ** 2) / (2 * _RODS[2] * np.sqrt(square)))
@@ -131,7 +131,7 @@ def _assembled(crank: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sines = s[..., 1] * c[..., 2] - s[..., 2] * c[..., 1]
 
     def solve(first, right_s, right_c):
-        """Derivatives (..., 3) that begin with the ``first`` and have sum(s x) = right_s, sum(c x) = right_c."""
+        """Derivatives x (..., 3) of the three angles, from that of the crank, ``first``, and sum(s x) = right_s, sum(c x) = right_c."""
         b, d = right_s - s[..., 0] * first, right_c - c[..., 0] * first
         found = (b * c[..., 2] - d * s[..., 2]) / sines, (d * s[..., 1] - b * c[..., 1]) / sines
         return np.stack([first, *found], axis=-1)

@@ -70,7 +70,7 @@ def _available_on_windows() -> float:
 
 
 def user_cache_folder() -> Path:
-    """Folder in which programs keep what can be made anew."""
+    """The user's folder for caches: files that programs can make anew."""
     if sys.platform == "darwin":
         return Path("~/Library/Caches").expanduser()
     if is_windows():

@@ -26,7 +26,7 @@ class Pose:
         self.cosines, self.sines = jnp.cos(self.angles), jnp.sin(self.angles)
 
     def angle(self, body: str) -> Any:
-        """By how much a body has turned, ()."""
+        """Angle () by which a body has turned since the start [rad]."""
         return 0.0 if body == GROUND else self.angles[self.centres[body][0]]
 
     def point(self, body: str, p: Point) -> Any:

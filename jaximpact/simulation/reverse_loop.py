@@ -122,8 +122,10 @@ class Parts:
     def of_steps(
         self, step: ClosedJaxpr, kept: tuple[bool, ...], leaves: Sequence, last: Any, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
-        """Applies `of_step` from the last step to the first, to a stream of the stored leaves (mask ``kept``) of the carries; other leaves, which it
-        does not read, come from the carry ``last``."""
+        """Applies `of_step` from the last step to the first, to a stream of the stored leaves of the carries, those in the mask ``kept``.
+
+        Other leaves, which steps do not read, are taken from the carry ``last``. Returns the cotangent of the first carry, and the new ``total``.
+        """
         every, structure = jax.tree.flatten(last)
 
         def back(now: tuple, row: list) -> tuple:
@@ -339,7 +341,7 @@ class Walk:
         ]
 
     def _in_turn(self, part: CompiledFunction, operands: Sequence, given: Sequence = ()) -> list[BoundCall]:
-        """Two calls: one reads the first buffer of cotangents and writes the second, the other the reverse."""
+        """Two bound calls of ``part``: one reads the first buffer of cotangents and writes the second, the other the other way about."""
         ways = (self.found, self.found[::-1])
         operands_of = lambda here: [*operands, *((x, None) for x in here)]
         return [BoundCall(part, operands_of(here), there, self.whole, 2, given) for here, there in ways]

@@ -205,7 +205,7 @@ def _consisting_of(e: Any, x: Value, parts: Iterator[LaneValue]) -> Value:
 
 
 def _kinds(x: Value) -> tuple:
-    """Hashable key of the types of an array's scalars and its constants."""
+    """Hashable key of an array of scalars: the values of its constants, and the types of all other entries."""
     return tuple((y.dtype, y.tobytes()) if is_constant(y) else (y.dtype, y.is_vector) for y in x.flat)
 
 

@@ -149,7 +149,7 @@ def _sine_cosine_of_moderate(w: Writer, x: LaneValue, precision: Precision) -> t
     bits = 8 * x.dtype.itemsize
 
     def flip_sign(value: LaneValue, half: LaneValue) -> LaneValue:
-        """``value`` with its sign flipped where the second bit of the quadrant is set."""
+        """``value`` with its sign flipped where the second bit of the number ``half`` of a quadrant is set."""
         sign = w.op("and", w.op("shl", half, whole(bits - 2)), whole(-(2 ** (bits - 1))))
         return w.convert("bitcast", w.op("xor", w.convert("bitcast", value, precision.whole), sign), x.dtype)
 
