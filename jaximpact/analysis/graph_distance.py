@@ -100,7 +100,10 @@ def scaled_curve(t: np.ndarray, v: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def sampled_rows(motion: Callable[[np.ndarray], Any], t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Times and velocities of a function t -> (q, v), at t (k,), and at both sides of the largest jump in each interval where v changes fast."""
+    """Times and velocities of a function t -> (q, v), at t (k,) and at both sides of jumps.
+
+    In each interval of t where v changes fast, the largest jump is located.
+    """
     v = np.asarray(motion(t)[1], np.float64)
     scale, size = acceleration_scale(t, v), lambda dv: np.max(np.abs(dv) / scale, axis=1, initial=0.0)
     steep = size(np.diff(v, axis=0)) > STEEP * np.diff(t)

@@ -286,7 +286,10 @@ class SweepLoops:
 
 @cache
 def sweep_text(D: int, k: int, real: Any) -> str:
-    """LLVM IR of the solver of this module, by sweeps, for bodies of D coordinates and contacts with k tangents; ``real``: the floating dtype."""
+    """LLVM IR of the solver of this module, by sweeps.
+
+    D: coordinates of a body; k: tangents of a contact; ``real``: the floating dtype.
+    """
     return str(SweepLoops(D, k, real).w.module)
 
 

@@ -63,7 +63,10 @@ def _move_carry(carry: tuple, old: int, new: int) -> tuple:
 
 
 def widen(x: Any, axis: int, old: int, new: int, fill: Any = 0) -> Any:
-    """Pads an axis of x from ``old`` to ``new`` pair slots with ``fill``; the entries of obstacles, which follow the pair slots, stay after them."""
+    """Pads an axis of x from ``old`` to ``new`` pair slots with ``fill``.
+
+    The entries of obstacles, which follow the pair slots, stay after them.
+    """
     module: Any = np if isinstance(x, np.ndarray) else jnp
     before, behind = module.split(x, [old], axis=axis)
     shape = list(x.shape)

@@ -107,7 +107,10 @@ def at_reach(bodies: Any, t: Any, q: Array, args: Any) -> Array:
 
 
 def too_short(apart: Any, reach: Any) -> Any:
-    """Mask of the gaps ``apart`` (from `at_reach`) that are negative: bodies at the distance ``reach`` would overlap, so that it is too short."""
+    """Mask of the gaps ``apart`` (from `at_reach`) that are negative, so that the reach is too short.
+
+    Bodies at the distance ``reach`` would overlap.
+    """
     return apart < -1e4 * float(jnp.finfo(apart.dtype).eps) * reach
 
 

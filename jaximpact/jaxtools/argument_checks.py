@@ -100,7 +100,10 @@ def check_choice(name: str, value: Any, choices: tuple) -> None:
 
 
 def check_memory(size: float, what: str, cure: str) -> None:
-    """Raises ValueError if ``size`` bytes exceed the free memory; ``what`` takes so much, and ``cure`` is advice, both words of the message."""
+    """Raises ValueError if ``size`` bytes exceed the free memory.
+
+    The message says that ``what`` takes so much, and gives the advice ``cure``.
+    """
     if size > MIN_CHECKED_BYTES and size > (free := free_memory()):
         raise ValueError(f"{what} takes {size / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} GiB are free: {cure}")
 

@@ -13,13 +13,19 @@ PREFIX = "outlined_"  # of the names of such calls, which derivatives and batche
 
 
 def outlined(function: Callable) -> Callable:
-    """Wraps a function of pytrees of arrays as a call that jax traces once for each combination of shapes, and that native code does not inline."""
+    """Wraps a function of pytrees of arrays as a call that native code does not inline.
+
+    jax traces it once for each combination of shapes.
+    """
 
     return _named_call(PREFIX, function)
 
 
 def seldom(function: Callable) -> Callable:
-    """Wraps a function of pytrees of arrays that runs once in a motion as a call: native code of a single motion keeps it short rather than fast."""
+    """Wraps a function of pytrees of arrays, which runs once in a motion, as a call.
+
+    Native code of a single motion keeps it short rather than fast.
+    """
     return _named_call(SELDOM, function)
 
 

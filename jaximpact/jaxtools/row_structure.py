@@ -214,7 +214,10 @@ def _gather_known(eqn: Any, x: np.ndarray, places: np.ndarray) -> np.ndarray | N
 
 
 def gather_known(params: Any, x: np.ndarray, places: np.ndarray, rank: int) -> np.ndarray | None:
-    """Result, with ``rank`` axes, of a gather from x at the indices ``places`` that picks whole entries along one axis; None for any other gather."""
+    """Result, with ``rank`` axes, of a gather from x that picks whole entries along one axis.
+
+    ``places``: the indices. None for any other gather.
+    """
     if (along := picked_axis(params, x.shape, places)) is None:
         return None
     n = params["dimension_numbers"]

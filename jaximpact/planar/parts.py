@@ -96,7 +96,10 @@ class Pin(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Slot(Part):
-    """A pin in a slot: the point ``at`` of body a stays on a line of body b, which at the start goes through it in the direction ``along``."""
+    """A pin in a slot: the point ``at`` of body a stays on a line of body b.
+
+    At the start the line goes through that point, in the direction ``along``.
+    """
 
     equations: ClassVar[Sequence[tuple[str, str]]] = (("", "m"),)
     at: Point

@@ -29,7 +29,10 @@ class BatchedLoop:
         self.keeper = RowWriter(program, self.motion, self.content)
 
     def content(self, k: Any, row: Row, i: Any) -> Any:
-        """Content to save for step k, whose ``row`` is given, at the i-th saved time: interpolated to that time, unless this is done afterwards."""
+        """Content to save for step k, whose ``row`` is given, at the i-th saved time.
+
+        It is interpolated to that time, unless this is done afterwards.
+        """
         program, motion = self.program, self.motion
         if program.every is not None:
             row = row._replace(before=None)

@@ -100,7 +100,10 @@ def ensemble(
 def with_room(
     program: Program, lanes: Lanes, found: Solution, lost: np.ndarray, execution: str, chunk: int | None
 ) -> tuple[Program, Solution]:
-    """The program with larger neighbour lists, and the solution ``found`` with some lanes recomputed: those whose lists overflowed, ``lost`` (B,)."""
+    """The program with larger neighbour lists, and the solution ``found`` with some lanes recomputed.
+
+    These are the lanes whose lists overflowed, the mask ``lost`` (B,).
+    """
     q0 = lanes.take(0).q0
     larger = program.replace(problem=enlarge(program.problem, q0, int(np.sum(lost))))
     some = lanes.some(np.flatnonzero(lost))

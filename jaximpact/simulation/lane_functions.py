@@ -59,7 +59,10 @@ class LaneFunction(abc.ABC):
         )
 
     def in_kernel(self, operands: Sequence, axes: tuple, count: int | None) -> list:
-        """Results of the function for all lanes, computed by one kernel of a GPU; raises Unsupported if there is none. Arguments as in `target`."""
+        """Results of the function for all lanes, computed by one kernel of a GPU; raises Unsupported if there is none.
+
+        Arguments as in `target`.
+        """
         given, carried = turns_of(self, axes)(operands), [a is not None for a in axes]
         _, found = kernel.run_lanes(_branching, operands, carried, given, function=self.without_row_count())
         if count is None:

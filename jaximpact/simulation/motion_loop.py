@@ -332,9 +332,10 @@ class MotionLoop:
         return lax.stop_gradient(Way(motion.time(state.n), length, state.q, shift, motion.args, bend))
 
     def tunnelling_status(self, way: Way, impulse: Array) -> Array:
-        """GAP_UNRESOLVED if the path ``way`` of a step leads through an obstacle, else 0; ``impulse`` (m,): that of the contacts in the step.
+        """GAP_UNRESOLVED if the path ``way`` of a step leads through an obstacle, else 0.
 
-        0 too if the scheme located an impact in the step: the path bends there, which ``way`` does not.
+        ``impulse`` (m,): that of the contacts in the step. The status is 0 too if the scheme located an impact in the step, at which the path
+        bends: ``way`` does not.
         """
         acting = impulse > 0
 
@@ -419,7 +420,10 @@ class MotionLoop:
         return jnp.asarray(found(row.time(t), row.q, v, args), row.q.dtype)
 
     def outside(self, t: Array, row: Row) -> Array:
-        """Velocity (d,) of a ``row`` at time t; if the row lies in the middle of an impact, which takes two steps, the velocity before the impact."""
+        """Velocity (d,) of a ``row`` at time t, outside of impacts.
+
+        If the row lies in the middle of an impact that takes two steps, it is the velocity before the impact.
+        """
         traits, h, e, args = self.program.scheme.traits, self.moving.h, self.moving.e, self.moving.args
         if traits.steps < 2:
             return row.v

@@ -251,7 +251,10 @@ class Again:
 
 
 def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, execution: str) -> str:
-    """The cheaper mode, "forward" or "reverse": forward if inputs do not outnumber outputs, or are few and native code computes the outputs."""
+    """The cheaper mode, "forward" or "reverse".
+
+    It is forward if inputs do not outnumber outputs, or if they are few and native code computes the outputs.
+    """
     if not program.scheme.traits.reverse:
         return "forward"
     inputs = [x for name in wrt for x in jax.tree.leaves(getattr(one, name)) if jnp.issubdtype(x.dtype, jnp.floating)]

@@ -110,7 +110,10 @@ class SwitchReport(NamedTuple):
         return ~self.finite | self.flat
 
     def judge(self, report: StartReport, which: Callable[[int], str]) -> None:
-        """Raises ValueError for the first switch of any lane that is not finite, or zero near the start; ``which``: as in `JointReport.judge`."""
+        """Raises ValueError for the first switch of any lane that is not finite, or zero near the start.
+
+        ``which``: as in `JointReport.judge`.
+        """
         for wrong, what in (
             (~np.asarray(self.finite), "is not finite"),
             (

@@ -145,7 +145,10 @@ def check_coefficients_of(name: str, friction: Any, shape_of: Callable, m: int, 
 def check_restitution_function(
     problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, args: Any
 ) -> None:
-    """Raises if a restitution that is a function has a wrong shape, or the scheme takes only numbers; ``shape_of``: as in `check_joints`."""
+    """Raises if a restitution that is a function has a wrong shape, or the scheme takes only numbers.
+
+    ``shape_of``: as in `check_joints`.
+    """
     if not scheme.traits.approach:
         raise ValueError(
             f"restitution is a function of the approach speed, and {type(scheme).__name__} takes numbers: use MoreauJean(), EventCorrected() or "

@@ -127,7 +127,9 @@ class CompiledFunction:
 
 
 class BoundCall:
-    """A program bound to arrays in memory, for many cheap calls: a call is given a few indices, by which it takes entries of some arrays.
+    """A program bound to arrays in memory, for many cheap calls.
+
+    A call is given a few indices, by which it takes entries of some of the arrays.
 
     Args:
         function: the compiled function.

@@ -126,7 +126,10 @@ def _total_order_rule(name: str) -> Rule:
 
 
 def extreme_rule(real: str, whole: str) -> Rule:
-    """Rule for max or min, NaN if either operand is NaN; ``real``: fcmp predicate for floats, ``whole``: "max" or "min", intrinsic for integers."""
+    """Rule for max or min, NaN if either operand is NaN.
+
+    ``real``: fcmp predicate for floats; ``whole``: "max" or "min", which ends the name of the intrinsic for integers.
+    """
 
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x, y = values

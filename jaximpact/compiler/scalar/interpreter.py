@@ -165,7 +165,10 @@ class ScalarInterpreter:
 
 @remember_by_jaxpr
 def passing_values(jaxpr: Any) -> frozenset:
-    """Variables of a jaxpr that are read only once, by an equation that goes through their entries: an elementwise operation or a reduction."""
+    """Variables of a jaxpr that are read only once, by an equation that goes through their entries.
+
+    Such an equation is an elementwise operation or a reduction.
+    """
     equations = value_equations(jaxpr)
     uses = Counter(v for eqn in equations for v in eqn.invars if not is_literal(v))
     uses.update(v for v in jaxpr.outvars if not is_literal(v))

@@ -118,7 +118,9 @@ def sum_side_by_side(m: Any, entries: Sequence[Any], dtype: Any) -> Any:
 
 
 def without_repetition(name: str, entries: Iterable[Any]) -> list:
-    """The ``entries`` to reduce by the primitive ``name``: for max and min without repeated constants, such as the zeros of a sparse row, else all.
+    """The ``entries`` to reduce by the primitive ``name``: for max and min without repeated constants, else all.
+
+    The zeros of a sparse row are such constants.
 
     Of equal constants the last one is kept.
     """
