@@ -128,7 +128,8 @@ def test_unequal_masses_leave_residuals_of_round_off(ratio, count):
         assert np.max(np.abs(found.q[-1])) < 20 * 64 * 2.2e-16 * ratio * 9.81 * 1e-2 * 1e-2 + 1e-13
 
 
-@pytest.mark.parametrize("ratio", [slow(1e2), 1e5])
+@pytest.mark.slow
+@pytest.mark.parametrize("ratio", [1e2, 1e5])
 def test_admm_finds_the_impulses_of_unequal_masses(ratio):
     for found, exact in zip(rest(ratio, 6, ji.ADMM()), rest(ratio, 6, None), strict=True):
         assert not int(found.status) & int(ji.Status.PROJECTION_NOT_CONVERGED)

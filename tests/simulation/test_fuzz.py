@@ -56,7 +56,7 @@ NAMES = [
     "times",
     "name",
 ]
-QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 BROAD = settings(QUICK, max_examples=1500)
 
 
