@@ -166,8 +166,11 @@ def _power_sum(coefficients: np.ndarray, s: np.ndarray) -> np.ndarray:
 def curve(solution: Solution) -> Curve:
     """Piecewise polynomial motion through all rows of a solution that holds every step.
 
-    For schemes of first order positions are affine in each step, and so is the velocity except where an impact changes it. With located
-    impacts rows hold velocities of their own time: a cubic in each step, or two parabolas that meet in the impact.
+    For schemes of first order, position and velocity are interpolated separately, so that the velocity is not the derivative of the position: both
+    are affine in each step; in the steps of an impact the velocity keeps its value at the start of the step, and jumps at the end of the step.
+
+    For schemes that locate impacts, position and velocity of a row belong to the same time, and the velocity is the derivative of the position: that
+    is a cubic in each step, or, in a step with an impact, two parabolas that meet at the time of the impact.
     """
     if _is_located(solution):
         return _smooth(until_stop(solution))

@@ -54,10 +54,11 @@ def geodesic(problem: Problem, z: Array, w: Array, args: Any) -> Array:
 
 
 def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, args: Any) -> Reaction:
-    """Projects a target along a geodesic, with the solver's tolerance and number of linearisations.
+    """Projects a target W onto f >= 0, for a problem with one gap f, along the geodesic that meets the boundary f = 0 at right angles.
 
-    With s the geodesic distance from the projection Z to the target and |grad f| the length of the gradient at Z in the metric M^-1, the impulse is
-    s / (scale |grad f|): the velocity s / scale along the unit normal, as a multiple of M^-1 grad f.
+    The projection Z is where it meets the boundary, and s is its length from Z to W. The reaction has the velocity jump (Z - W) / scale, with the
+    ``scale`` of the `Target`, a time. Its impulse is L = s / (scale |grad f|), |grad f| being the norm of the gradient at Z in the metric M^-1:
+    so L M^-1 grad f is a velocity of norm s / scale along the normal. Tolerance and largest number of linearisations are those of the ``solver``.
     """
     scale, w = target.scale, target.base + target.increment
     d, dtype = w.shape[0], w.dtype

@@ -31,11 +31,12 @@ AT_END = 1.5  # steps from t1 within which a crossing may be before or after t1
 
 
 def located_pieces(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Pieces | None:
-    """Finds the pieces of a problem's force and mass between jumps, for states of these shapes; None (decided at trace time) where there are no
-    jumps.
+    """Finds the pieces of a problem's force and mass between the borders that `EventCorrected` locates, those at which one of them is discontinuous.
 
-    Kinks do not separate pieces, nor, in problems with friction, do surfaces that depend on the velocity: sliding on them would have to be combined
-    with friction. Raises ValueError for a reset at surfaces that are not located.
+    Returns None (decided at trace time, for states of these shapes) if there are no such borders. Borders at which both are continuous, kinks, are
+    not located; nor, in problems with friction, are those whose level depends on the velocity: the motion may slide along such a border (Filippov),
+    which would have to be combined with the friction of contacts. Raises ValueError if the problem has a reset, but no surface that it states is
+    located.
     """
     rubs = problem.slip is not None
     found = None

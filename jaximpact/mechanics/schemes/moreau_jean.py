@@ -385,9 +385,12 @@ def delay(e: Any) -> tuple[Array, Array]:
 class Converged(MoreauJean):
     """`MoreauJean` step differentiated through the equations that Newton's method solves, rather than through its iterations.
 
-    Only the last iteration is differentiated; the iterate before it and the force's part of its matrix are constants. That neglects h times
-    what the iteration changes, which is O(h^3), and avoids second derivatives of the force. If there are joints, no other iteration is made, and it
-    starts from the velocity ``found`` (d,) that the scheme has computed (`beside`), which halves the program.
+    Only the last iteration is differentiated; the velocity from which it starts and the force's part of its matrix are constants. This avoids second
+    derivatives of the force. The derivative that is left out has the size of h times the change of velocity in the last iteration, a product
+    that is O(h^3).
+
+    With joints the last iteration is the only one: it starts from ``found`` (d,), the new velocity, which the scheme has computed before and which
+    `beside` sets. That halves the compiled program.
     """
 
     found: Any = None

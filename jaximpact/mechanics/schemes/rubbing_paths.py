@@ -200,10 +200,11 @@ def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Ar
 def turn_on(
     here: Place, h: Array, progress: Progress, did: FrictionInfo, towards: Array
 ) -> tuple[FrictionInfo, Array, Array]:
-    """Corrects the modes ``did`` of contacts in space that seemed to stop, but whose slip only turned too fast for the last path.
+    """Makes contacts in space go on to slip if they seemed to stop at the end of the previous path, whose slip had only turned too fast for it.
 
-    They go on to slip in their present direction. Returns the modes, the directions of slip ``towards`` (m, k), and whether there are such contacts,
-    ().
+    Such contacts rest by ``progress``, but their slip is not zero ``here``. In ``did`` they begin to slip, in the direction of their acceleration, as
+    contacts that break away from rest; in ``towards`` (m, k), directions of the contacts that slip already, theirs are zero. Returns both with the
+    directions in which these contacts slip now, and whether there are any, ().
     """
     speed, little = length(here.slip)[:, 0], h * length(here.cones.offset[:, 1:])[:, 0]
     begins = (did.mode == SLIP) & progress.rests & ~jnp.any(progress.breaks != 0, axis=1)

@@ -211,10 +211,11 @@ class Stop(NamedTuple):
         struck: Array,
         reset: Array,
     ) -> Stop:
-        """Updates the progress after a trial and the events at its end, from which the motion goes on at (t, q, v).
+        """Returns this record for the state (t, q, v) from which the motion goes on after a trial and the events at its end.
 
-        ``sight``: record of the surface in the trial; ``stops`` (): whether the trial ended on the surface and the motion with it; ``struck`` (m,):
-        contacts that had an impact at its end; ``reset`` (): whether there was a reset. The jump of the velocity by both may cross the surface too.
+        ``sight``: values of the function of the surface at the start and the end of the trial, before these events; ``stops`` (): whether the trial
+        has ended on the surface, and the motion with it; ``struck`` (m,): contacts that had an impact at the end of the trial; ``reset`` (): whether
+        there was a reset there. The state jumps by an impact or a reset, and where the function changes its sign by that, this counts too.
         """
         side = jnp.sign(frozen(until.value(t, q, v, args)))
         crossed = sight.after[0] < 0
