@@ -170,8 +170,8 @@ class PairContacts:
         """Solves for the impulses with friction (m, 1 + k) of the contacts in the mask ``among`` (m,): returns them and the iterations ().
 
         By native sweeps on a CPU, elsewhere by ``by_products(offset, guess)``. ``offset`` (m, 1 + k): contact velocities without impulses;
-        ``allowed``: natural residual () or (m,) [velocity] up to which a contact is solved; ``guess`` (m, 1 + k): impulses to start from; ``limit``:
-        largest number of iterations.
+        ``allowed``: tolerance, the natural residual () or (m,) [velocity] up to which a contact counts as solved; ``guess`` (m, 1 + k): impulses to
+        start from; ``limit``: largest number of iterations.
         """
         slip: Any = self.slip
         columns = jnp.stack([jnp.concatenate(row._halves(), axis=1) for row in (self, *slip.tangents)], axis=1)

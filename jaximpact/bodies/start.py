@@ -33,7 +33,7 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, near: Any, t: Any, q: Array, args: Any) -> Facts:
-        """Facts about the constraints `NearBodies` at (t, q)."""
+        """Computes these facts for the bodies whose constraints are ``near``, a `NearBodies`, at (t, q)."""
         bodies = near.bodies
         own, each = bodies._own(t, args), q.reshape(bodies.number, -1)
         present, i, j = near._slots()

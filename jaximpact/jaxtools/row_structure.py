@@ -37,7 +37,7 @@ class Rows(NamedTuple):
     """Rows of an intermediate array that are needed for k rows of the result: ``share`` of them for each row of the result.
 
     ``at`` (k times ``share``,): their numbers. ``used`` (k,): mask of the rows of the result that need any, None for all. ``pieces``: the
-    concatenations between the array and the result, each with the number of the operand through which the rows enter it.
+    concatenations through which the rows get from the array to the result, each with the number of that of its operands to which the rows belong.
     """
 
     at: Array

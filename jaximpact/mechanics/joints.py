@@ -119,7 +119,8 @@ class Joints(NamedTuple):
         return self.jacobian @ v + self.rate
 
     def terms(self, x: Array) -> Array:
-        """Returns |J| |x| (j,), the magnitude of the terms of c or of its rate, for their round-off."""
+        """Returns |J| |x| (j,): the magnitude of the terms of the joint velocities at x = v (d,), or of c at x = q (d,), from which their round-off
+        follows."""
         return jnp.abs(self.jacobian) @ jnp.abs(x)
 
     def independent(self) -> Array:

@@ -286,7 +286,7 @@ class Wall(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Bumper(Part):
-    """Two round ends, whose centres ``ends``, one point of each body, stay at least a ``distance`` apart: the sum of the two radii [m]."""
+    """Two round ends, one of each body: their centres, the points ``ends``, stay at least the ``distance`` [m] apart, the sum of the two radii."""
 
     ends: tuple[Point, Point]
     distance: Number

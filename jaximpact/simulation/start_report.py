@@ -94,8 +94,8 @@ class JointReport(NamedTuple):
 
 
 class SwitchReport(NamedTuple):
-    """Masks (k,) of the surfaces that a problem states, by the values of their functions: those ``finite`` at a start, and those zero both at the start
-    and at a point near it (``flat``)."""
+    """Masks (k,) of the surfaces that a problem states, by the values of their functions: those ``finite`` at a start, and those zero both there and
+    at a point near it (``flat``)."""
 
     finite: Array
     flat: Array
