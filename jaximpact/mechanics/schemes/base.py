@@ -225,7 +225,7 @@ class Scheme(abc.ABC):
         return Traits()
 
     def beside(self, velocity: Array) -> Scheme:
-        """Returns the scheme for a step whose new ``velocity`` (d,) is already computed, from which iterations may start."""
+        """Returns a copy for a step whose new ``velocity`` (d,) is already known, so that iterations of the step may start from it."""
         return self
 
     def resolution(self, motion: Motion) -> Array:
@@ -353,10 +353,10 @@ class Jump(NamedTuple):
         """Finds the largest jump of the force between (q, v) ``before`` and ``after`` at time t; None (decided at trace time) if the force has no
         switch.
 
-        Only one jump is found: a staircase that approximates a stiff spring still counts as stiff by its other steps. Neither end may lie
-        on a switch, where sign(0) = 0 is on neither side. The jump is resolved if the velocity that it gives in a step, h times the jump,
-        is small compared with the speed of the motion, or with what the mean force gives in ``SOME`` steps: a first-order error. A body
-        that is held by a force sign(v) keeps a velocity of that size.
+        Only one jump is found: a force that approximates a stiff spring by many small jumps still counts as stiff, by the others. Neither state may
+        lie on a border, where sign(0) = 0 belongs to neither side. The jump is resolved if the velocity that it gives in a step, h times the jump
+        in the kinetic metric, is small compared with the speed of the motion, or with the velocity that the mean of the forces on both sides gives in
+        ``SOME`` steps: its error is then of first order. A body that is held by a force sign(v) keeps a velocity of the size of h times the jump.
         """
         switches = state_switches(problem, t, *before, motion.args)
         if switches is None:

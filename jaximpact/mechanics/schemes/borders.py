@@ -36,7 +36,7 @@ def seek_border(
     """Changes the verdict on a trial of length s that may have crossed a border; also returns the level (k,) on whose border the trial ends.
 
     If a trial that would be accepted has crossed a border, a search for the time of crossing begins. ``search``: the plan of this trial; ``sight``:
-    record of the levels in it; ``slid`` (k,): levels on whose borders the motion slides, for which the search goes on to full accuracy, as no Newton
+    its `Sight` of the levels; ``slid`` (k,): levels on whose borders the motion slides, for which the search goes on to full accuracy, as no Newton
     correction follows; ``shortest`` (): the shortest trial that time resolves.
     """
     (value, rate), allowed = sight.after, sight.allowed

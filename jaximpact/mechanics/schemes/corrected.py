@@ -432,8 +432,8 @@ def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, fligh
 def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked) -> tuple[Array, Array, Array]:
     """Finds the gaps (m,) that had a minimum one step ago which is too near zero for h to decide whether they close.
 
-    That is so if gaps that close would do so below the threshold speed of impacts, or if the minimum is within the error of gaps since the last
-    impact. Also returns the gaps (m,) at ``state``, and their changes (m,) in the last step.
+    A minimum is too near zero if the gap, were it to close there, would close below the threshold speed of impacts, or if the minimum is within the
+    error of gaps since the last impact. Also returns the gaps (m,) at ``state``, and their changes (m,) in the last step.
     """
     t, q, args = lax.stop_gradient((motion.time(state.n), state.q, motion.args))
     gap = problem.gaps(t, q, args)
@@ -451,7 +451,7 @@ def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked
 def end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any) -> Array:
     """Returns DERIVATIVE_AT_END if an impact may lie so near the end of the motion that it may be before or after it.
 
-    That is within a step or two of the end, and the errors of impact times accumulated so far; for a scheme that locates impacts, within its
+    So near is within a step or two of the end, plus the errors of impact times accumulated so far; for a scheme that locates impacts, within its
     `resolution`. ``state``: the state at the end of the motion, after ``steps`` steps.
     """
     traits, h = scheme.traits, scheme.resolution(motion)

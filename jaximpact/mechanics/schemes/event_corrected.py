@@ -54,7 +54,9 @@ from .pieces import Where
 
 class EventState(NamedTuple):
     """State of `EventCorrected` between steps: step number n (t = t0 + n h), position q and velocity v (d,) at t, mask ``closed`` (m,) of
-    lasting contacts, and the time of the ``latest`` impact, which is known up to a step; three steps before t0 where there was none."""
+    lasting contacts, and the time of the ``latest`` impact, which is known up to a step; three steps before t0 where there was none.
+
+    ``low`` as in `State`; ``where`` and, with friction, ``rests``, ``breaks`` and ``force`` as in `rubbing_paths.Progress`; None without need."""
 
     n: Array
     q: Array
@@ -135,7 +137,8 @@ class EventCorrected(Scheme):
     """Second order in position, velocity and their derivatives where impacts are isolated and transversal.
 
     A contact becomes a lasting one when it would separate slower than 2 h (|G a| + |f'' - G a|) under an acceleration that
-    closes it: through an accumulation of impacts position is second order, velocity and derivatives are first order.
+    closes it, f'' being the acceleration of its gap f and G a the part of it that comes from the acceleration a of the coordinates:
+    through an accumulation of impacts position is second order, velocity and derivatives are first order.
     Where a gap kinks under a lasting contact (a wall whose velocity jumps, an edge of the ground) the body flies on if the surface
     turns away, and has an impact if it turns towards it, at the end of the step: first order there.
     Contacts that close at the same time, up to round-off, are treated by one impact law together; where their gradients are

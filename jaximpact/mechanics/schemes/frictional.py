@@ -483,7 +483,7 @@ def edge_covectors(cones: ConeProblem, towards: Array) -> Array:
 def apart(cones: ConeProblem, changed: Array, late: Array, little: Array) -> Array:
     """Tests whether two contacts that load each other have ``changed`` mode (m,) in one step at different times, ``late`` (m,), ().
 
-    In space any two that load each other count. ``little`` (): difference up to which times are equal.
+    In space any two that load each other and have changed mode count, whatever the times. ``little`` (): difference up to which times are equal.
     """
     m, size = cones.offset.shape
     if m < 2:

@@ -48,7 +48,7 @@ class Ends(NamedTuple):
 
 
 def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: Array) -> Ends:
-    """Finds when the modes of contacts end on the path of a segment, in steps h.
+    """Finds when the modes of contacts end on the path of a segment, in a step h.
 
     ``iterations``: of Newton's method for the times; ``broke`` (m,): contacts that broke away at the start of the path.
     """

@@ -131,8 +131,9 @@ class Progress(NamedTuple):
     """Carry of the loop over the paths of a step: time ``elapsed`` since the start of the step, the state at that time, and totals to report.
 
     ``rests`` (m,): contacts whose slip is zero up to rounding; ``breaks`` (m, k): directions in which contacts have just broken away, zero for
-    others; ``force`` (m, 1 + k) at the end of the last path, without derivatives; ``impulse`` (m, 1 + k); ``met`` (m,): contacts that had an impact;
-    ``did``: modes of the contacts on the last path; ``where``, the sides on which a force that jumps is taken, else None.
+    others; ``force`` (m, 1 + k) at the end of the previous path, without derivatives; ``impulse`` (m, 1 + k) so far in the step; ``met`` (m,):
+    contacts that had an impact in it; ``did``: modes of the contacts on the previous path; ``where``, the sides on which a force that jumps is taken,
+    else None.
     """
 
     elapsed: Array
@@ -223,10 +224,11 @@ def follow(
     args: Any,
     ahead: Callable[[Path], Any] | None = None,
 ) -> tuple[Segment, Array, Array, Array]:
-    """Makes the path to the end of a step, over a time r, or to the border of the force that the function ``ahead`` finds on a parabola.
+    """Makes the path from the state ``progress`` at time t over a time r, the rest of a step h, or to the first border of the force on it.
 
-    Returns the path with what is known of its ends, the contacts (m,) that stay closed on it, status bits, and the contacts (m,) that have jammed:
-    beyond Painleve's bound no acceleration may satisfy the law, and there is no path.
+    ``ahead``: function from a path with constant acceleration to the `crossings.Border` that it meets first; None for a force that does not jump.
+    Returns the path with the contacts at its ends, a `Segment`; the contacts (m,) that stay closed on it; status bits; and the contacts (m,) that
+    have jammed: beyond Painleve's bound no acceleration may satisfy the law, and there is no path.
     """
     q, v, closed = progress.q, progress.v, progress.closed
     here = Place.at(problem, t, q, v, args)

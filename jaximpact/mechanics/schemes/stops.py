@@ -172,9 +172,11 @@ def _place(kind: str, given: Any, names: tuple[str, ...] | None, count: int) -> 
 
 
 class Stop(NamedTuple):
-    """Progress of a motion towards its end at a surface, carried in the state: the ``side`` of the surface it is on, -1 or 1, 0 while that is
-    unknown; the ``time`` at which it has stopped, infinity before; and, for `Until.number` above 1, how many changes or impacts are ``left``,
-    including the one that ends it."""
+    """What is known of the end of a motion at a surface, carried in the state.
+
+    The ``side`` of the surface on which the motion is: the sign -1 or 1 of the function of `Until`, 0 while that is unknown. The ``time`` at which
+    the motion has stopped, infinity before. For `Until.number` above 1, how many changes of sign or impacts are ``left``, with the one that ends it.
+    """
 
     side: Array
     time: Array
@@ -187,7 +189,7 @@ class Stop(NamedTuple):
 
     @classmethod
     def start(cls, until: Until, t: Array, q: Array, v: Array, a: Array, h: Array, args: Any) -> Stop:
-        """Makes the progress at the start of a motion; if it starts on the surface, its side is the one it moves to."""
+        """Makes this record at the start of a motion; if that lies on the surface, the side is the one to which the motion goes."""
         value, rate = frozen(until.rates(t, q, v, a, args))
         spare = NEAR_START * jnp.finfo(q.dtype).eps * (jnp.abs(t) + h)
         side = jnp.sign(jnp.where(jnp.abs(value) <= spare * jnp.abs(rate), rate, value))
@@ -211,7 +213,7 @@ class Stop(NamedTuple):
         struck: Array,
         reset: Array,
     ) -> Stop:
-        """Returns this record for the state (t, q, v) from which the motion goes on after a trial and the events at its end.
+        """Returns the record for the state (t, q, v) from which the motion goes on after a trial and the events at its end.
 
         ``sight``: values of the function of the surface at the start and the end of the trial, before these events; ``stops`` (): whether the trial
         has ended on the surface, and the motion with it; ``struck`` (m,): contacts that had an impact at the end of the trial; ``reset`` (): whether
