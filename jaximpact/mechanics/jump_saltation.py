@@ -1,10 +1,10 @@
-"""The derivative across a jump of the force, for a scheme of fixed steps: the saltation of a surface on which the acceleration jumps.
+"""The derivative across a jump of the force, for a scheme of fixed steps: the saltation of a border at which the acceleration jumps.
 
     dv+ = dv- + (a- - a+) dt*,     dt* = -dk/k',     k(t, q, v) = 0,
 
 with k the level of the switch (`schemes.pieces`) whose side changes within the step, k' its rate along the motion, and a-, a+ the acceleration before
 and after. Position and velocity are continuous. The scheme's position, velocity and times have first-order errors, and so has the derivative,
-provided that these errors cannot change the sequence of events: the surface is crossed once, at a rate well above zero, and no other surface, no
+provided that these errors cannot change the sequence of events: the border is crossed once, at a rate well above zero, and no other border, no
 contact and not the end of the motion is near.
 
 References:
@@ -41,10 +41,10 @@ MISS = (
 
 
 class Passage(NamedTuple):
-    """Crossing of a surface on which the force jumps, within one step; no derivatives.
+    """Crossing of a border at which the force jumps, within one step; no derivatives.
 
     Attributes:
-        passed: whether the motion crosses such a surface, and the derivative of the crossing is known, ().
+        passed: whether the motion crosses such a border, and the derivative of the crossing is known, ().
         share: fraction of the step at which it crosses, ().
         sides: the sides of all switches before the crossing.
         chosen: mask (k,) of the level that is zero at the crossing.
@@ -98,7 +98,7 @@ def passage(
     problem, reach = pieces.problem, reach_of(motion, after)
 
     def side(at: tuple[Array, Array, Array, Array]) -> tuple:
-        """Returns the acceleration at a point (t, q, v) beside the surface, and the point (t, q, v) of the motion a time ``away`` later."""
+        """Returns the acceleration at a point (t, q, v) beside the border, and the point (t, q, v) of the motion a time ``away`` later."""
         t, q, v, away = at
         a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
         return a, t + away, q + away * (v + (0.5 * away) * a), v + away * a
@@ -133,7 +133,7 @@ def passage(
 def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any], chosen: Array) -> Array:
     """Tests whether no contact acts in a step or near it, (). ``chosen`` (k,): the level that is crossed.
 
-    False for a surface that depends on the velocity if there are contacts at all, since impacts may cross it as well.
+    False for a level that depends on the velocity if there are contacts at all, since impacts may cross its border as well.
     """
     before, after = step
     if pieces.problem.constraints is None:

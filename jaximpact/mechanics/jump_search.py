@@ -68,9 +68,9 @@ def search(
 ) -> tuple[Crossing, Array]:
     """Locates where a function with switches changes sides between two points, and tests whether it jumps there, ().
 
-    The place is known up to a short bracket. If the function has a kink there and no jump, it changes in the bracket by no more than its slopes on
-    either side give: by the mean value theorem, a sixteenth of the change of either side's smooth extension over sixteen widths. A change below
-    ``SLIGHT`` times the size of the values, as given by the function ``size``, is no jump. ``fixed``: further operands, which do not vary.
+    The place is known up to a short bracket. A function with a kink there, and no jump, changes across the bracket by about a sixteenth of what the
+    smooth extension of one side changes over the sixteen widths before or after it. It jumps if it changes by more than that extension does, on
+    either side, plus ``SLIGHT`` times the size of the values, as given by the function ``size``. ``fixed``: further operands, which do not vary.
     """
     found = crossing(function, start, end, fixed)
     back = tuple(x - NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))

@@ -1,8 +1,8 @@
 """Status of derivatives across jumps of the force, the mass, or the velocity of a gap in contact.
 
-Where a force jumps on a surface that the motion crosses, the time of crossing depends on the data, and with it the motion after that: the
-derivative of a step that ignores the surface neglects it, an error that no step size cures. Candidate surfaces are found in the
-jaxpr (`switches`), so that a problem without any costs nothing; whether a function jumps there is decided by its values.
+Where a force jumps at a border that the motion crosses, the time of crossing depends on the data, and with it the motion after that: the
+derivative of a step that ignores the border neglects this dependence, an error that no step size cures. Candidates for such borders, the switches,
+are found in the jaxpr (`switches`), so that a problem without any costs nothing; whether a function jumps there is decided by its values.
 """
 
 from __future__ import annotations

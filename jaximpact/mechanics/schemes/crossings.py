@@ -1,4 +1,4 @@
-"""Crossings of surfaces at which a force jumps, located on the paths of `EventCorrected` as impacts are.
+"""Crossings of borders at which a force jumps (is discontinuous), located on the paths of `EventCorrected` as impacts are.
 
 The force is evaluated on one side of its switches (`pieces`). The time at which the motion reaches a border is predicted by a parabola, and
 the path is made up to there, so that the force is not evaluated beyond its side; on the path the time is found, and differentiated by the
@@ -53,14 +53,14 @@ def located_pieces(problem: Problem, t: Array, q: Array, v: Array, args: Any) ->
 
 
 def _pieces_of_places(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Pieces | None:
-    """Finds the pieces between jumps on surfaces that depend on time and position only."""
+    """Finds the pieces as `located_pieces`, between the borders only whose levels depend on time and position, and not on the velocity."""
     return Pieces.of(problem, t, q, v, args, depends_on_place, kinks=False)
 
 
 def start_on_pieces(pieces: Pieces, motion: Motion, q: Array, v: Array, closed: Array) -> tuple[Where, Array, Array]:
     """Decides on which sides of the force a motion begins at (q, v) with ``closed`` contacts (m,).
 
-    Returns the sides; the velocity (d,), corrected if the motion slides on a border; and status bits of derivatives, set if it begins on a border.
+    Returns the sides; the velocity (d,), corrected if the motion slides on a border; and status bits of derivatives, set if it begins on a border at which the force jumps.
     """
     t, q0, v0, args = now = frozen((motion.t0, q, v, motion.args))
     if len(pieces.steep):

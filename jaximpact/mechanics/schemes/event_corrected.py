@@ -257,7 +257,7 @@ class EventCorrected(Scheme):
     def _rubbing_step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, r: Array
     ) -> tuple[Any, Info]:
-        """`step` with friction, over a time r."""
+        """Makes `step` with friction, over a time r."""
         found = rubbing_step(self, problem, law, motion, state, r)
         latest = jnp.where(jnp.any(found.met), lax.stop_gradient(motion.time(state.n) + r), state.latest)
         impulse, chord = found.impulse[:, 0], (found.q - state.q) / r

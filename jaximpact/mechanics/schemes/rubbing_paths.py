@@ -201,7 +201,7 @@ def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Ar
 def turn_on(
     here: Place, h: Array, progress: Progress, did: FrictionInfo, towards: Array
 ) -> tuple[FrictionInfo, Array, Array]:
-    """Makes contacts in space go on to slip if they seemed to stop at the end of the previous path, whose slip had only turned too fast for it.
+    """Makes contacts in space go on to slip if they seemed to stop on the previous path, though their slip only turned faster than it resolved.
 
     Such contacts rest by ``progress``, but their slip is not zero ``here``. In ``did`` they begin to slip, in the direction of their acceleration, as
     contacts that break away from rest; in ``towards`` (m, k), directions of the contacts that slip already, theirs are zero. Returns both with the

@@ -217,7 +217,7 @@ class Stop(NamedTuple):
 
         ``sight``: values of the function of the surface at the start and the end of the trial, before these events; ``stops`` (): whether the trial
         has ended on the surface, and the motion with it; ``struck`` (m,): contacts that had an impact at the end of the trial; ``reset`` (): whether
-        there was a reset there. The state jumps by an impact or a reset, and where the function changes its sign by that, this counts too.
+        there was a reset there. An impact or a reset makes the state jump; if the function changes its sign by that, the change counts too.
         """
         side = jnp.sign(frozen(until.value(t, q, v, args)))
         crossed = sight.after[0] < 0

@@ -88,7 +88,7 @@ class Seen(NamedTuple):
 class Sight(NamedTuple):
     """Record of the functions of surfaces over the stages of a trial, as `Seen` is of gaps; they are positive before a surface is crossed.
 
-    Either of the function of the surface that ends the motion (`stops`), with arrays of shape (), or of the levels (k,) of the borders of a force.
+    It holds either the function () of the surface that ends the motion (`stops`), or the levels (k,) of the borders of the pieces of a force.
     Values and rates ``before``, at the start of the trial, and ``after``, at the latest stage; the round-off ``allowed`` of negative values; the
     fraction of the trial at which each was first ``negative``, 1 for never; and the sums ``of_rate`` (n, ...) with the weights of the n error
     estimates.
