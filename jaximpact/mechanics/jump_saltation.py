@@ -145,7 +145,7 @@ def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any],
 def missed(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array, clock: bool) -> Array:
     """Tests whether the exact motion may cross a jump of the force that the scheme does not cross in a ``step`` between two states, ().
 
-    That is so if a level has a minimum that is above zero by less than its error; if, in a step with an impact (``struck``, ()), a level would soon
+    It may if a level has a minimum that is above zero by less than its error; if, in a step with an impact (``struck``, ()), a level would soon
     have become zero without the impact; or if a level would become zero soon after the end of the motion. ``clock``: whether jumps at times that do
     not depend on data count too.
     """

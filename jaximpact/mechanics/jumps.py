@@ -107,7 +107,7 @@ def _beside_located(
 ) -> tuple[Any, Array] | None:
     """As `across_jumps`, for a scheme that locates crossings itself: only jumps that it does not locate are left to find.
 
-    They are jumps within the two pieces of the force on which the motion is at the start and at the end of the step.
+    These lie within the two pieces of the force on which the motion is at the start and at the end of the step.
     """
     before, after = step
     pieces = located_pieces(problem, motion.t0, before.q, before.v, motion.args)

@@ -60,7 +60,7 @@ def _pieces_of_places(problem: Problem, t: Array, q: Array, v: Array, args: Any)
 def start_on_pieces(pieces: Pieces, motion: Motion, q: Array, v: Array, closed: Array) -> tuple[Where, Array, Array]:
     """Decides on which sides of the force a motion begins at (q, v) with ``closed`` contacts (m,).
 
-    Returns the sides; the velocity (d,), corrected if the motion slides on a border; and status bits of derivatives, set if it begins on a border at which the force jumps.
+    Returns the sides; the velocity (d,), corrected if the motion slides on a border; and status bits of derivatives, set if it begins on a border.
     """
     t, q0, v0, args = now = frozen((motion.t0, q, v, motion.args))
     if len(pieces.steep):
@@ -142,7 +142,7 @@ class Ahead(NamedTuple):
     def doubtful(self, s: Array, left: Array, h: Array, crossed: Array) -> Array:
         """Finds the borders (k,) that make a derivative doubtful on the path up to time s, for steps h.
 
-        Those that are grazed; those among the ``crossed`` (k,) that are crossed slowly at time s; and those that are crossed so near the end of the
+        Such are those that are grazed; those among the ``crossed`` (k,) that are crossed slowly at time s; and those that are crossed so near the end of the
         motion, a time ``left`` () after s, that errors decide whether it is before or after the end.
         """
         c, b, a = self.taylor

@@ -162,7 +162,7 @@ def turn(step: Step, course: Course) -> Course:
 def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Array:
     """Returns the status bits of derivatives across an accepted trial ``found`` of length s from a base.
 
-    They tell of jumps within it that were not located, and of contacts and borders of pieces of the force that it grazes. ``covers`` (): whether the
+    They are set for jumps within the trial that were not located, and for contacts and borders of the force that it grazes. ``covers`` (): whether the
     trial goes to the end of the step.
     """
     none = jnp.zeros((), jnp.int32)
