@@ -38,8 +38,8 @@ def path_jumped(
 
 
 class TouchingRates:
-    """Gaps and gap velocities of the ``touching`` contacts (m,), zero for others, as a function of (t, q, v, args); with the methods of `Switches`,
-    by the switches of the gaps."""
+    """Gaps and gap velocities of the ``touching`` contacts (m,), zero for others, as a function of (t, q, v, args). It has the methods of
+    `Switches`; its switches are those of the gaps."""
 
     def __init__(self, gaps: Switches, touching: Array) -> None:
         self.gaps, self.touching = gaps, touching

@@ -168,7 +168,8 @@ def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), 
     """Locates, by bisection, where ``switches.both(*x, *fixed)`` changes sides on the straight path from ``before`` to ``after``.
 
     If sides change in both halves, the half with the larger change of values is taken, so that a jump is found rather than a kink.
-    A lane whose sides do not change does not iterate. The ends of the path are tuples of real arrays.
+    A lane whose sides do not change does not iterate. The ends of the path are tuples of real arrays; ``fixed``: further operands, the same on all
+    of it; ``halvings``: number of bisections.
     """
     both = lambda x: switches.both(*x, *fixed)
     (value_0, sides_0), (value_1, sides_1) = both(before), both(after)

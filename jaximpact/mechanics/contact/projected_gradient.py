@@ -24,8 +24,8 @@ from .solver import ContactSolver, Impulses, complementarity, unit_scaling
 class ProjectedGradient(ContactSolver):
     """First-order method for many constraints: needs no matrix, only products G v and M^-1 G' L of gradients G and impulses L.
 
-    Constraints are scaled to a unit Delassus diagonal. The step length begins with 1, then the largest possible value, and is reduced where the
-    objective exceeds the quadratic bound that holds for a step length small enough, so that no eigenvalue need be estimated.
+    Constraints are scaled to a unit Delassus diagonal. The step length is 1 at first, the largest possible value with this scaling. It is reduced
+    where the objective exceeds the quadratic bound that holds for a step length small enough, so that no eigenvalue need be estimated.
 
     Attributes:
         tolerance: KKT residual [gap velocity]; by default 1e-12 of the speed at which contacts close.

@@ -216,9 +216,9 @@ class Iterate(NamedTuple):
     def until_done(self, improve: Callable[[Iterate, int], Iterate], limit: int, sizes: tuple[int, ...]) -> Iterate:
         """Repeats ``improve(iterate, size)`` on working sets of ``size`` contacts until done; not at all if no gap is violated.
 
-        At most 1 + ``limit`` times with the last of the ``sizes``; before, up to three times with each smaller one of which the contacts that are
-        violated or nearly closed fill at most half. The carry is small: for batches of small systems recomputing contacts is cheaper than storing
-        them.
+        That is at most 1 + ``limit`` times with the last of the ``sizes``; before that, up to three times with each smaller size that is at least
+        twice the number of contacts that are violated, are nearly closed or have an impulse. The carry is small: for batches of small systems
+        recomputing contacts is cheaper than storing them.
         """
         now = self
         near = jnp.sum((self.gap < 0.1 * jnp.max(-self.gap)) | (self.impulse > 0))

@@ -374,7 +374,7 @@ class Jump(NamedTuple):
     ) -> Jump:
         """Finds the jump between the states ``point(v)`` and ``point(w)`` of two velocities v, w (d,).
 
-        The segment that is searched goes beyond both ends by its own length, from ``point(2 v - w)`` to ``point(2 w - v)``.
+        The straight line that is searched goes beyond both ends by its own length, from ``point(2 v - w)`` to ``point(2 w - v)``.
         """
         found = cls.between(problem, metric, motion, t, point(2 * v - w), point(2 * w - v))
         assert found is not None

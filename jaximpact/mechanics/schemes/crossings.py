@@ -142,8 +142,8 @@ class Ahead(NamedTuple):
     def doubtful(self, s: Array, left: Array, h: Array, crossed: Array) -> Array:
         """Finds the borders (k,) that make a derivative doubtful on the path up to time s, for steps h.
 
-        Such are those that are grazed; those among the ``crossed`` (k,) that are crossed slowly at time s; and those that are crossed so near the end of the
-        motion, a time ``left`` () after s, that errors decide whether it is before or after the end.
+        Such are those that are grazed; those among the ``crossed`` (k,) that are crossed slowly at time s; and those that are crossed so near the end
+        of the motion, a time ``left`` () after s, that errors decide whether it is before or after the end.
         """
         c, b, a = self.taylor
         level, rate = c + s * (b + s * a), b + 2 * s * a

@@ -162,8 +162,8 @@ def turn(step: Step, course: Course) -> Course:
 def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Array:
     """Returns the status bits of derivatives across an accepted trial ``found`` of length s from a base.
 
-    They are set for jumps within the trial that were not located, and for contacts and borders of the force that it grazes. ``covers`` (): whether the
-    trial goes to the end of the step.
+    They are set for jumps within the trial that were not located, and for contacts and borders of the force that it grazes. ``covers`` (): whether
+    the trial goes to the end of the step.
     """
     none = jnp.zeros((), jnp.int32)
     scheme, problem, _, motion, start, whole, pieces = step

@@ -239,7 +239,7 @@ class MoreauJean(Scheme):
 
         They are, first, the contacts that acted in this step, ``acts`` (m,): a gradient that turns, or rounding, may have opened their gaps, and with
         friction a contact left out would slip for a step as if there were no friction. Second, both sides of a bilateral constraint that is stated
-        as two gaps; where no gradient depends on t or q, these are those found at the start.
+        as two gaps; where `needs_no_memory` holds, these sides alone, as found at the start.
         """
         before = state.lasting
         if before is None or needs_no_memory(problem, t, state.q, args):

@@ -290,12 +290,12 @@ class Pieces:
         return self.mixed(where, frozen(self.parts(where, t, q, v, closed, args)))
 
     def parts(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-        """Returns the weights (n,) of the sides across as `blended`, zero for a motion that does not slide."""
+        """Returns the weights (n,) of the sides across, as the second result of `blended`; zero for a motion that does not slide."""
         slides = lambda: self.blended(where, t, q, v, closed, jnp.zeros_like(t), args)[1]
         return lax.cond(jnp.any(where.slides), slides, lambda: jnp.zeros(len(self.steep), q.dtype))
 
     def mixed(self, where: Where, part: Array) -> Problem:
-        """Returns the problem with given weights (n,) of the forces across the borders on which the motion slides."""
+        """Returns the problem with the mixed force of a motion that slides on borders; ``part`` (n,): weights of the forces across these."""
         plain = self.on(where.sides)
 
         def force(t: Array, q: Array, v: Array, args: Any) -> Array:

@@ -22,7 +22,7 @@ def cross_border(
 ) -> tuple[Base, Array, Array]:
     """Puts the end ``flown`` of a trial on the border of the level that has ``switched`` (k,), and applies the reset there if the problem states one.
 
-    The trial began at time t from ``base``. Returns the base after it, whether there was a reset (), and status bits.
+    The trial began at time t from ``base``. Returns the base after both, whether there was a reset (), and status bits.
     """
     at, met = meet_border(pieces, hold, switched, t + (flown.elapsed - base.elapsed), flown, substep, args)
     if pieces.problem.reset is None:

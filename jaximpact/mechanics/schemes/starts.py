@@ -43,7 +43,7 @@ def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple
 def put_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> Motion:
     """Returns the motion with the derivative of one whose start is projected onto the surfaces of the ``pressed`` contacts (m,).
 
-    A body that starts at a small gap df falls back to the surface in a time of the order of df^(1/2), with bounces or without. That moves it by dq,
+    A body that starts at a small gap df falls back to the surface in a time of the order of df^(1/2), with bounces or without. It moves by dq then,
     of order df; forces that depend on the velocity change the velocity by da/dv dq, with the acceleration a; and the impulses that stop it come later
     than the forces of a contact that is closed from the start, so that, where the surface turns, their direction differs. These changes of the
     velocity are of order df too.
