@@ -156,7 +156,7 @@ def _differ(a: Array, b: Array) -> Array:
 
 
 def _resets(pieces: Pieces, near: Array) -> Array:
-    """Tests whether one of the borders ``near`` (k,) is a surface at which the state is reset, ()."""
+    """Tests whether one of the borders ``near`` (k,) is a surface that the problem states and at which it resets the state, ()."""
     return jnp.any(near[pieces.stated]) & (pieces.problem.reset is not None)
 
 
@@ -193,8 +193,8 @@ def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, A
 
 
 class Settled(NamedTuple):
-    """Result of `settled`: the sides ``where`` a motion goes on, its velocity v (d,), status bits for the borders it has crossed, and those that
-    apply if the motion begins at this state."""
+    """Result of `settled`: the sides on which a motion goes on, ``where``, its velocity v (d,), status bits for the borders it has crossed, and
+    ``at_start`` those that apply if the motion begins at this state."""
 
     where: Where
     v: Array

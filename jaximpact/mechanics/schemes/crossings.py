@@ -328,7 +328,7 @@ class Slide(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """State after a border: q, v (d,), closed contacts (m,), the sides ``where`` the motion goes on, and status bits."""
+    """State after a border: q, v (d,), closed contacts (m,), the sides on which the motion goes on, ``where``, and status bits."""
 
     q: Array
     v: Array

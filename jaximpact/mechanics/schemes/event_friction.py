@@ -217,7 +217,7 @@ def advance(
 
 
 def _on_piece(step: Step, where: Where | None) -> tuple[Problem, Callable[[Path], Border] | None]:
-    """Returns the problem with its force on the sides ``where`` the motion is, and the function that finds the border ahead on a parabola.
+    """Returns the problem with its force on the sides ``where``, and the function that finds the border ahead on a parabola.
 
     For a force that does not jump, these are the problem itself and None.
     """
