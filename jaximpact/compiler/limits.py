@@ -39,10 +39,13 @@ LONG_PROGRAM_OPS_OF_A_LANE = 400_000
 REGISTERS_PER_VECTOR = 2
 OPS_WITH_WIDE_VECTORS = range(2_000, 8_000)
 # Operations of a branch, in programs of a single lane, from which on it is a function of its own: the derivative of 16 disks, 180,000 lines, takes LLVM
-# 7 s where it took 38 as one function.
-MIN_BRANCH_OPS = 5000
+# 7 s where it took 38 as one function; from 5000 on a step of six links takes 6 % longer, and from 30,000 on the derivative compiles as quickly.
+MIN_BRANCH_OPS = 12_000
 # In place of MAX_SCALARS in what runs once, the start, which LLVM does not optimise either: with that the first answer of 16 disks takes 3.3 s, without 3.9.
 MAX_SCALARS_WHERE_SELDOM = 32
+# Operations of a start from which on it is compiled to be short: in the derivative of six links (24,000) it then takes 0.4 ms and saves 0.3 s of 7; of
+# 16 disks (30,000, its derivative 110,000) it saves a third of the first answer.
+MIN_SELDOM_OPS = 25_000
 MIN_FUNCTION_OPS = 300  # operations of a function that is called from several places, from which on it is emitted once
 MAX_SPECULATED_OPS = 40  # operations of a branch that always runs, whether any lane selects it or not
 PARALLEL_SUMS = 8  # independent sums of one loop over memory, which hide the latency of additions

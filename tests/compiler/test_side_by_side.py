@@ -8,7 +8,7 @@ from jax import lax
 from jax.scipy.linalg import cho_solve
 
 from jaximpact.compiler import limits
-from jaximpact.compiler.llvm import call, functions, over_lanes
+from jaximpact.compiler.llvm import call, emitter, functions, over_lanes
 from jaximpact.compiler.llvm import jit as native_compile
 from jaximpact.jaxtools.linalg import triangular_factor
 from jaximpact.jaxtools.outlined import outlined, seldom
@@ -174,6 +174,7 @@ def test_branches_as_functions_give_the_same(kind, n, monkeypatch):
 
 def test_what_runs_once_gives_the_same(monkeypatch):
     """Short code, with arrays in memory: of constants, factors that are read transposed, and arrays that are not stored."""
+    monkeypatch.setattr(emitter, "MIN_SELDOM_OPS", 0)
     texts, compile_text = [], native_compile.Host.compile
     monkeypatch.setattr(
         native_compile.Host, "compile", lambda self, text, *more: texts.append(text) or compile_text(self, text, *more)

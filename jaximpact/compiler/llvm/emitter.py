@@ -19,7 +19,7 @@ import numpy as np
 
 from ...jaxtools.jaxpr_tools import CALLS, contains_primitive, scan_counts, varying_outvars
 from ...jaxtools.outlined import is_seldom
-from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS
+from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS, MIN_SELDOM_OPS
 from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
 from ..scalar.cost import cost
 from . import array_rules, arrays, packs, predicates
@@ -114,7 +114,7 @@ class LLVMEmitter:
     def call(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         if is_seldom(eqn):
             jaxpr = eqn.params[CALLS[eqn.primitive.name]]
-            if self.pack == 1:
+            if self.pack == 1 or cost(jaxpr, self.max_scalars) < MIN_SELDOM_OPS:
                 return machine.run(jaxpr, inputs)
             return self.functions.apart(machine, jaxpr, inputs, seldom=True)
         return self.functions.call(machine, eqn, inputs)
