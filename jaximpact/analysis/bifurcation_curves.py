@@ -227,7 +227,7 @@ class ForcedSystem:
         return Numbers(args, axes, self.of_contacts | varied, np.broadcast_to(period, (len(values),)))
 
     def begin(self, numbers: Numbers) -> np.ndarray:
-        """Times of the section (B,)."""
+        """Returns the times (B,) at which the orbits cross the section, by `t0`."""
         found = number_of("t0", self.t0, numbers.args, numbers.args_axes)
         return np.broadcast_to(found, numbers.period.shape)
 

@@ -31,9 +31,9 @@ class Case:
 
     Attributes:
         name, title: the case, and what it tests.
-        tags: what it takes: "M(q)", "moving wall", "lasting contact", "simultaneous", "accumulation", "plastic".
-        source: where the trap is known from, or "".
-        mass: formulas (d, d), or None for the unit matrix; force: (d,), with all terms of the mass; gaps: (m,). They may contain
+        tags: what a simulator needs for it: "M(q)", "moving wall", "lasting contact", "simultaneous", "accumulation", "plastic".
+        source: the publication or report in which simulators fail at such a motion, or "".
+        mass: formulas (d, d), or None for the unit matrix; force: (d,), with the velocity terms (Coriolis, centrifugal) of a mass that varies; gaps: (m,). They may contain
             ``t``, ``q[i]``, ``v[i]`` and the parameters.
         parameters: name -> value, the columns of the Jacobian in this order.
         position, velocity: which parameters are q and v at t = 0; "e" is the restitution of all contacts.

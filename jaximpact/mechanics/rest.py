@@ -107,7 +107,11 @@ class Jammed:
     def after(
         self, problem: Problem, motion: Motion, watch: Watch, old: Any, new: Any, row: Any, status: Array
     ) -> tuple[Watch, Array]:
-        """Tests the impulses of a step, as `AtRest.after`; a row of listed bodies holds the impulses of its step only, not their sum so far."""
+        """Returns the ``watch`` unchanged, and whether the bodies are jammed by the impulses of this step, ().
+
+        These balance the forces on the bodies that they hold, at as many contacts as hold them. A row of listed bodies holds the impulses
+        of its step only, not their sum so far.
+        """
         bodies: Any = problem.between
         count, space = bodies.number, bodies.positions(new.q).shape[1]
         each = new.v.size // count  # coordinates of a body

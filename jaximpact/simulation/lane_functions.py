@@ -157,7 +157,7 @@ class Derivative(LaneFunction):
         return replace(self, function=self.function.without_row_count())
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
-        """Shapes of the results in one lane, found without tracing the derivative: some can only be transposed, not evaluated."""
+        """Shapes of the results in one lane, found without tracing the derivative, as the derivatives of some operations can be transposed but not evaluated."""
         count = len(self.moved)
         values = self.function.native_shapes(members[:count], axes[:count])
         moved = sum(math.prod(x.shape) for x, m in zip(members, self.moved, strict=False) if m)

@@ -77,7 +77,7 @@ def _sums_along(
     short = [m // count if i == row else m for i, m in enumerate(shape[:-1])]
 
     def body(index: Index, j: LaneValue, whole: int) -> None:
-        """Emits the sums of several rows in ``whole`` packs of columns that begin at column j, or in column j alone if ``whole`` is 0."""
+        """Emits the entries of several rows of the product, for ``whole`` packs of columns (each in one vector) from column j on; for column j alone if 0."""
         lines = [[_several(e, i, count, k) if a == row else i for a, i in enumerate(index)] for k in range(count)]
         places = [w.op("add", j, long_constant(k * e.pack)) if k else j for k in range(max(whole, 1))]
 

@@ -229,9 +229,9 @@ def array_at(e: Any, pointer: str, shape: Sequence[int], dtype: Any, is_vector: 
 
 
 def lower_factor(e: Any, shape: Sequence[int], high: LargeArray) -> LargeArray:
-    """The lower triangular factor whose transpose ``high`` is stored, NaN in all entries if the first entry of ``high`` is NaN.
+    """Returns the lower triangular factor, read from its transpose ``high``, which is what is stored.
 
-    A factorisation that fails puts NaN on the diagonal of ``high``.
+    A factorisation that fails leaves NaN on the diagonal of ``high``; then all entries are NaN.
     """
 
     def low(index: Sequence[LaneValue]) -> LaneValue:

@@ -5,7 +5,7 @@ branches of a `cond` the shortest may always run; each other one runs if any lan
 `Unsupported`.
 
 Layout of arrays in memory: an input or result that differs between lanes is (entries, padded lanes), where padded lanes are a multiple
-of the vector width; rows of a `stream` are (entries, rows, padded lanes), or (rows, entries, padded lanes) by row. Inputs shared by all lanes are in
+of the vector width; rows of a `stream` are (entries, rows, padded lanes), or (rows, entries, padded lanes) if the `stream` has ``by_row`` set. Inputs shared by all lanes are in
 C order. Booleans are bytes.
 """
 
