@@ -17,7 +17,6 @@ becomes hard that would be exact.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from jax import lax  # noqa: E402
 import jaximpact as ji  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from outside.tables import write_table  # noqa: E402
+from outside.tables import run_comparison  # noqa: E402
 
 GOAL, TIME = 1.0, 2.0
 STARTS = np.linspace(0.0, 3.0, 2000)
@@ -91,14 +90,7 @@ def compare() -> list[dict]:
 
 
 def main(arguments: list[str] | None = None) -> list[dict]:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("out/outside"))
-    options = parser.parse_args(arguments)
-    lines = compare()
-    write_table(options.out / "bounce_gradient.csv", lines)
-    for line in lines:
-        print("  ".join(f"{value!s:>24}" for value in line.values()))
-    return lines
+    return run_comparison(compare, __file__, __doc__, arguments)
 
 
 if __name__ == "__main__":

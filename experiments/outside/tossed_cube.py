@@ -15,7 +15,6 @@ forward and reverse mode and by differences; and where `mujoco` can be imported,
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -28,7 +27,7 @@ import jax.numpy as jnp  # noqa: E402
 import jaximpact as ji  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from outside.tables import write_table  # noqa: E402
+from outside.tables import run_comparison  # noqa: E402
 
 HALF, MASS, GRAVITY, FRICTION = 0.05, 0.1, 2.0, 1.0
 CORNERS = HALF * jnp.array([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
@@ -113,14 +112,7 @@ def compare() -> list[dict]:
 
 
 def main(arguments: list[str] | None = None) -> list[dict]:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("out/outside"))
-    options = parser.parse_args(arguments)
-    lines = compare()
-    write_table(options.out / "tossed_cube.csv", lines)
-    for line in lines:
-        print("  ".join(f"{value!s:>24}" for value in line.values()))
-    return lines
+    return run_comparison(compare, __file__, __doc__, arguments)
 
 
 if __name__ == "__main__":
