@@ -33,7 +33,7 @@ from ..mechanics.problem import Problem
 from ..results import Arrays, Result, Solution
 from ..simulation.canonical_arrays import cast_numbers, split_friction, split_restitution
 from .checks import check_gaps, check_result, check_solution, distance, takes_study
-from .listed_pairs import Chosen, is_listed, over_rows, rows_of
+from .listed_pairs import Chosen, is_listed, over_rows, pair_name, rows_of
 from .listed_pairs import corners as listed_corners
 
 ANGLE = 1e-6  # a cosine below this counts as orthogonal
@@ -208,12 +208,7 @@ def _of_friction(problem: Problem, bound: np.ndarray, e: float, ends: np.ndarray
 
 def _name(problem: Problem, ends: np.ndarray | None, a: int) -> str:
     """Contact a in messages; with listed bodies by its bodies, ``ends`` (m, 2)."""
-    return problem.naming.constraint(a) if ends is None else _pair_name(ends[a])
-
-
-def _pair_name(ends: np.ndarray) -> str:
-    i, j = ends.tolist()
-    return f"{i}-{j}" if j >= 0 else f"{i}-obstacle {-1 - j}"
+    return problem.naming.constraint(a) if ends is None else pair_name(ends[a])
 
 
 def _measure_row(problem: Problem, t: Array, q: Array, z: Array, args: Any) -> tuple[np.ndarray, ...]:
@@ -247,7 +242,7 @@ def _failures(
 
     def contact_label(a: int) -> str:
         if ends is not None:
-            return _pair_name(ends[a])
+            return pair_name(ends[a])
         return f"{a} ({problem.contacts[a]!r})" if problem.contacts else str(a)
 
     def contact_labels(constraints: Iterable[int]) -> str:

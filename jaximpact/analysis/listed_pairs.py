@@ -92,6 +92,12 @@ def is_listed(problem: Problem) -> bool:
     return problem.listed
 
 
+def pair_name(ends: np.ndarray) -> str:
+    """Name of a contact of listed bodies by its bodies, ``ends`` (2,): the second is -1 - a for obstacle a."""
+    i, j = ends.tolist()
+    return f"{i}-{j}" if j >= 0 else f"{i}-obstacle {-1 - j}"
+
+
 def check_pairs(problem: Problem, solution: Solution) -> None:
     """Raises ValueError if a solution cannot belong to the bodies of a problem."""
     bodies: Any = problem.constraints

@@ -218,7 +218,7 @@ def _look(
                 metric = Metric.at(own, place, args, end)
                 rows: Any = Slip.at(own, metric, end, place, args)
                 contacts = linearise(own, metric, end, place, args)
-                terms = jnp.stack([row.velocity_terms(w) for row in rows.tangents], axis=1) + jnp.abs(rows.drift)
+                terms = rows.terms(w) + jnp.abs(rows.drift)
                 diagonals = [row.diagonal() for row in (contacts, *rows.tangents)]
                 scale = jnp.max(jnp.stack(diagonals), axis=0)
             else:

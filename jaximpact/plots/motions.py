@@ -10,6 +10,7 @@ import numpy as np
 
 from ..analysis.balance import Balance
 from ..analysis.impacts import Impacts
+from ..analysis.listed_pairs import pair_name
 from ..analysis.slips import BREAK, REVERSAL, STOP, ContactMode, Slips
 from ..results import Solution
 from ..results.impulse_intervals import Runs, runs
@@ -238,7 +239,7 @@ def draw_slips(found: Slips, ax: Axes) -> str:
     if found.pairs is not None:
         work = found.work[..., -1, :].reshape(-1, every).sum(axis=0)
         contacts = np.argsort(work, kind="stable")[:MOST]
-        names = [f"{i}-{j}" if j >= 0 else f"{i}-obstacle {-1 - j}" for i, j in found.pairs.tolist()]
+        names = list(map(pair_name, found.pairs))
     for k, colour in zip(contacts.tolist(), COLOURS * 20, strict=False):
         name = names[k]
         if one:

@@ -205,8 +205,22 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
     number = len(function.moved)
     known, changes = operands[:number], operands[number:]
     linear = [ad.is_undefined_primal(x) for x in changes]
-    if function.function is not function.value:
-        return [None] * number + _transpose_as_it_stands(cotangents, known, changes, function, axes, count)
+    of = _cotangents if function.function is function.value else _cotangents_as_it_stands
+    results = iter(of(cotangents, known, changes, linear, function, axes, count))
+    return [None] * number + [next(results) if lin else None for lin in linear]
+
+
+def _cotangents(
+    cotangents: Sequence,
+    known: Sequence,
+    changes: Sequence,
+    linear: Sequence[bool],
+    function: Tangent,
+    axes: tuple,
+    count: int | None,
+) -> list:
+    """Cotangents of the ``linear`` ones of the changes of the moved operands, None for zero ones: by Jacobians, or a walk back."""
+    number = len(known)
     varied = iter(linear)
     moved = tuple(m and next(varied) for m in function.moved)
     wanted = iter(cotangents)
@@ -216,8 +230,9 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
     lane_axes = [a for a, lin in zip(axes[number:], linear, strict=True) if lin]
     axes = axes[:number]
     if not given:
-        found: list = [None] * len(avals)
-    elif _is_native(function) and _fits(function.function, known, avals, lane_axes, given, count):
+        return [None] * len(avals)
+    found: list
+    if _is_native(function) and _fits(function.function, known, avals, lane_axes, given, count):
         lane = 0 if count is None else 1
         every = _jacobian(Tangent(function.function, moved, used), known, axes, count)
 
@@ -241,15 +256,19 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
         found = motion_p.bind(*known, *given, function=of_lanes, axes=(*axes, *further), count=count)
         # what lanes share has the sum of theirs
         found = [x.sum(axis=0) if count is not None and a is None else x for x, a in zip(found, lane_axes, strict=True)]
-    results = iter(found)
-    return [None] * number + [next(results) if lin else None for lin in linear]
+    return found
 
 
-def _transpose_as_it_stands(
-    cotangents: Sequence, known: Sequence, changes: Sequence, function: Tangent, axes: tuple, count: int | None
+def _cotangents_as_it_stands(
+    cotangents: Sequence,
+    known: Sequence,
+    changes: Sequence,
+    linear: Sequence[bool],
+    function: Tangent,
+    axes: tuple,
+    count: int | None,
 ) -> list:
-    """Cotangents of the linear ``changes``, None of others, of a second derivative: by the lane function as it stands."""
-    linear = [ad.is_undefined_primal(x) for x in changes]
+    """The same of a second derivative: by the lane function as it stands."""
 
     def of(some: list) -> list:
         numbers = iter(some)
@@ -257,9 +276,7 @@ def _transpose_as_it_stands(
         return vmapped(*known, *full, function=function, axes=axes, count=count)
 
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x, lin in zip(changes, linear, strict=True) if lin]
-    (found,) = jax.linear_transpose(of, shapes)([ad.instantiate_zeros(ct) for ct in cotangents])
-    results = iter(found)
-    return [next(results) if lin else None for lin in linear]
+    return jax.linear_transpose(of, shapes)([ad.instantiate_zeros(ct) for ct in cotangents])[0]
 
 
 def _jacobian(function: Tangent, known: Sequence, axes: tuple, count: int | None) -> list:

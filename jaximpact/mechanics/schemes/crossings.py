@@ -13,11 +13,22 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..linearisation import span
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import depends_on_place
-from .borders import ROUNDING, Meeting, jumps_at_impact, jumps_beyond, levels_and_terms, settled, several, sides_behind
+from .borders import (
+    ROUNDING,
+    Meeting,
+    jumps_at_impact,
+    jumps_beyond,
+    levels_and_terms,
+    settled,
+    several,
+    sides_behind,
+    status_behind,
+)
 from .events import nonzero
 from .mode_ends import located, zero_near
 from .paths import Path, double_crossing, first_zero, near_grazing
@@ -279,14 +290,35 @@ class Border(NamedTuple):
                 q, v, closed, bits = state_behind(pieces.problem, resets, t, q, v, closed, still, motion.args)
             if self.slide is not None:
                 off = jnp.where(crossed | pieces.slid(where), self.slide.off, 0)
-                span = frozen(jnp.abs(t) + motion.h)
-                at = t, q, v, closed, self.slide.ended, jnp.zeros_like(t), span, motion.args
+                longest = frozen(jnp.abs(t) + motion.h)
+                at = t, q, v, closed, self.slide.ended, jnp.zeros_like(t), longest, motion.args
                 found = settled(pieces, where, *at, off)
                 return Behind(q, found.v, closed, found.where, bits | found.status)
             after, _, status = _turned(pieces, where, motion, t, q, v, crossed)
             return Behind(q, v, closed, after, bits | status)
 
         return lax.cond(some, behind, lambda: Behind(*state, where, none))
+
+    def passed(
+        self, motion: Motion, t: Array, s: Array, last: Array, turned: Array, allowed: Array, progress: Any
+    ) -> tuple[Any, Array]:
+        """Decides on which sides of the force the motion goes on from the end of a path, at time t, a time s after its start.
+
+        The sides change if the path has crossed the border, or if an impact or a release at its end (``turned``, ()) has moved the velocity across a
+        border, or changed the forces with which it slides on one. If this is the ``last`` path of the step, (), on which no events are located, then
+        all borders that it meets count as crossed. ``allowed`` (m,): round-off of gaps; ``progress``: the state at the end of the path. Returns the
+        progress with the new state, sides and status, and the mask (k,) of the levels whose borders count as crossed.
+        """
+        q, v, beyond = progress.q, progress.v, self.ahead.meets & last
+        crossed = self.crossed | beyond
+        still = allowed, 16 * allowed / span(motion.h, q.dtype)
+        after = self.behind(motion, t, (q, v, progress.closed), crossed, turned, still)
+        status = progress.status | after.status | self.status(motion, t, s, q, v, beyond)
+        status |= status_behind(self.pieces, after, jnp.any(crossed), t, motion.h, motion.args)
+        progress = progress._replace(q=after.q, v=after.v, closed=after.closed, where=after.where, status=status)
+        if progress.low is not None:
+            progress = progress._replace(low=jnp.where(jnp.any(after.q != q), 0, progress.low))
+        return progress, crossed
 
     def status(self, motion: Motion, t: Array, s: Array, q: Array, v: Array, beyond: Array) -> Array:
         """Returns the status bits of derivatives at the end (t, q, v) of a path, a time s after its start.

@@ -43,7 +43,6 @@ from .base import (
     mass_status,
     zero_remainder,
 )
-from .borders import status_behind
 from .crossings import AT_ONCE, Ahead, Border, Slide, located_pieces, sliding_problem, start_on_pieces
 from .event_friction import held_velocity, rubbing_step
 from .events import Event, View, behind, collide, impulses_of, lasting_at_end, noise, nonzero, persisting
@@ -367,36 +366,7 @@ class EventCorrected(Scheme):
         if border is None:
             return progress
         turned = jnp.any(met) | jnp.any(progress.closed != flight.closed)
-        return self._behind(motion, border, t + s, s, last, turned, allowed, progress)
-
-    def _behind(
-        self,
-        motion: Motion,
-        border: Border,
-        t: Array,
-        s: Array,
-        last: Array,
-        turned: Array,
-        allowed: Array,
-        progress: _Progress,
-    ) -> _Progress:
-        """Decides on which sides of the force the motion goes on from the end of a path, at time t, a time s after its start.
-
-        The sides change if the path has crossed the ``border``, or if an impact or a release at its end (``turned``, ()) has moved the velocity
-        across a border, or changed the forces with which it slides on one. If this is the ``last`` path of the step, (), on which no events are
-        located, then all borders that it meets count as crossed. ``allowed`` (m,): round-off of gaps; ``progress``: the state at the end of the
-        path.
-        """
-        q, v, closed = progress.q, progress.v, progress.closed
-        beyond = border.ahead.meets & last
-        still = allowed, 16 * allowed / span(motion.h, q.dtype)
-        after = border.behind(motion, t, (q, v, closed), border.crossed | beyond, turned, still)
-        status = progress.status | after.status | border.status(motion, t, s, q, v, beyond)
-        status |= status_behind(border.pieces, after, jnp.any(border.crossed | beyond), t, motion.h, motion.args)
-        progress = progress._replace(q=after.q, v=after.v, closed=after.closed, where=after.where, status=status)
-        if progress.low is None:
-            return progress
-        return progress._replace(low=jnp.where(jnp.any(after.q != q), 0, progress.low))
+        return border.passed(motion, t + s, s, last, turned, allowed, progress)[0]
 
     def _arrive(
         self,

@@ -27,7 +27,7 @@ from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
 from .base import JointInfo, Step, add_compensated, gradient_status
-from .borders import EDGE, status_behind
+from .borders import EDGE
 from .crossings import AT_ONCE, Border, located_pieces
 from .events import (
     Event,
@@ -244,25 +244,15 @@ def _on_edge(segment: Segment, progress: Progress) -> Array:
 def _behind(
     motion: Motion, border: Border, t: Array, s: Array, last: Array, allowed: Array, progress: Progress
 ) -> Progress:
-    """Decides on which sides of the force the motion goes on from the end of a path, at time t, a time s after its start.
+    """Decides on which sides of the force the motion goes on from the end of a path, as `Border.passed`.
 
-    The sides change if the path has crossed the ``border``. If this is the ``last`` path of the step, (), on which no events are located, all borders
-    that it meets count as crossed. The modes of contacts there follow from Coulomb's law for accelerations in the next path; after a reset, from the
-    velocity. ``allowed`` (m,): round-off of gaps; ``progress``: the state at the end of the path.
+    The modes of contacts there follow from Coulomb's law for accelerations in the next path; after a reset, from the velocity.
     """
-    q, v, pieces = progress.q, progress.v, border.pieces
-    beyond = border.ahead.meets & last
-    some = jnp.any(border.crossed | beyond)
-    still = allowed, 16 * allowed / span(motion.h, q.dtype)
-    after = border.behind(motion, t, (q, v, progress.closed), border.crossed | beyond, jnp.zeros((), bool), still)
-    status = progress.status | after.status | border.status(motion, t, s, q, v, beyond)
-    status |= status_behind(pieces, after, some, t, motion.h, motion.args)
-    progress = progress._replace(q=after.q, v=after.v, closed=after.closed, where=after.where, status=status)
-    if pieces.problem.reset is None:
+    progress, crossed = border.passed(motion, t, s, last, jnp.zeros((), bool), allowed, progress)
+    if border.pieces.problem.reset is None:
         return progress
-    reset = jnp.any((border.crossed | beyond)[pieces.stated])
-    low = None if progress.low is None else jnp.where(jnp.any(after.q != q), 0, progress.low)
-    return progress._replace(low=low, rests=progress.rests & ~reset, breaks=jnp.where(reset, 0, progress.breaks))
+    reset = jnp.any(crossed[border.pieces.stated])
+    return progress._replace(rests=progress.rests & ~reset, breaks=jnp.where(reset, 0, progress.breaks))
 
 
 def _joint_forces(place: Place, force: Array) -> Array:
