@@ -28,8 +28,9 @@ from ..scalar import Value, is_constant, object_array
 from ..scalar.cost import cost
 from . import arrays
 from .arrays import LargeArray
+from .ir_lines import join_lines
 from .ir_values import POINTER, LaneValue, memory_dtype
-from .ir_writer import Writer, join_lines
+from .ir_writer import Writer
 from .packs import PackEntry
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from .ir_lines import Loop, PhiNode, join_lines
 from .ir_values import BOOL, LONG, POINTER, LaneValue, constant, llvm_scalar_type, memory_dtype
 
 PROPAGATES_NONFINITE = {
@@ -25,38 +25,6 @@ BROADCASTS = ("insertelement", "shufflevector")  # instructions that broadcast a
 NOT_HOISTED = ("load", "sdiv", "udiv", "srem", "urem", "call double @", "call float @", "call i")
 RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'  # branches such as huge arguments of the sine
 SELDOM = ', !prof !{!"branch_weights", i32 1, i32 20}'  # branches such as steps with contact
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """A loop that is being written.
-
-    Attributes:
-        before: lines reserved before the loop, to which loop-invariant instructions are hoisted.
-        available: results that are available before the loop, by instruction.
-    """
-
-    before: list
-    available: dict
-
-
-@dataclass(frozen=True, slots=True)
-class PhiNode:
-    """A line of IR with a phi node, to which sources are added as they become known."""
-
-    head: str
-    sources: list[str]
-
-    def add(self, x: LaneValue, label: str) -> None:
-        self.sources.append(f"[ {x.name}, %{label} ]")
-
-    def __str__(self) -> str:
-        return f"  {self.head} {', '.join(self.sources)}"
-
-
-def join_lines(lines: list) -> str:
-    """Text of lines: instructions, phi nodes, and lists of lines that were reserved (`Writer.reserve_lines`)."""
-    return "\n".join(filter(None, (join_lines(x) if isinstance(x, list) else str(x) for x in lines)))
 
 
 class Writer:

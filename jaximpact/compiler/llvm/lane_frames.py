@@ -5,8 +5,9 @@ Either defines in the IR ``%lane``, the (first) lane, and ``%row``, the padded n
 
 from __future__ import annotations
 
+from .ir_lines import join_lines
 from .ir_values import LONG, LaneValue, constant
-from .ir_writer import Writer, join_lines
+from .ir_writer import Writer
 
 FUNCTION_NAME = "motion"
 MAX_GIVEN = 8  # sequences of a `stream`, in a kernel

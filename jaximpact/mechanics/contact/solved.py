@@ -15,23 +15,21 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ...jaxtools.derivative_rules import guard_derivative
 from ...jaxtools.jacobians import SMALL
 from ..friction import FrictionInfo, Slip
 from ..linearisation import Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
-from .cones import OPEN, SLIP, STICK, ConeProblem, dependent, direction, jams, modes_of
-from .cones import residual as natural_map
+from .cones import ConeProblem, dependent, jams
 from .geodesic import project_geodesic
 from .implicit_derivative import reaction
 from .laws import ContactLaw, Reaction, Target, restrict_problem
+from .list_friction import solve_friction_of_list
 from .solver import ContactSolver, closing_speed, complementarity
 from .static_friction import cones_in_act, slip_before
 
 # times the velocities of a problem with friction: a guess with larger impulses, as velocities, is not used
 COMPARABLE = 16
-NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: give sensitivity='none', or of few bodies Bodies(lists=False), all pairs"
 
 
 @jax.tree_util.register_dataclass
@@ -50,7 +48,9 @@ class Solved(ContactLaw):
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
         """Solves the contact problem on a working set, and again on a larger one while a contact outside it is violated."""
         if contacts.slip is not None:
-            return (self._with_friction if contacts.dense else self._with_friction_of_list)(contacts, offset, among)
+            if contacts.dense:
+                return self._with_friction(contacts, offset, among)
+            return solve_friction_of_list(self.solver, self.guess, contacts, offset, among)
         contacts, offset = restrict_problem(contacts, offset, among)
         m, d = contacts.shape
         if m == 0:
@@ -93,49 +93,6 @@ class Solved(ContactLaw):
         heading = breaks if breaks is None else lax.stop_gradient(slip.heading(slipping))
         friction = FrictionInfo(x[:, 1:], mode, slipping, breaks, heading)
         return Reaction(cones.response @ x.ravel(), x[:, 0], acts, residual, iterations, status, friction)
-
-    def _with_friction_of_list(self, contacts: Any, offset: Array, among: Array | None) -> Reaction:
-        """Solves the contact problem on Coulomb's cones by products with the rows of listed contacts, without derivative."""
-        contacts, offset = guard_derivative((contacts, offset), NO_DERIVATIVE_OF_LISTS)
-        slip, breaks = contacts.slip, None
-        among = jnp.ones(offset.shape, bool) if among is None else among
-        jump, velocity, diagonal = contacts.friction_products()
-        b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
-        sizes = jnp.where(among, jnp.max(jnp.abs(b), axis=1), 0)
-        largest = jnp.max(sizes, initial=0.0)
-        floor = 64 * jnp.finfo(offset.dtype).eps * (sizes + 2 * largest)
-        allowed = jnp.maximum(self.solver.allowed(largest), jnp.maximum(floor, jnp.finfo(offset.dtype).tiny))
-        guess = jnp.zeros_like(b) if self.guess is None else self.guess
-        scale = jnp.max(diagonal, axis=1, keepdims=True)
-
-        def modes(slip: Any, found: tuple) -> tuple:
-            # with a margin, as the residual is computed again below with other rounding
-            of = contacts.rubbing(slip)
-            x, more = self.solver.frictional_impulses_of_list(of, b, among, 0.5 * allowed, found[0])
-            w = velocity(jump(x)) + b
-            # a finer resolution of slip: in its first step a contact that has broken away slips slowly
-            least = (1e4 if slip.static is None else 4) * allowed
-            mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, slip.friction, least), OPEN)
-            return mode, jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0), (x, found[1] + more)
-
-        start = guess, jnp.zeros((), jnp.int32)
-        if slip.static is None:
-            mode, slipping, (x, iterations) = modes(slip, start)
-        else:
-            slip, breaks, found = cones_in_act(slip, slip_before(slip), modes, start)
-            mode, slipping, (x, iterations) = modes(slip, found)
-        pushed = jump(x)
-        w, acts = velocity(pushed) + b, x[:, 0] > 0
-        known = among & (diagonal[:, 0] > 0)
-        natural = natural_map(w, scale * x, slip.friction)
-        residual = jnp.max(jnp.where(known[:, None], jnp.abs(natural), 0), initial=0.0)
-        status = as_status(~(residual <= jnp.max(allowed)), Status.PROJECTION_NOT_CONVERGED)
-        # more rows than coordinates depend on each other; whether fewer do is not tested
-        rows = jnp.sum(jnp.where(acts, jnp.where(mode == STICK, b.shape[1], 1), 0))
-        status |= as_status(rows > contacts.coordinates_at(acts), Status.IMPULSES_NOT_UNIQUE)
-        heading = None if breaks is None else slip.heading(slipping)
-        friction = FrictionInfo(x[:, 1:], mode.astype(jnp.int32), slipping, breaks, heading)
-        return Reaction(pushed, x[:, 0], acts, residual, iterations, status, friction)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         time, base = target.time, target.base

@@ -18,18 +18,9 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import depends_on_place
-from .borders import (
-    ROUNDING,
-    Meeting,
-    jumps_at_impact,
-    jumps_beyond,
-    levels_and_terms,
-    settled,
-    several,
-    sides_behind,
-    status_behind,
-)
+from .borders import ROUNDING, jumps_beyond, levels_and_terms, settled, several, sides_behind, status_behind
 from .events import nonzero
+from .impacts_on_borders import Meeting, jumps_at_impact
 from .mode_ends import located, zero_near
 from .paths import Path, double_crossing, first_zero, near_grazing
 from .pieces import Pieces, Where

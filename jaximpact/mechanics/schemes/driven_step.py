@@ -17,8 +17,9 @@ from ..status import Status, as_status
 from ..switches import Kinks
 from .base import JointInfo, Step, gradient_status
 from .bases import at_impact, base_at, joined, late
-from .borders import Meeting, Settled, border_status, seek_border, settled, status_at_impact, status_behind
+from .borders import Settled, border_status, seek_border, settled, status_behind
 from .events import Event, collide, lasting_at_end
+from .impacts_on_borders import Meeting, status_at_impact
 from .pieces import Pieces
 from .record import ImpactRecord
 from .resets import cross_border

@@ -1,0 +1,39 @@
+"""Lines of LLVM IR that are completed after they are written: phi nodes, and those reserved before a loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .ir_values import LaneValue
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop that is being written.
+
+    Attributes:
+        before: lines reserved before the loop, to which loop-invariant instructions are hoisted.
+        available: results that are available before the loop, by instruction.
+    """
+
+    before: list
+    available: dict
+
+
+@dataclass(frozen=True, slots=True)
+class PhiNode:
+    """A line of IR with a phi node, to which sources are added as they become known."""
+
+    head: str
+    sources: list[str]
+
+    def add(self, x: LaneValue, label: str) -> None:
+        self.sources.append(f"[ {x.name}, %{label} ]")
+
+    def __str__(self) -> str:
+        return f"  {self.head} {', '.join(self.sources)}"
+
+
+def join_lines(lines: list) -> str:
+    """Text of lines: instructions, phi nodes, and lists of lines that were reserved (`Writer.reserve_lines`)."""
+    return "\n".join(filter(None, (join_lines(x) if isinstance(x, list) else str(x) for x in lines)))

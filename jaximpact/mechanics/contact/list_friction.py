@@ -1,0 +1,65 @@
+"""Coulomb's law at the contacts of listed bodies, by products with their rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from ...jaxtools.derivative_rules import guard_derivative
+from ..friction import FrictionInfo
+from ..status import Status, as_status
+from .cones import OPEN, SLIP, STICK, direction, modes_of
+from .cones import residual as natural_map
+from .laws import Reaction
+from .solver import ContactSolver
+from .static_friction import cones_in_act, slip_before
+
+NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: give sensitivity='none', or of few bodies Bodies(lists=False), all pairs"
+
+
+def solve_friction_of_list(
+    solver: ContactSolver, guess: Array | None, contacts: Any, offset: Array, among: Array | None
+) -> Reaction:
+    """Solves the contact problem on Coulomb's cones by products with the rows of listed contacts, without derivative."""
+    contacts, offset = guard_derivative((contacts, offset), NO_DERIVATIVE_OF_LISTS)
+    slip, breaks = contacts.slip, None
+    among = jnp.ones(offset.shape, bool) if among is None else among
+    jump, velocity, diagonal = contacts.friction_products()
+    b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
+    sizes = jnp.where(among, jnp.max(jnp.abs(b), axis=1), 0)
+    largest = jnp.max(sizes, initial=0.0)
+    floor = 64 * jnp.finfo(offset.dtype).eps * (sizes + 2 * largest)
+    allowed = jnp.maximum(solver.allowed(largest), jnp.maximum(floor, jnp.finfo(offset.dtype).tiny))
+    guess = jnp.zeros_like(b) if guess is None else guess
+    scale = jnp.max(diagonal, axis=1, keepdims=True)
+
+    def modes(slip: Any, found: tuple) -> tuple:
+        # with a margin, as the residual is computed again below with other rounding
+        of = contacts.rubbing(slip)
+        x, more = solver.frictional_impulses_of_list(of, b, among, 0.5 * allowed, found[0])
+        w = velocity(jump(x)) + b
+        # a finer resolution of slip: in its first step a contact that has broken away slips slowly
+        least = (1e4 if slip.static is None else 4) * allowed
+        mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, slip.friction, least), OPEN)
+        return mode, jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0), (x, found[1] + more)
+
+    start = guess, jnp.zeros((), jnp.int32)
+    if slip.static is None:
+        mode, slipping, (x, iterations) = modes(slip, start)
+    else:
+        slip, breaks, found = cones_in_act(slip, slip_before(slip), modes, start)
+        mode, slipping, (x, iterations) = modes(slip, found)
+    pushed = jump(x)
+    w, acts = velocity(pushed) + b, x[:, 0] > 0
+    known = among & (diagonal[:, 0] > 0)
+    natural = natural_map(w, scale * x, slip.friction)
+    residual = jnp.max(jnp.where(known[:, None], jnp.abs(natural), 0), initial=0.0)
+    status = as_status(~(residual <= jnp.max(allowed)), Status.PROJECTION_NOT_CONVERGED)
+    # more rows than coordinates depend on each other; whether fewer do is not tested
+    rows = jnp.sum(jnp.where(acts, jnp.where(mode == STICK, b.shape[1], 1), 0))
+    status |= as_status(rows > contacts.coordinates_at(acts), Status.IMPULSES_NOT_UNIQUE)
+    heading = None if breaks is None else slip.heading(slipping)
+    friction = FrictionInfo(x[:, 1:], mode.astype(jnp.int32), slipping, breaks, heading)
+    return Reaction(pushed, x[:, 0], acts, residual, iterations, status, friction)
