@@ -28,7 +28,7 @@ import jaximpact as ji
 from benchmarks import contenders, works
 from jaximpact.compiler.llvm import over_lanes
 from jaximpact.mechanics.linearisation import Contacts, Metric, jacobian
-from jaximpact.mechanics.tunnelling import Way, looks_for_tunnelling, loses_the_gap
+from jaximpact.mechanics.tunnelling import StepPath, looks_for_tunnelling, loses_the_gap
 
 try:
     from benchmarks.baselines import numba_loops
@@ -128,7 +128,7 @@ def parts(work: works.Work, state: tuple[np.ndarray, np.ndarray]) -> dict[str, C
     q, v = map(jnp.asarray, state)
     m, d, t = problem.count(0.0, q, args), q.size, jnp.zeros(())
     metric = lambda q: Metric.at(problem, q, args)
-    way = lambda q: Way(t, jnp.asarray(work.h), q, work.h * v, args)
+    way = lambda q: StepPath(t, jnp.asarray(work.h), q, work.h * v, args)
     found = {
         "an addition": lambda q: q[0],
         "force": lambda q: problem.generalised_force(t, q, v, args),

@@ -25,7 +25,7 @@ SET = 8  # this many at a time
 ROUNDING = 1e3  # units of rounding of the gaps
 
 
-class Way(NamedTuple):
+class StepPath(NamedTuple):
     """Path of a step: time t and duration h (), start q and displacement ``shift`` (d,), and args.
 
     It is straight, or, with ``bend`` (d,), the parabola q + s shift + s (1 - s) bend for the fraction s in [0, 1] of the step.
@@ -59,10 +59,10 @@ def looks_for_tunnelling(problem: Problem, t: Array, q: Array, args: Any) -> boo
     )
 
 
-def may_tunnel(problem: Problem, way: Way) -> Array:
+def may_tunnel(problem: Problem, path: StepPath) -> Array:
     """Tests whether a gap, linearised at the start of a step, closes within it, (): a necessary condition for tunnelling through a convex
     obstacle."""
-    t, h, q, shift, args, bend = way
+    t, h, q, shift, args, bend = path
     after = lambda h, shift: sum(jax.jvp(lambda t, q: problem.gaps(t, q, args), (t, q), (h, shift)))
     closes = after(h, shift) < 0
     if bend is not None:
@@ -71,34 +71,34 @@ def may_tunnel(problem: Problem, way: Way) -> Array:
     return jnp.any(closes)
 
 
-def loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
-    """Tests whether a gap is not resolved along the ``way`` of a step, (), in which contacts ``acting`` (m,) had impulses.
+def loses_the_gap(problem: Problem, path: StepPath, acting: Array) -> Array:
+    """Tests whether a gap is not resolved along the ``path`` of a step, (), in which contacts ``acting`` (m,) had impulses.
 
     Either the step leads through an obstacle: a gap falls steeply at its start, rises steeply at its end, the normals there point apart, and the
     gap is negative between. It is evaluated alternately where the tangents of the gap at both ends intersect, the minimum at a corner, and where
     a linear gap velocity vanishes, the minimum of a parabola; of several gaps only the one whose tangents intersect lowest. Or the normal of a
     contact that acts turns so far within the step that the direction of its impulse is arbitrary.
     """
-    return without_derivative(lambda operands: _loses_the_gap(problem, *operands), (way, acting))
+    return without_derivative(lambda operands: _loses_the_gap(problem, *operands), (path, acting))
 
 
-def _loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
-    t, q, args = way.t, way.q, way.args
+def _loses_the_gap(problem: Problem, path: StepPath, acting: Array) -> Array:
+    t, q, args = path.t, path.q, path.args
     gaps = lambda x: problem.gaps(x[0], x[1:], args)
 
     def end(s: Array) -> tuple[Array, Array]:
         """Returns gaps (m,) and their derivatives by s."""
-        x, step = way.at(s)
+        x, step = path.at(s)
         return jax.jvp(gaps, (x,), (step,))
 
     zero = jnp.zeros_like(t)
     (before, falling), (after, rising) = end(zero), end(zero + 1)
     corner, kinks = (falling < 0) & (rising > 0), gap_switches(problem, t, q, args) is not None
-    sharp, turned = _turns(problem, way, corner if kinks else corner | acting)
+    sharp, turned = _turns(problem, path, corner if kinks else corner | acting)
     turns = corner & sharp
     through, which = lax.cond(
         jnp.any(turns),
-        lambda: _closes_between(gaps, way, (before, falling), (after, rising), turns),
+        lambda: _closes_between(gaps, path, (before, falling), (after, rising), turns),
         lambda: (jnp.zeros((), bool), turns),
     )
     # at a kink a normal turns abruptly, which is no curvature, and a body that slides over an edge cuts the corner by part of its step
@@ -107,13 +107,13 @@ def _loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
     return through | jnp.any(acting & turned)
 
 
-def _closes_between(gaps: Callable, way: Way, start: tuple, end: tuple, turns: Array) -> tuple[Array, Array]:
+def _closes_between(gaps: Callable, path: StepPath, start: tuple, end: tuple, turns: Array) -> tuple[Array, Array]:
     """Tests whether a gap is negative between the two ends of a step, (); also returns the mask (m,) of the one gap that was tested.
 
     Of the gaps that fall first and rise then, ``turns`` (m,), that is the one whose tangents at the ends intersect lowest. ``gaps``: function of time
     and position (1 + d,); ``start``, ``end``: gaps (m,) and their derivatives by s at the ends.
     """
-    (before, falling), (after, rising), zero = start, end, jnp.zeros_like(way.t)
+    (before, falling), (after, rising), zero = start, end, jnp.zeros_like(path.t)
     lowest = before + falling * (rising - after + before) / jnp.where(turns, rising - falling, 1)
     which = jnp.arange(len(lowest)) == jnp.argmin(jnp.where(turns, lowest, jnp.inf))
     one = lambda values: jnp.sum(jnp.where(which, values, 0))
@@ -123,7 +123,7 @@ def _closes_between(gaps: Callable, way: Way, start: tuple, end: tuple, turns: A
         meet = (r_end * s_end - r * s - f_end + f) / (r_end - r)
         vanish = s - r * (s_end - s) / (r_end - r)
         place = jnp.clip(jnp.where(k % 2 == 0, meet, vanish), s, s_end)
-        x, step = way.at(place)
+        x, step = path.at(place)
         gap, rate = map(one, jax.jvp(gaps, (x,), (step,)))
         low, high = ((place, gap, rate), (s_end, f_end, r_end)), ((s, f, r), (place, gap, rate))
         return *jax.tree.map(partial(jnp.where, rate < 0), low, high), jnp.where(gap < least, gap, least)
@@ -134,19 +134,19 @@ def _closes_between(gaps: Callable, way: Way, start: tuple, end: tuple, turns: A
     return least < -rounding, which
 
 
-def _turns(problem: Problem, way: Way, among: Array) -> tuple[Array, Array]:
+def _turns(problem: Problem, path: StepPath, among: Array) -> tuple[Array, Array]:
     """Compares the normals of the contacts ``among`` (m,) at the two ends of the path; returns two masks (m,).
 
     First, those whose normals at both ends point apart, while the path begins against the first and ends along the second; then, those whose normals
     turn so far that no one direction of impulse stands for both. Many contacts are treated set by set.
     """
-    metric = Metric.at(problem, way.q, way.args, way.t)
+    metric = Metric.at(problem, path.q, path.args, path.t)
     inner = lambda a, b: jnp.sum(a * metric.solve(b.T).T, axis=1)
 
     def normals(s: float, rows: Array | None) -> tuple[Array, Array]:
         """Returns normals (k, d) of length 1 in the metric M^-1 at the fraction s, and the derivative (d,) of the position by s."""
-        x, step = way.at(jnp.full_like(way.t, s))
-        gradient = jacobian(problem, x[0], x[1:], way.args, rows)[1]
+        x, step = path.at(jnp.full_like(path.t, s))
+        gradient = jacobian(problem, x[0], x[1:], path.args, rows)[1]
         length = inner(gradient, gradient)
         return gradient / jnp.sqrt(jnp.where(length > 0, length, 1))[:, None], step[1:]
 

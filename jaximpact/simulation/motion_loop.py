@@ -30,7 +30,7 @@ from ..mechanics.schemes.joints import start_on_joints
 from ..mechanics.schemes.starts import pressed_at_start, put_on_surfaces
 from ..mechanics.schemes.tracked import Tracked
 from ..mechanics.status import DERIVATIVES, Status, as_status
-from ..mechanics.tunnelling import Way, looks_for_tunnelling, loses_the_gap, may_tunnel
+from ..mechanics.tunnelling import StepPath, looks_for_tunnelling, loses_the_gap, may_tunnel
 from ..results import LocatedImpacts, Solution
 from .account import Account
 from .program import Program
@@ -217,7 +217,7 @@ class MotionLoop:
         law = self.law if self.listed or self.locates else self.law_after(row)
         new, info = self.until(k).step(self.problem, law, self.moving, state)
         if self.looks_for_tunnelling(state):
-            bits = self.tunnelling_status(self.way(state, new), lax.stop_gradient(info.impulse))
+            bits = self.tunnelling_status(self.step_path(state, new), lax.stop_gradient(info.impulse))
             info = info._replace(status=info.status | bits)
         new = forward_first(new) if forgetful else new
         # of a lane by itself the gaps of the state that the step leaves are known, and those of the last state are added at the end; XLA
@@ -244,7 +244,7 @@ class MotionLoop:
         gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
         right = ~needs_contact_step(new, info) & jnp.all(gaps >= 0)
         if self.looks_for_tunnelling(state):
-            right &= ~may_tunnel(self.problem, self.way(state, new))
+            right &= ~may_tunnel(self.problem, self.step_path(state, new))
         makes_rows = self.program.rows > 0 or self.by_step is not None
         if not makes_rows or self.locates:
             right &= new.n < self.moving.steps  # the last step has all of one
@@ -323,32 +323,32 @@ class MotionLoop:
             return False
         return looks_for_tunnelling(self.problem, self.moving.time(state.n), state.q, self.moving.args)
 
-    def way(self, state: Any, new: Any) -> Way:
+    def step_path(self, state: Any, new: Any) -> StepPath:
         """Path of the position in a step from ``state`` to ``new``: straight, or a parabola for schemes that locate impacts, whose velocities belong
         to the ends of steps."""
         motion, shift = self.moving, new.q - state.q
         length = self.length(state.n + 1) if self.locates else motion.h
         bend = length * state.v - shift if self.locates else None
-        return lax.stop_gradient(Way(motion.time(state.n), length, state.q, shift, motion.args, bend))
+        return lax.stop_gradient(StepPath(motion.time(state.n), length, state.q, shift, motion.args, bend))
 
-    def tunnelling_status(self, way: Way, impulse: Array) -> Array:
-        """GAP_UNRESOLVED if the path ``way`` of a step leads through an obstacle, else 0.
+    def tunnelling_status(self, path: StepPath, impulse: Array) -> Array:
+        """GAP_UNRESOLVED if ``path``, that of a step, leads through an obstacle, else 0.
 
         ``impulse`` (m,): that of the contacts in the step. The status is 0 too if the scheme located an impact in the step, at which the path
-        bends: ``way`` does not.
+        bends and ``path`` does not.
         """
         acting = impulse > 0
 
-        def status(problem: Problem, way: Way, acting: Array) -> Array:
+        def status(problem: Problem, path: StepPath, acting: Array) -> Array:
             one = ~jnp.any(acting) if self.locates else True
-            return as_status(loses_the_gap(problem, way, acting) & one, Status.GAP_UNRESOLVED)
+            return as_status(loses_the_gap(problem, path, acting) & one, Status.GAP_UNRESOLVED)
 
         if self.program.per_lane_branches:
-            return status(self.problem, way, acting)
+            return status(self.problem, path, acting)
         # a batch of XLA computes it only if one of its lanes may have it
-        pending = may_tunnel(self.problem, way) | jnp.any(acting)
+        pending = may_tunnel(self.problem, path) | jnp.any(acting)
         work = lambda _, none, given: status(*given)
-        return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (self.problem, way, acting))
+        return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (self.problem, path, acting))
 
     def across_jumps(self, before: tuple[Any, Row, Account], after: tuple[Any, Row, Account]) -> tuple:
         """The carry after a step with its derivatives corrected, if the force has a jump in the step; ``before`` and ``after``: carries.

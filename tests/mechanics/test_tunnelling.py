@@ -8,7 +8,7 @@ from breadth import slow
 
 import jaximpact as ji
 from jaximpact.mechanics import tunnelling
-from jaximpact.mechanics.tunnelling import Way, loses_the_gap
+from jaximpact.mechanics.tunnelling import StepPath, loses_the_gap
 
 FIRST, SECOND = np.triu_indices(9, 1)
 
@@ -30,7 +30,9 @@ def test_many_contacts_give_what_all_of_them_give(constraints, monkeypatch):
     problem = ji.Problem(lambda t, q, v, args: 0 * q, constraints, jnp.linspace(1.0, 2.0, 18))
 
     def told():
-        one = lambda q, shift, acting: loses_the_gap(problem, Way(jnp.zeros(()), jnp.ones(()), q, shift, 0.1), acting)
+        one = lambda q, shift, acting: loses_the_gap(
+            problem, StepPath(jnp.zeros(()), jnp.ones(()), q, shift, 0.1), acting
+        )
         return jax.jit(jax.vmap(one))(q, shift, acting)
 
     found = told()

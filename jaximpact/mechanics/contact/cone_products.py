@@ -63,7 +63,7 @@ class Scaled(NamedTuple):
         return self.within * length((ax + self.b)[:, 1:])[:, 0]
 
 
-class Way(NamedTuple):
+class Iterate(NamedTuple):
     """Carry of the iteration: impulses ``x`` and the extrapolated point ``y`` (m, 1 + k), with their products ``ax``, ``ay``; the ``shift`` (m,) in
     use; ``bound``, the inverse of the step length, and ``weight``, of Nesterov's momentum; the number of ``steps``; the ``best`` impulses, their
     excess (``least``) and the step at which they were found (``since``).
@@ -92,7 +92,7 @@ def frictional_impulses_by_products(
     eps, tiny = float(jnp.finfo(guess.dtype).eps), float(jnp.finfo(guess.dtype).tiny)
     scaled = lambda x: problem.scale * product(problem.scale * x)
 
-    def body(now: Way) -> Way:
+    def body(now: Iterate) -> Iterate:
         w = (now.ay + problem.b).at[:, 0].add(now.shift)
         new = project(now.y - w / now.bound, problem.within)
         a_new = scaled(new)
@@ -111,20 +111,20 @@ def frictional_impulses_by_products(
         best, least = jnp.where(better, x, now.best), jnp.where(better, excess, now.least)
         since = jnp.where(better, now.steps, now.since)
         shift = next_shift(problem, now, x, ax, ay, now.steps - since > STALLED)
-        return Way(x, ax, y, ay, shift, bound, choose(weight, now.weight), now.steps + 1, best, least, since)
+        return Iterate(x, ax, y, ay, shift, bound, choose(weight, now.weight), now.steps + 1, best, least, since)
 
-    def continues(now: Way) -> Array:
+    def continues(now: Iterate) -> Array:
         return (now.least > 1) & (now.steps < limit) & (now.steps - now.since < GIVEN_UP)
 
     x = project(jnp.where(problem.scale > 0, problem.root * guess, 0), problem.within)
     ax = scaled(x)
     one, none = jnp.ones((), x.dtype), jnp.zeros((), jnp.int32)
-    start = Way(x, ax, x, ax, problem.shift(ax), one, one, none, x, problem.excess(x, ax), none)
+    start = Iterate(x, ax, x, ax, problem.shift(ax), one, one, none, x, problem.excess(x, ax), none)
     now = lax.while_loop(continues, body, start)
     return problem.scale * now.best, now.steps
 
 
-def next_shift(problem: Scaled, now: Way, x: Array, ax: Array, ay: Array, stalled: Array) -> Array:
+def next_shift(problem: Scaled, now: Iterate, x: Array, ax: Array, ay: Array, stalled: Array) -> Array:
     """Returns the shift (m,) for the next iteration: De Saxce's shift at the extrapolated point y.
 
     Once ``stalled`` (), the present shift is kept until the convex problem with it is solved, and then replaced by that at the impulses x. ``ax``,

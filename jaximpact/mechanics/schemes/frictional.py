@@ -351,7 +351,7 @@ def cross(
     return Crossed(back_q, back_v, a_after, impulse, modes, doubtful)
 
 
-class Passage(NamedTuple):
+class ModeChanges(NamedTuple):
     """Result of `reverse` and `break_away`: changes of mode in a step, by contacts (m,) that come to rest from slip, reverse, or break away.
 
     ``turned`` (d,): change of the velocity, zero in value, that carries the derivatives of the times of these changes; ``modes``: those to be held
@@ -374,7 +374,7 @@ def reverse(
     past: FrictionInfo,
     did: FrictionInfo,
     force: Array,
-) -> Passage:
+) -> ModeChanges:
     """Finds the contacts whose slip comes to rest, or in the plane reverses, in a step.
 
     Args:
@@ -388,7 +388,7 @@ def reverse(
     m, k = past.direction.shape
     was, cones = past.direction, begin.cones
     if k > 1 and cones.static is None:
-        return Passage(jnp.zeros_like(before.v), did, was, jnp.zeros((), bool))
+        return ModeChanges(jnp.zeros_like(before.v), did, was, jnp.zeros((), bool))
     turned = jnp.sum(was * did.direction, axis=1) < 0
     changed = closed & (past.mode == SLIP) & ((did.mode != SLIP) | turned) & (did.mode != OPEN)
     _, behind, found = begin.solve(closed, jnp.where(changed[:, None], 0, was))
@@ -406,12 +406,12 @@ def reverse(
     )
     next_way = jnp.where((found.mode == SLIP)[:, None], found.direction, -direction(found.impulse))
     doubtful = jnp.any(turns) & apart(cones, changed, lax.stop_gradient(slip) / rate, 1e-3 * motion.h)
-    return Passage(change, modes, jnp.where(changed[:, None], next_way, 0), doubtful)
+    return ModeChanges(change, modes, jnp.where(changed[:, None], next_way, 0), doubtful)
 
 
 def break_away(
-    problem: Problem, motion: Motion, before: Any, begin: Balance, closed: Array, past: FrictionInfo, met: Passage
-) -> Passage:
+    problem: Problem, motion: Motion, before: Any, begin: Balance, closed: Array, past: FrictionInfo, met: ModeChanges
+) -> ModeChanges:
     """Adds contacts at rest that break away in the step to ``met``, the result of `reverse` for the step; the other arguments are as there.
 
     The force then jumps, from static friction to that of slip. A contact breaks away where, slipping under static friction, it would begin to
