@@ -152,7 +152,7 @@ VALUES = st.recursive(
 COUNTED = {"t0", "t1", "h"}  # of which extreme numbers are counts of steps beyond what can be made
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted({*places(COMPLETE), *MORE})), VALUES)
 def test_any_value_for_any_entry_is_taken_or_named(place, value):
     if set(place) & COUNTED and not isinstance(value, bool | float | str):

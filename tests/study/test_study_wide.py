@@ -1,4 +1,4 @@
-"""Studies computed by pools, a dask cluster and several jax processes: the same bits as by one process alone."""
+"""Studies computed by pools, a dask cluster and several jax processes: the same bits as by one process alone, in memory that has a bound."""
 
 import multiprocessing
 import os
@@ -259,3 +259,45 @@ def test_two_jax_processes(single_backend, tmp_path, paths):
     errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
     assert digest(path) == digest(single_backend.path)
+
+
+# memory
+
+
+GROWTH = """
+import resource, sys
+import jax
+jax.config.update("jax_enable_x64", True)
+import numpy as np
+import jaximpact as ji
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+def study(name, lanes):
+    design = ji.Design.grid(e=np.linspace(0.1, 0.9, lanes))
+    args = {"gravity": 9.81, "floor": 0.0}
+    common = {"q0": [1.0], "v0": [0.0], "t1": 1.0, "h": 1e-3, "args": args}
+    return ji.Study(sys.argv[1] + name, "study_systems:ball", design, save=1, chunk=64, **common)
+
+study("small", 64).run()
+before = peak()
+large = study("large", 64 * 40)
+large.run()
+print(peak() - before, large.dataset().nbytes)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_study(tmp_path):
+    """40 blocks take no more memory than a few blocks; the store is many times larger."""
+    paths = os.pathsep.join([str(FOLDER), str(Path(ji.__file__).parents[1])])
+    environment = os.environ | {"PYTHONPATH": paths}
+    run = subprocess.run(
+        [sys.executable, "-c", GROWTH, str(tmp_path) + "/"], env=environment, capture_output=True, text=True, check=True
+    )
+    growth, size = map(int, run.stdout.split())
+    block = size / 40
+    # the bound that `Study` states, and the allocator's fragmentation
+    assert growth < 4 * block + 32e6, f"grew by {growth / 1e6:.0f} MB, one block holds {block / 1e6:.1f} MB"
+    assert size > 3 * growth
