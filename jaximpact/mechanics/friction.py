@@ -20,9 +20,9 @@ class FrictionInfo(NamedTuple):
     """Friction at the contacts in one step, as reported by a contact law.
 
     Tangential ``impulse`` (m, k); the ``mode`` (m,) of each contact, `contact.cones.OPEN`, `STICK` or `SLIP`; and the ``direction`` of slip (m, k), a
-    unit vector, zero where a contact does not slip. If static friction has a coefficient of its own, else None: ``breaks`` (m,) masks the
-    contacts that broke away from rest under their own load, before that changed the loads of others; ``heading`` is the direction of slip as in
-    `Slip.heading`.
+    unit vector, zero where a contact does not slip. Two fields are None unless static friction has a coefficient of its own: the mask
+    ``breaks`` (m,) of the contacts that broke away from rest first, not because another contact broke away and changed their load; and the
+    directions of slip as ``heading`` (m, d), see `Slip.heading`.
     """
 
     impulse: Array
@@ -76,15 +76,15 @@ class Slip(NamedTuple):
         return self.jacobian @ v + self.drift
 
     def terms(self, v: Array) -> Array:
-        """Returns |T| |v| (m, k), the magnitude of the terms of slips, for their round-off."""
+        """Returns |T| |v| (m, k), the magnitude of the terms in the slip velocities, from which their round-off follows."""
         return jnp.abs(self.jacobian) @ jnp.abs(v)
 
     def heading(self, direction: Array) -> Array:
-        """Returns T' u (m, d) for directions of slip u (m, k): a form that does not depend on the tangents, which may turn until the next step."""
+        """Returns T' u (m, d) for directions of slip u (m, k), which the next step can use though its tangents may have turned (`along`)."""
         return jnp.einsum("mkd,mk->md", self.jacobian, direction)
 
     def along(self, heading: Array) -> Array:
-        """Returns the components (m, k) along the tangents of a result of `heading` (m, d): the right direction, but no unit vectors."""
+        """Returns the components (m, k) along these tangents of a `heading` (m, d): vectors in the directions of slip, not of unit length."""
         return jnp.einsum("mkd,md->mk", self.jacobian, heading)
 
     def jump(self, impulse: Array) -> Array:
@@ -96,7 +96,7 @@ class Slip(NamedTuple):
         return self._replace(response=responses(metric, self.jacobian))
 
     def still(self) -> FrictionInfo:
-        """Returns the friction info of open contacts, without impulses."""
+        """Returns the info of a step in which all these contacts are open, without impulses."""
         return still(self)
 
     def rows(self, jacobian: Array) -> Array:
@@ -111,7 +111,7 @@ class Slip(NamedTuple):
 
 
 def still(slip: Any) -> FrictionInfo:
-    """Returns the friction info of open contacts with tangential rows ``slip``, without impulses."""
+    """Returns the info of a step in which all contacts are open, without impulses; ``slip``: their tangential rows."""
     (m, k), dtype = slip.drift.shape, slip.drift.dtype
     none = FrictionInfo.none(m, k, dtype)
     if slip.static is None:
@@ -126,7 +126,7 @@ def responses(metric: Any, jacobian: Array) -> Array:
 
 
 def impulses_of(found: Any) -> Array:
-    """Returns the normal impulses (m,) of a step, or with friction those along all rows (m, 1 + k)."""
+    """Returns the impulses in the result ``found`` of a contact law: normal ones (m,), or with friction those along all rows (m, 1 + k)."""
     if found.friction is None:
         return found.impulse
     return jnp.concatenate([found.impulse[:, None], found.friction.impulse], axis=1)

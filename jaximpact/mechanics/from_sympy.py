@@ -44,7 +44,7 @@ def from_sympy(
         coordinates, contacts, units: as in `Problem`; by default coordinates have the names of their symbols.
         joints: expressions in the coordinates, the time and parameters that are zero at all times, besides those of the method.
         switches: expressions in the time, coordinates, velocities and parameters, zero where the force jumps: as in `Problem`.
-        slip: the velocity along each contact, or a pair of them in space: expressions as those, affine in the velocities.
+        slip: the velocity along each contact, or a pair of them in space: expressions in the same quantities, affine in the velocities.
         friction, static_friction: as in `Problem`; or an expression in the parameters, or one for each contact.
 
     Returns:
@@ -88,7 +88,7 @@ def from_sympy(
         return call
 
     def of_group(kind: str) -> Any:
-        """Makes the function of all expressions of a kind; None if there are none."""
+        """Makes the function (t, q, v, args) -> (n,) of the n components of a kind of expressions, "slip" for instance; None without any."""
         return function([f"{kind} {a}" for a in range(len(groups[kind]))]) if groups[kind] else None
 
     def coefficients(kind: str, given: Any) -> Any:
@@ -217,7 +217,8 @@ def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tu
     Returns the new expressions, the list of symbols in the order t, q, v, parameters, and the names of the parameters.
 
     Raises:
-        ValueError: an expression depends on what it must not depend on.
+        ValueError: the mass matrix depends on time or velocities, a gap or a joint on velocities, a coefficient of friction on time or the
+            motion; or an expression holds an unknown function of time.
     """
     v = [x.diff(t) for x in q]
     plain = {x: sympy.Dummy(f"q{i}") for i, x in enumerate(q)} | {x: sympy.Dummy(f"v{i}") for i, x in enumerate(v)}
@@ -274,7 +275,7 @@ def _kane(sympy: Any, method: Any, t: Any) -> tuple[list, Any, Any]:
 
 
 def _partial(sympy: Any, matrix: Any, functions: list, t: Any) -> Any:
-    """Returns the partial derivative by time, with the given functions of time held fixed."""
+    """Returns the partial derivative of a matrix by the time t, with the given functions of time held fixed."""
     hold = {x: sympy.Dummy() for x in functions}
     back = {dummy: x for x, dummy in hold.items()}
     return matrix.xreplace(hold).diff(t).xreplace(back)
@@ -303,7 +304,11 @@ def _refuse_kane(method: Any) -> None:
 
 
 def _gap(sympy: Any, expression: Any, what: str = "constraints") -> Any:
-    """Returns a gap expression, >= 0: of an inequality the greater side minus the smaller one. Raises TypeError for what is no expression."""
+    """Returns an expression of the argument ``what`` unchanged, or for an inequality x >= y the difference x - y.
+
+    Raises:
+        TypeError: neither an expression nor an inequality is given.
+    """
     if isinstance(expression, str):
         raise TypeError(f"{what} must be expressions, got the text {expression!r}, whose names would all be parameters")
     expression = sympy.sympify(expression)

@@ -25,7 +25,7 @@ DEAR = {"sin", "cos", "tan", "tanh", "atan", "exp", "log", "pow", "erf", "asin",
 
 
 def is_expensive(function: Callable[[Array], Array], x: Array) -> bool:
-    """Tests whether a function contains an expensive operation."""
+    """Tests whether a function contains operations, such as sines, that cost more to evaluate again than to bound by `bound_change`."""
     return _any_dear(jax.make_jaxpr(function)(x).jaxpr)
 
 
@@ -34,7 +34,7 @@ def _any_dear(jaxpr: Any) -> bool:
 
 
 def bound_change(function: Callable[[Array], Array], x: Array, b: Array) -> tuple[Array, Array]:
-    """Returns the function's value at x, and a bound on its change for arguments within ``b`` >= 0 of x, entry by entry; arrays of one shape.
+    """Returns f(x), and a bound on |f(x + d) - f(x)| for all |d| <= ``b``, entry by entry; both have the shape of f(x), ``b`` that of x.
 
     Raises:
         Unbounded: an operation of the function has no rule.

@@ -61,7 +61,7 @@ class Passage(NamedTuple):
 def known_surfaces(problem: Problem, state: Any, *operands: Any) -> Pieces | None:
     """Finds the pieces of a problem's force across whose borders the derivative can be corrected; None (decided at trace time) if there are none.
 
-    ``operands``: (t, q, v, args). There are pieces only for schemes whose state is a `State`, and problems without friction and neighbour lists.
+    ``operands``: (t, q, v, args). None too for schemes whose state is not a `State`, and for problems with friction or a neighbour list.
     """
     plain = state.state if isinstance(state, Tracked) else state
     if type(plain) is not State or problem.slip is not None or problem.listed:
@@ -78,7 +78,7 @@ def no_passage(pieces: Pieces, *operands: Any) -> Passage:
 
 
 def reach_of(motion: Motion, state: Any) -> Array:
-    """Returns the least time () from a jump of the force to any other event with which the derivative of the jump is known.
+    """Returns the time () that must separate the crossing of a border from any other event for the derivative of the crossing to be known.
 
     It grows with the number of steps up to ``state``, as errors of the times of events do.
     """
@@ -98,7 +98,7 @@ def passage(
     problem, reach = pieces.problem, reach_of(motion, after)
 
     def side(at: tuple[Array, Array, Array, Array]) -> tuple:
-        """Returns the acceleration at a point (t, q, v) beside the border, and the point (t, q, v) of the motion a time ``away`` later."""
+        """Returns the acceleration at (t, q, v), a point beside the border, and the state (t, q, v) a time ``away`` later by Taylor's formula."""
         t, q, v, away = at
         a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
         return a, t + away, q + away * (v + (0.5 * away) * a), v + away * a

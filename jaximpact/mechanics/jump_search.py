@@ -1,6 +1,6 @@
-"""Whether a function jumps between two points: located by its switches (`switches`), decided by its values on both sides of one.
+"""Tests whether a function jumps between two points: switches (`switches`) show where it may, its values on both sides whether it does.
 
-Used for whole steps (`jumps`) and by schemes for their substeps.
+The tests are made for whole steps (`jumps`), and by schemes for their substeps.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TouchingRates:
 
 
 def jumped(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
-    """Tests whether a function with switches jumps between two points, by `search`, ()."""
+    """Tests whether a function with switches jumps between two points, (); searches only if sides differ. Arguments as of `search`."""
     some = differ(function.sides(*start, *fixed), function.sides(*end, *fixed))
     return lax.cond(some, lambda: search(function, start, end, fixed, size)[1], lambda: jnp.zeros((), bool))
 
@@ -68,9 +68,15 @@ def search(
 ) -> tuple[Crossing, Array]:
     """Locates where a function with switches changes sides between two points, and tests whether it jumps there, ().
 
-    The place is known up to a short bracket. A function with a kink there, and no jump, changes across the bracket by about a sixteenth of what the
-    smooth extension of one side changes over the sixteen widths before or after it. It jumps if it changes by more than that extension does, on
-    either side, plus ``SLIGHT`` times the size of the values, as given by the function ``size``. ``fixed``: further operands, which do not vary.
+    Bisection along the straight line from ``start`` to ``end`` gives a short bracket of the place. The function is taken to jump if its values at
+    the two ends of the bracket differ by more than its smooth extensions change over sixteen widths of the bracket, before it and after it, plus
+    ``SLIGHT`` times the size of the values. (A mere kink changes the values by about a sixteenth of these changes.)
+
+    Args:
+        function: a `Switches`, or an object with the same methods.
+        start, end: operands at both points.
+        fixed: further operands, the same at both.
+        size: function from a `Crossing` to the sizes of the values.
     """
     found = crossing(function, start, end, fixed)
     back = tuple(x - NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
@@ -85,12 +91,12 @@ def search(
 
 
 def size_of_values(found: Crossing) -> Any:
-    """Returns the sizes of values for `search`: their magnitudes on both sides of a crossing."""
+    """Returns the ``size`` of values for `search`: the sum of their magnitudes before and after a crossing."""
     return [jnp.abs(x) + jnp.abs(y) for x, y in zip(found.value_before, found.value_after, strict=True)]
 
 
 def size_of_terms(problem: Problem, args: Any) -> Callable[[Crossing], Any]:
-    """Returns the sizes of gaps and gap velocities for `search`: those of their terms, as in contact the values are zero."""
+    """Returns the function ``size`` of `search` for gaps and gap velocities: as these are zero in contact, the magnitudes of their terms."""
 
     def size(found: Crossing) -> Any:
         t, q, v = found.before

@@ -133,10 +133,11 @@ def _jump_or_passage(
     way: tuple[tuple, tuple],
     told: Array,
 ) -> tuple[Array, Passage]:
-    """Tests whether the force jumps within a step and the derivative of that is not known, (); also returns the `Passage`, passed if it is known.
+    """Tests whether the force jumps within a step so that the derivative of the jump is not known, (); also returns the `Passage`.
 
-    ``way``: start and end (t, q, v) of the straight path of the step. If the scheme has ``told`` () that its equations have no solution on either
-    side of a jump, the jump is crossed in this step or in the next one.
+    The passage has ``passed`` if the force jumps and the derivative is known. ``way``: start and end (t, q, v) of the straight path of the step.
+    ``told`` (): whether the scheme reported that its equations have no solution on either side of a jump; the jump may then lie in the next step,
+    and the path is searched to twice its length.
     """
     args = motion.args
     start, end = way
@@ -174,7 +175,7 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
 def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
     """Finds whether a step has an impact, (), and which contacts (m,) touch in it.
 
-    From the scheme's states ``before`` and ``after`` the step, and the ``impulse`` (m,) of the contacts in it.
+    ``before``, ``after``: the scheme's states at both ends of the step; ``impulse`` (m,): of the contacts in the step.
     """
     touching = impulse > 0
     if hasattr(after, "closed"):  # of a scheme that locates impacts
@@ -188,11 +189,11 @@ def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
 def _led_to(
     problem: Problem, force: Switches, motion: Motion, start: tuple, end: tuple, impulse: Array, struck: Array
 ) -> tuple:
-    """Returns the ``end`` (t, q, v) of a step; if no switch changes in it, with the velocity that the force at the start of the step leads to.
+    """Returns the ``end`` (t, q, v) of a step, with another velocity where the scheme may have hidden the crossing of a border.
 
-    ``impulse`` (m,): of the contacts in the step; ``struck`` (): whether it has an impact, so that its end is kept. A scheme that averages the force
-    at both ends of its path may stop before a surface at which the force reverses, as friction does: the two forces cancel, and no state is beyond
-    the surface.
+    A scheme that averages the force at both ends of its path may stop before a surface at which the force reverses, such as a force sign(v): the two
+    forces cancel, and no state lies beyond the surface. So if no side changes in the step, the velocity is replaced by the one that the force at the
+    start, constant over the step, and the contacts' ``impulse`` (m,) lead to. In a step with an impact (``struck``, ()) the end is kept.
     """
     args, (t, q, v) = motion.args, start
     metric = Metric.at(problem, q, args, t)

@@ -116,7 +116,7 @@ class Labels:
         return ", ".join(dict.fromkeys(self._made(QUANTITIES[quantity][1], u) for u in found))
 
     def _made(self, form: str, unit: str) -> str:
-        """Makes a unit from its form in ``QUANTITIES`` and the unit of the coordinate, gap or joint equation."""
+        """Returns the unit of a quantity from its ``form`` in ``QUANTITIES``, where E is energy, and the ``unit`` of the coordinate, gap or joint."""
         if not form.startswith("E"):
             return form.format(unit)
         mass, length = self._mass_and_length()

@@ -387,8 +387,8 @@ def _depends(function: Callable, *args: Array) -> bool:
 
 
 class Closure(NamedTuple):
-    """Result of `closure`: masks (m,) of constraints that are closed, violated, and closed with a velocity out of the admissible set, up to
-    round-off."""
+    """Result of `closure`, up to round-off: masks (m,) of constraints that are ``closed``, those that are ``violated``, and those that are closed
+    with a negative gap velocity (``outward``)."""
 
     closed: Array
     violated: Array
@@ -396,7 +396,7 @@ class Closure(NamedTuple):
 
 
 def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Array) -> Array:
-    """Returns a length scale for each gap (m,), in its unit: the size of its terms, plus the distance moved in a thousand steps h.
+    """Returns a length scale for each gap (m,), in its unit: the magnitude of its terms, plus the distance moved in a thousand steps h.
 
     No absolute constant enters, so that results do not depend on the units of length, time and mass. The distance follows from the
     velocity v (d,) and the gap ``acceleration`` (m,). Divided by `span` the scales are speeds.

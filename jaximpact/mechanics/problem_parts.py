@@ -35,14 +35,14 @@ class OfBodies:
         return None
 
     def check(self, t: Any, q: Array, args: Any, outcome: Callable[..., Any]) -> None:
-        """Raises ValueError or TypeError if the functions do not fit the coordinates; they are called by ``outcome``, `user_functions.outcome`."""
+        """Raises ValueError or TypeError if the user's functions do not fit q and args; ``outcome`` (`user_functions.outcome`) evaluates them."""
 
 
 FILES = ("from_mjcf", "from_urdf", "from_xml")  # names under which other tools read files of robots
 
 
 class Named(type):
-    """Metaclass of `Problem`: its AttributeError for a reader of robots' files says how to state a robot instead."""
+    """Metaclass of `Problem`: says in an AttributeError for ``Problem.from_urdf`` and the like how to state a robot without them."""
 
     if not TYPE_CHECKING:  # a type checker is to find names that do not exist
 
@@ -51,7 +51,7 @@ class Named(type):
 
 
 def missing(whose: str, name: str) -> str:
-    """Returns the message for an attribute ``name`` that ``whose`` does not have."""
+    """Returns the message of the AttributeError for an attribute ``name`` that the class or module ``whose`` does not have."""
     if name not in FILES:
         return f"{whose} has no attribute {name!r}"
     return f"{name}: jaximpact reads no files of robots; docs/howto/robots.md states one by the mass matrix and forces of MJX, in 20 lines"

@@ -1,4 +1,4 @@
-"""Ends of motions that are tested at the ends of steps: when everything is at rest, and when bodies have jammed.
+"""Conditions on which a motion ends, tested at the ends of steps: everything is at rest, or bodies have jammed.
 
 References:
     T.-T. Ng, Input parameters of discrete element methods, J. Eng. Mech. 132 (2006): the index of unbalanced forces.
@@ -44,7 +44,7 @@ class Watch(NamedTuple):
 
 @dataclass(frozen=True)
 class AtRest:
-    """Condition that nothing has been faster than ``speed``, nor accelerated so that it would be, for a ``time``: see `Until.at_rest`."""
+    """Condition of `Until.at_rest`: for a ``time`` nothing has been faster than ``speed``, nor had an acceleration above ``speed``/``time``."""
 
     speed: float
     time: float | None = None
@@ -109,8 +109,8 @@ class Jammed:
     ) -> tuple[Watch, Array]:
         """Returns the ``watch`` unchanged, and whether the bodies are jammed by the impulses of this step, ().
 
-        These balance the forces on the bodies that they hold, at as many contacts as hold them. A row of listed bodies holds the impulses
-        of its step only, not their sum so far.
+        They are if the contact impulses on each body cancel, up to ``balance``, and there are at least as many contacts as the equilibrium of the
+        bodies that are held needs. A row of listed bodies holds the impulses of its step only, not their sum so far.
         """
         bodies: Any = problem.between
         count, space = bodies.number, bodies.positions(new.q).shape[1]

@@ -100,12 +100,12 @@ def _round(eqn: Any, sides: Sides, x: Array) -> list:
 
 
 def _nearer(middle: float) -> Callable:
-    """Makes a function that gives the integer beyond the nearest border; the interval of the integer n is centred at n + ``middle``."""
+    """Makes the function ``across`` of floor, ceil or round; numbers with the integer n lie in the interval of length 1 about n + ``middle``."""
     return lambda eqn, sides, x: [jnp.where(x < sides[0] + middle, sides[0] - 1, sides[0] + 1)]
 
 
 def _whole_levels(n: Array, x: Array) -> list:
-    """Levels of x whose integer part, rounded towards zero, is n."""
+    """Returns the level of the side n of truncation: positive where x, rounded towards zero, is n."""
     n = n.astype(x.dtype)
     return _between(jnp.where(n > 0, x - n, x - n + 1), jnp.where(n < 0, n - x, n + 1 - x))
 
@@ -136,7 +136,7 @@ _REMAINDER = Kind(
 
 
 def _along_last(eqn: Any, x: Array) -> Array:
-    """Returns the operand with the reduced axes moved to the end and merged."""
+    """Returns the operand x of a reduction with the axes that it reduces moved to the end and merged."""
     axes = tuple(eqn.params["axes"])
     kept = [i for i in range(x.ndim) if i not in axes]
     return x.transpose([*kept, *axes]).reshape(*(x.shape[i] for i in kept), math.prod(x.shape[i] for i in axes))
@@ -180,7 +180,7 @@ def _take_order(eqn: Any, sides: Sides, *operands: Array) -> list:
 
 
 def _steps(eqn: Any, sides: Sides, key: Array) -> Array:
-    """Returns the differences between neighbours of the sorted numbers, along the last axis."""
+    """Returns the differences, along the last axis, between successive numbers of ``key`` in the order ``sides`` of a sort."""
     return jnp.diff(
         jnp.moveaxis(jnp.take_along_axis(key, sides[0], axis=eqn.params["dimension"]), eqn.params["dimension"], -1)
     )
@@ -191,7 +191,7 @@ def _order_levels(eqn: Any, sides: Sides, key: Array, *others: Array) -> list:
 
 
 def _swapped(eqn: Any, sides: Sides, key: Array, *others: Array) -> Sides:
-    """Returns the order with the two numbers swapped that are nearest to each other."""
+    """Returns the order of a sort beyond its nearest border: ``sides`` with the two successive numbers swapped that differ least."""
     order = jnp.moveaxis(sides[0], eqn.params["dimension"], -1)
     first = jnp.argmin(_steps(eqn, sides, key), axis=-1)[..., None]
     place = lax.broadcasted_iota(first.dtype, order.shape, order.ndim - 1)
@@ -216,7 +216,7 @@ def _clamp_levels(eqn: Any, sides: Sides, least: Array, x: Array, most: Array) -
 
 
 def _turns(eqn: Any, y: Array, x: Array) -> Sides:
-    """Returns the side of atan2: 0 where x >= 0, else the number of half turns, -1 or 1, from the angle of the opposite direction to its own."""
+    """Returns the side of atan2(y, x), the number n in atan2(y, x) = arctan(y/x) + n pi: 0 where x >= 0, else -1 where y < 0 and 1 elsewhere."""
     return [jnp.where(x < 0, jnp.where(y < 0, -1, 1), 0)]
 
 

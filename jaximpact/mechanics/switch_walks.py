@@ -1,6 +1,7 @@
 """Walks that evaluate the jaxpr of a function with switches: they record sides, replay given ones, or compute how far their borders are.
 
-A walk consumes a fixed number of given arrays for each side, in the order of the jaxpr, and collects others; in nested jaxprs likewise.
+For each side, in the order of the jaxpr and of the jaxprs nested in it, a walk takes a fixed number of the arrays that it is given, such as the
+side to replay, and adds those that it computes to the list ``collected``.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ Mark = Callable[[int], bool]
 
 
 class Reported(NamedTuple):
-    """Which switches count: a switch does if all three conditions hold.
+    """Which switches count: those for which three conditions hold.
 
-    Its operands depend on what matters: the function ``moving`` is true for their mark (bits STATE, TIME, DATA, SPEED). It has levels, if ``levels``
-    asks for that. And it does not merely kink, unless ``kinks`` admits that.
+    The function ``moving`` is true for the mark of the operands (see `Walk`). The switch has levels, or ``levels`` is False. The function jumps there
+    and does not merely kink, or ``kinks`` is True.
     """
 
     moving: Mark
@@ -64,7 +65,7 @@ class Walk:
         raise NotImplementedError
 
     def take(self, number: int) -> list[Array]:
-        """Takes the given arrays of the next ``number`` sides."""
+        """Returns the arrays that are given for the next ``number`` sides."""
         return [next(self.given) for _ in range(self.takes * number)]
 
     def run(
@@ -114,7 +115,7 @@ class Walk:
         return found, after
 
     def inside(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """Evaluates an operation with nested jaxprs that may have switches; None if it is not to be looked into."""
+        """Evaluates an operation by a walk through its nested jaxprs; None if these have no switches, or it is a loop of unknown length."""
         name = eqn.primitive.name
         if not any(may_switch(part) for part in nested_jaxprs(eqn)):
             return None
@@ -127,7 +128,7 @@ class Walk:
         return None
 
     def walk_cond(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """Evaluates a `cond`: the taken branch; collects arrays for all branches, with ones for those not taken."""
+        """Evaluates the branch that a `cond` takes; collects arrays for all branches, ones for the others. None if no branch has switches."""
         which, *operands = values
         branches = eqn.params["branches"]
         counts = [len(_sides_of(self.reported, branch, operands, marks[1:])) for branch in branches]
@@ -156,7 +157,7 @@ class Walk:
         return found, result_marks(eqn, _all(marks))
 
     def walk_scan(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """Evaluates a scan; the arrays that its iterations collect are stacked."""
+        """Evaluates a scan; collects the arrays of its iterations, stacked. None if its body has no switches."""
         p = eqn.params
         fixed, carried = scan_counts(p)
         total = _all(marks)
@@ -225,7 +226,7 @@ class Measure(Walk):
 
 
 class Choose(Walk):
-    """Walk that records definite sides, except where a given mask selects given ones: a mask and a side are given for each."""
+    """Walk that is given a mask and a side for each side: records the given side where the mask is true, the definite one elsewhere."""
 
     takes = 2
 
@@ -256,7 +257,7 @@ def _number(kind: Kind, eqn: Any, values: Sequence) -> int:
 
 
 def _sides_of(reported: Reported, closed: Any, operands: Sequence, marks: Sequence[int]) -> Sides:
-    """Returns the shapes of the sides in a jaxpr."""
+    """Returns the shapes of the sides that a walk through a jaxpr records."""
 
     def of(operands: list) -> list:
         walk = Record(reported)
@@ -267,7 +268,7 @@ def _sides_of(reported: Reported, closed: Any, operands: Sequence, marks: Sequen
 
 
 def result_marks(eqn: Any, moving: int) -> list[int]:
-    """Returns the marks of an operation's results: ``moving``, that of its operands, or 0 for discrete results, for which switches account."""
+    """Returns the marks of an operation's results: the mark ``moving`` of its operands, or 0 for discrete results, constant on each side."""
     return [moving if is_real(v) else 0 for v in eqn.outvars]
 
 

@@ -13,8 +13,8 @@ a list of arrays. Between two points with equal sides the function is smooth; wh
     crossing(switches, before, after)                   # where a straight path goes from one side to another
 
 ``function(*operands)`` gives one array or a pytree of them. ``moving`` says of each operand whether it is ``STATE`` (q, v),
-``TIME``, ``DATA`` (parameters) or 0 (a constant): a switch is reported if what it asks depends on one of ``reported``, by default the state
-or the time; `Switches.of` with ``reported=depends_on_data`` leaves out switches at fixed times. For the gaps of a problem:
+``TIME``, ``DATA`` (parameters) or 0 (a constant). By default a switch is reported if its operands depend on the state or the time;
+`Switches.of` with ``reported=depends_on_data`` leaves out switches at fixed times. For the gaps of a problem:
 
     gaps = gap_switches(problem, t, q, args)            # of problem.gaps(t, q, args), or None
     rate = lambda s: jax.jvp(lambda s: gaps.frozen(sides, t + s, q + s * v, args), (s,), (one,))[1]

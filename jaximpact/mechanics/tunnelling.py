@@ -74,10 +74,10 @@ def may_tunnel(problem: Problem, path: StepPath) -> Array:
 def loses_the_gap(problem: Problem, path: StepPath, acting: Array) -> Array:
     """Tests whether a gap is not resolved along the ``path`` of a step, (), in which contacts ``acting`` (m,) had impulses.
 
-    Either the step leads through an obstacle: a gap falls steeply at its start, rises steeply at its end, the normals there point apart, and the
-    gap is negative between. It is evaluated alternately where the tangents of the gap at both ends intersect, the minimum at a corner, and where
-    a linear gap velocity vanishes, the minimum of a parabola; of several gaps only the one whose tangents intersect lowest. Or the normal of a
-    contact that acts turns so far within the step that the direction of its impulse is arbitrary.
+    This has two causes. Either the step leads through an obstacle: a gap falls steeply at its start, rises steeply at its end, the normals there
+    point apart, and the gap is negative between. The gap is evaluated alternately at the minimum of a gap with a corner, where its tangents at both
+    ends intersect, and at that of a parabola, where a linear gap velocity vanishes; of several gaps only the one whose tangents intersect lowest. Or
+    the normal of a contact that acts turns so far within the step that the direction of its impulse is arbitrary.
     """
     return without_derivative(lambda operands: _loses_the_gap(problem, *operands), (path, acting))
 
@@ -87,7 +87,7 @@ def _loses_the_gap(problem: Problem, path: StepPath, acting: Array) -> Array:
     gaps = lambda x: problem.gaps(x[0], x[1:], args)
 
     def end(s: Array) -> tuple[Array, Array]:
-        """Returns gaps (m,) and their derivatives by s."""
+        """Returns the gaps and their derivatives by s (m,) at the fraction s of the step."""
         x, step = path.at(s)
         return jax.jvp(gaps, (x,), (step,))
 
@@ -110,8 +110,8 @@ def _loses_the_gap(problem: Problem, path: StepPath, acting: Array) -> Array:
 def _closes_between(gaps: Callable, path: StepPath, start: tuple, end: tuple, turns: Array) -> tuple[Array, Array]:
     """Tests whether a gap is negative between the two ends of a step, (); also returns the mask (m,) of the one gap that was tested.
 
-    Of the gaps that fall first and rise then, ``turns`` (m,), that is the one whose tangents at the ends intersect lowest. ``gaps``: function of time
-    and position (1 + d,); ``start``, ``end``: gaps (m,) and their derivatives by s at the ends.
+    Gaps ``turns`` (m,) fall at the start and rise at the end; of these the one is tested whose tangents at both ends intersect lowest. ``gaps``:
+    function of time and position (1 + d,); ``start``, ``end``: gaps (m,) and their derivatives by s at the ends.
     """
     (before, falling), (after, rising), zero = start, end, jnp.zeros_like(path.t)
     lowest = before + falling * (rising - after + before) / jnp.where(turns, rising - falling, 1)
@@ -137,8 +137,9 @@ def _closes_between(gaps: Callable, path: StepPath, start: tuple, end: tuple, tu
 def _turns(problem: Problem, path: StepPath, among: Array) -> tuple[Array, Array]:
     """Compares the normals of the contacts ``among`` (m,) at the two ends of the path; returns two masks (m,).
 
-    First, those whose normals at both ends point apart, while the path begins against the first and ends along the second; then, those whose normals
-    turn so far that no one direction of impulse stands for both. Many contacts are treated set by set.
+    The first marks contacts whose normals at both ends point apart, while the path begins against the normal at its start and ends along the normal at
+    its end, as through an obstacle. The second marks contacts whose normals turn so far that one direction of impulse cannot stand for both. Many
+    contacts are treated set by set.
     """
     metric = Metric.at(problem, path.q, path.args, path.t)
     inner = lambda a, b: jnp.sum(a * metric.solve(b.T).T, axis=1)
