@@ -147,7 +147,7 @@ class Info(NamedTuple):
 
     @classmethod
     def none(cls, q: Array, v: Array, m: int, friction: FrictionInfo | None = None) -> Info:
-        """Info without impulses, as of `Scheme.init`, which makes no step."""
+        """Makes the info of m contacts without impulses, with z = q and chord = v: that of `Scheme.init`, which makes no step."""
         zero = jnp.zeros((), jnp.int32)
         none = jnp.zeros(m, q.dtype)
         return cls(q, v, none, jnp.zeros((), bool), jnp.zeros((), q.dtype), zero, zero, friction=friction)
@@ -204,7 +204,7 @@ class Scheme(abc.ABC):
     """Base class of schemes: a new one must define `init` and `step`, and may define `free_step`, `traits` and `check`.
 
     Both are pure functions of the arrays of one motion, in float64 and float32. A step gets its impulses from the contact law that it is
-    given, so that one function makes contact steps, free steps and derivatives.
+    given, so that the same `step` makes contact steps, free steps and the steps that are differentiated.
     """
 
     @abc.abstractmethod
@@ -353,10 +353,11 @@ class Jump(NamedTuple):
         """Finds the largest jump of the force between (q, v) ``before`` and ``after`` at time t; None (decided at trace time) if the force has no
         switch.
 
-        Only one jump is found: a force that approximates a stiff spring by many small jumps still counts as stiff, by the others. Neither state may
-        lie on a border, where sign(0) = 0 belongs to neither side. The jump is resolved if the velocity that it gives in a step, h times the jump
-        in the kinetic metric, is small compared with the speed of the motion, or with the velocity that the mean of the forces on both sides gives in
-        ``SOME`` steps: its error is then of first order. A body that is held by a force sign(v) keeps a velocity of the size of h times the jump.
+        It leaves out other jumps, so that `unstable` still counts a force that approximates a stiff spring by many small jumps as stiff. Neither
+        state may lie on a border, where sign(0) = 0 belongs to neither side. The jump is resolved if the velocity that it gives in a step, h times
+        the jump in the kinetic metric, is small compared with the speed of the motion, or with the velocity that the mean of the forces on both sides
+        gives in ``SOME`` steps: its effect then has an error of first order. (A body held at rest by -sign(v) moves about as fast as one step of the
+        jump makes it.)
         """
         switches = state_switches(problem, t, *before, motion.args)
         if switches is None:
@@ -372,9 +373,9 @@ class Jump(NamedTuple):
     def along(
         cls, problem: Problem, metric: Metric, motion: Motion, t: Array, point: Callable, v: Array, w: Array
     ) -> Jump:
-        """Finds the jump between the states ``point(v)`` and ``point(w)`` of two velocities v, w (d,).
+        """Finds the jump of the force, as `between`, near the states of two velocities v, w (d,); ``point`` maps a velocity to its state (q, v).
 
-        The straight line that is searched goes beyond both ends by its own length, from ``point(2 v - w)`` to ``point(2 w - v)``.
+        So that neither end lies on a border, the search goes beyond both states, from ``point(2 v - w)`` to ``point(2 w - v)``.
         """
         found = cls.between(problem, metric, motion, t, point(2 * v - w), point(2 * w - v))
         assert found is not None
@@ -436,10 +437,10 @@ def gradient_status(
     acting: Array,
     args: Any,
 ) -> Array:
-    """Returns the status bit for ``acting`` contacts (m,) whose linearisation fails over the displacement ``shift`` (d,).
+    """Returns GRADIENT_VANISHES if the linearisation of a gap of the ``acting`` contacts (m,) fails over the displacement ``shift`` (d,).
 
-    It fails if its error exceeds half of the largest linear change of the gap over such a length: the gradient vanishes there, or the step
-    is as long as the radius of curvature.
+    It fails if its error exceeds half of the largest change that the linearised gap has over any displacement of that length: the gradient vanishes,
+    or the displacement is as long as the radius of curvature.
     """
     # with neighbour lists, evaluating all gaps once more would cost as much as a step; the result reports their overlaps
     if not law.solves or problem.is_local or is_flat(problem, t, q, args):

@@ -40,8 +40,8 @@ def at_impact(
 ) -> tuple[Array, Array, Array]:
     """Returns the delay () after t at which the gap of the contact of an ``impact`` (m,) is zero, and q, v (d,) at that time.
 
-    By a Taylor flow of second order from the end ``flown`` of a trial at time t, with accelerations by ``hold`` (`trials.held`). The search has made
-    the delay almost zero; it carries the derivative of the impact's time.
+    The motion from the end ``flown`` of a trial at time t is a Taylor polynomial of second order, with accelerations by ``hold`` (`trials.held`). The
+    search has made the delay almost zero; it carries the derivative of the impact's time.
     """
     q, v, a, some = flown.q, flown.v, flown.a, jnp.any(impact)
     of_contact = lambda x: jnp.sum(jnp.where(impact, x, 0))

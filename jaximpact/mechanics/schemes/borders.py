@@ -78,10 +78,10 @@ def seek_border(
 def meet_border(
     pieces: Pieces, hold: Hold, switched: Array, t: Array, flown: Base, substep: Array, args: Any
 ) -> tuple[Base, Array]:
-    """Moves the end ``flown`` of a trial onto the border of the level that has ``switched`` (k,), with the derivative of the time, as `stops.met`.
+    """Moves the end ``flown`` of a trial onto the border of the level that has ``switched`` (k,), by `stops.met`; also returns status bits.
 
-    Also returns status bits. Where a motion leaves a border on which it slid, the force is continuous, and the time matters to second derivatives
-    only.
+    The new state has the derivative of the time at which the motion reaches the border, or leaves one on which it slid. In the second case the
+    force is continuous, and the time matters to second derivatives only.
     """
     slid = switched & pieces.slid(flown.where)
     crossed = switched & ~slid
@@ -138,7 +138,7 @@ def border_status(
 
 
 def _jumps(pieces: Pieces, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-    """Tests whether the accelerations on two choices of sides, the list ``of``, differ with ``closed`` contacts (m,) kept closed, ()."""
+    """Tests whether the accelerations on two lists of sides, given as ``of``, differ if ``closed`` contacts (m,) are kept closed, ()."""
     t, q, v, args = frozen((t, q, v, args))
     return _unequal(*pieces.accelerations(of, t, q, v, closed, args))
 
@@ -269,7 +269,10 @@ def settled(
 
 
 def levels_and_terms(pieces: Pieces, sides: list, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
-    """Returns levels (k,) and the magnitudes (k,) of their terms, estimated by a derivative along (t, q, v) in proportions that do not cancel."""
+    """Returns levels (k,) and estimates (k,) of the magnitudes of their terms, from which round-off follows.
+
+    The estimates are derivatives in the direction (t, 0.618 q, 1.618 v), in which terms that cancel at (t, q, v) do not.
+    """
     levels = lambda t, q, v: pieces.levels(sides, t, q, v, args)
     level, terms = jax.jvp(levels, (t, q, v), (t, 0.618 * q, 1.618 * v))
     return level, jnp.abs(terms)
@@ -405,7 +408,7 @@ def _choice(
     atol: Array,
     now: tuple[Array, Array, Array, Any],
 ) -> _Choice:
-    """Decides on which borders the velocity slides, because the forces of both sides push towards them, and which it crosses.
+    """Decides on which borders the motion slides, because the forces of both sides push towards them, and which it crosses.
 
     ``near`` (k,): levels that are zero up to their errors; the other arguments as of `settled`, ``now`` = (t, q, v, args).
     """

@@ -48,11 +48,11 @@ FIRM = 2  # times the effect of a gap's error on the square of an impact's speed
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Corrected(Wrapping):
-    """Wraps a scheme that locates no impacts: its values, with the derivative of the motion.
+    """Wraps a scheme that locates no impacts: keeps its values, and gives them the derivative of the motion.
 
     Attributes:
-        branches: whether a step skips computations that it does not need, such as impacts where there is none (native code, one lane at a
-            time); through XLA all lanes would compute both branches and select.
+        branches: whether a step skips computations that it does not need, such as those of impacts where there is none. Native code profits, as
+            it computes one lane at a time; in XLA all lanes of a batch would compute both branches.
     """
 
     branches: bool = field(default=False, metadata={"static": True})
@@ -140,7 +140,7 @@ class Corrected(Wrapping):
         info: Info,
         misses: tuple[Array, Array, Array],
     ) -> tuple[Any, Info]:
-        """Makes `_touching_step`, whose other arguments it has, with the contacts of numbers ``rows`` (k,) only; the others are free."""
+        """Does what `_touching_step` does with the contacts of numbers ``rows`` (k,) only; others count as free. Other arguments as there."""
         take = lambda x: x[rows]
         put = lambda whole, part: whole.at[rows].set(part, unique_indices=True)
         _, gap, change = misses
@@ -320,7 +320,7 @@ class Corrected(Wrapping):
 
 
 def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: Array) -> Any:
-    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); if it is a function, up to O(h) and without derivatives."""
+    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); a function of approach speeds is evaluated there, undifferentiated."""
     if not callable(problem.restitution):
         return motion.e
     rates = gap_derivatives(problem, t, q, v, motion.args)[0]
@@ -401,8 +401,8 @@ def swings(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Arr
 def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
     """Bounds the errors of gaps (m,) a time ``flight`` () after an impact, from the ``threshold`` (m,) of gap velocities for impacts.
 
-    Measured, at worst: the error of the velocity is h times the acceleration after an impact that takes two steps, a quarter of that if it
-    takes one. Before the first impact it is of second order.
+    The bound was found by measurement: after an impact that takes two steps the velocity is wrong by at most h times the acceleration, after one
+    that takes one step by a quarter of that. Before the first impact the error is of second order.
     """
     return 0.125 * traits.steps**2 * flight * threshold
 
@@ -451,8 +451,8 @@ def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked
 def end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any) -> Array:
     """Returns DERIVATIVE_AT_END if an impact may lie so near the end of the motion that it may be before or after it.
 
-    So near is within a step or two of the end, plus the errors of impact times accumulated so far; for a scheme that locates impacts, within its
-    `resolution`. ``state``: the state at the end of the motion, after ``steps`` steps.
+    That holds for impacts within a step or two of the end, plus the errors of impact times accumulated so far; for a scheme that locates impacts,
+    within its `resolution`. ``state``: the state at the end of the motion, after ``steps`` steps.
     """
     traits, h = scheme.traits, scheme.resolution(motion)
     here = observe(problem, h, time_of(motion, state), state.q, state.v, motion.args)

@@ -95,7 +95,7 @@ def problem_of_piece(problem: Problem, motion: Motion, state: Any) -> Problem:
 def sliding_problem(
     problem: Problem, pieces: Pieces | None, where: Where | None, t: Array, q: Array, v: Array, closed: Array, args: Any
 ) -> tuple[Problem, Array | None]:
-    """Returns the problem with the force at a state with ``closed`` contacts (m,), mixed of both sides where the motion slides on a border.
+    """Returns the problem with the force at a state with ``closed`` contacts (m,): where the motion slides, the convex combination of both sides.
 
     Also returns the weights (n,) of the forces on the other sides of these borders; None (decided at trace time) where the motion can slide on none.
     """
@@ -144,8 +144,8 @@ class Ahead(NamedTuple):
     def doubtful(self, s: Array, left: Array, h: Array, crossed: Array) -> Array:
         """Finds the borders (k,) that make a derivative doubtful on the path up to time s, for steps h.
 
-        Such are those that are grazed; those among the ``crossed`` (k,) that are crossed slowly at time s; and those that are crossed so near the end
-        of the motion, a time ``left`` () after s, that errors decide whether it is before or after the end.
+        They are the borders that the path grazes, those of the ``crossed`` (k,) that it crosses slowly at time s, and those that it crosses so near
+        the end of the motion, a time ``left`` () after s, that errors decide whether the crossing is before or after the end.
         """
         c, b, a = self.taylor
         level, rate = c + s * (b + s * a), b + 2 * s * a
@@ -206,14 +206,14 @@ class Border(NamedTuple):
         return self._replace(time=located(self.at, path, self.guess, most, self.some, iterations))
 
     def reach(self, r: Array) -> Array:
-        """Returns the time () over which a path is computed in place of a time r: to just before the border, beyond which the force differs."""
+        """Returns the time () over which to compute a path: to just before the border, beyond which the force differs, or r if there is none."""
         return jnp.where(self.some, (1 - SHORT) * self.guess, r)
 
     def extent(self, reach: Array, rest: Array, h: Array, last: Array) -> tuple[Array, Array]:
-        """Returns how far a path that was computed over a time ``reach`` () is to be followed: a time (), and its ratio to ``reach``, ().
+        """Returns the time () over which to follow a path that was computed over a time ``reach`` (), and its ratio () to ``reach``.
 
-        To a little beyond the border, as there may be a wall too, or to the end of the ``rest`` () of a step, if there is no border or if no more
-        events are located (``last``, ()). Changes that are linear in time along the path are to be multiplied by the ratio.
+        The path is followed to a little beyond the border, as there may be a wall at the same place; or over the whole ``rest`` () of the step, if
+        there is no border or if no more events are located (``last``, ()). Multiply changes that are linear in time along the path by the ratio.
         """
         behind, on = jnp.minimum(self.time + AT_ONCE * h, rest), self.some & ~last
         longer = lax.stop_gradient(jnp.where(on, behind / nonzero(reach), 1))

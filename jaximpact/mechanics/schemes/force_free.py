@@ -54,7 +54,7 @@ def opens_by_change(
             return a, contacts.velocity(a) + gap_derivatives(problem, t, q, v, args)[1]
 
         def in_contact(change: Array, of_gaps: Array) -> Array:
-            """Corrects the change (d,) of a position or velocity so that contacts stay closed; it changes gaps or their rates by ``of_gaps`` (m,)."""
+            """Corrects a change (d,) of position or velocity, which changes gaps or gap velocities by ``of_gaps`` (m,), to keep contacts closed."""
             return change + contacts.jump(balance(of_gaps, keep))
 
         def loads(pull: Array) -> Array:
