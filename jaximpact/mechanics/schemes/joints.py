@@ -60,7 +60,7 @@ def put_on_joints(
 
 
 def tolerated(joints: Joints, q: Array, shift: Array) -> Array:
-    """Returns the tolerance (j,) for |c| after a ``shift`` (d,) to q (d,): that of a small fraction of the shift, and round-off."""
+    """Returns the tolerance (j,) for |c| after a ``shift`` (d,) to q (d,): the change of c over a small fraction of the shift, plus round-off."""
     rounding = 1e3 * jnp.finfo(q.dtype).eps * (jnp.abs(q) + 1)
     return lax.stop_gradient(joints.terms(LEFT * jnp.abs(shift) + rounding))
 

@@ -95,10 +95,10 @@ class Maury(Scheme):
 def ahead_of_kinks(
     problem: Problem, metric: Metric, t: Array, q: Array, shift: Array, contacts: Contacts, args: Any
 ) -> Contacts:
-    """Linearises gaps at (t, q) that have a concave kink within the displacement ``shift`` (d,) on the side beyond the kink.
+    """Returns ``contacts``, linearised at (t, q), with gaps that kink on the way linearised on the side beyond the kink.
 
-    A gap min(f1, f2) is then linearised as the one of the two that closes; with the other the body would penetrate by a fraction of h times
-    its speed, and be thrown out at that speed in the next step. Other ``contacts`` are returned unchanged.
+    The way is the displacement ``shift`` (d,), and the kink concave: a gap min(f1, f2) is linearised as the one of the two that closes. With the
+    other the body would penetrate by a fraction of h times its speed, and be thrown out at that speed in the next step.
     """
     kinks = Kinks.at(problem, t, q + shift, args)
     if kinks is None:

@@ -29,7 +29,7 @@ class Ends(NamedTuple):
     """Ends of contact modes on a path.
 
     Times (m,) from the start of the path at which contacts open (``release``), break away (``escape``) and stop slipping (``stop``); two steps or
-    more for contacts that do not on this path. Masks (m,) of contacts that open on the path (``loose``), break away (``slides``), only just break
+    more where they do not. Masks (m,) of contacts that open on the path (``loose``), break away (``slides``), only just break
     away (``hardly``), and stop slipping (``stops``). ``way`` (m, k): the direction in which a contact that breaks away begins to slip.
     """
 
@@ -86,10 +86,10 @@ def spare(place: Place, force: Array, sign: Array) -> Array:
 
 
 def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, sign: Array) -> tuple[Array, Array]:
-    """Refines the times (m,) at which the contacts ``slides`` (m,) break away, of which ``guess`` (m,) are those for forces linear in time.
+    """Refines the times ``guess`` (m,) at which the contacts ``slides`` (m,) break away if contact forces are linear in time.
 
-    The first contact breaks away when its actual force reaches the limit; that time has the derivatives of the implicit function. Also returns the
-    rate () at which its room, as by `spare` with ``sign``, changes at that time.
+    The first contact breaks away when the force, solved for at each time, reaches the limit of static friction; that time has the derivatives of the
+    implicit function. Returns the times (m,), and the rate () at that time of the room that `spare` gives for the first contact, with ``sign``.
     """
     path, did, r = segment.path, segment.did, segment.path.r
     guess = lax.stop_gradient(guess)
@@ -172,8 +172,8 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int, br
 def only_just(segment: Segment, mode_ends: Ends, h: Array, broke: Array) -> Array:
     """Finds contacts (m,) that only just stop slipping, or only just do not, so that the derivative is doubtful.
 
-    With static friction also those that only just break away, or only just do not. Contacts that ``broke`` (m,) away at the start of the path do not
-    count as stopping.
+    With static friction it also finds those that only just break away, or only just do not. Contacts that ``broke`` (m,) away at the start of the
+    path do not count as stopping.
     """
     path, here, there, did, force, force_end, _ = lax.stop_gradient(segment[:7])
     r = path.r

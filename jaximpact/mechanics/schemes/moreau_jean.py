@@ -307,7 +307,10 @@ class MoreauJean(Scheme):
         return as_status(deep, Status.PENETRATION_DEEP)
 
     def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
-        """Returns the operator of the Newton iteration for ``defect``, the residual of the momentum equation, and its starting point (d,)."""
+        """Returns the `Metric` that solves with the Jacobian of ``defect`` at w, and w (d,), from which the Newton iteration goes on.
+
+        ``defect``: function from a velocity (d,) to the residual (d,) of the momentum equation. For listed bodies the metric is the kinetic one.
+        """
         # for listed bodies only the mass matrix: exact where the force is constant
         if problem.is_local:
             return metric, w

@@ -124,7 +124,7 @@ class PaoliSchatzman(Scheme):
         return self._make_step(problem, law, motion, state, state.n == 0)
 
     def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
-        """Makes a step without impulses; invalid (``info.acts``) for the first step, whose force differs: to select it would slow down every step."""
+        """Makes a step without impulses; invalid (``info.acts``) for the first step, whose other force is left out to make all steps faster."""
         new, info = self._make_step(problem, Open(), motion, state, None)
         return new, info._replace(acts=info.acts | (state.n == 0))
 

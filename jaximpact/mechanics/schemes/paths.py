@@ -70,8 +70,9 @@ def double_crossing(taylor: tuple[Array, Array, Array], r: Array, closed: Array,
 def near_grazing(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed: Array, allowed: Array) -> Array:
     """Returns the mask of gaps (m,) c + b s + a s^2 whose minimum within a path over a time r is too near zero for h to decide whether they close.
 
-    If they close, it is at a speed below 2 h times their acceleration 2 a. A gap that opens from the start, up to the round-off of gap velocities,
-    which follows from that of gaps, ``allowed`` (m,), has no minimum. The mask is false for ``closed`` contacts (m,).
+    The minimum is that near if the gap closes at a speed below 2 h times its acceleration 2 a, or misses zero by as little. Gaps that open from the
+    start, up to the round-off of gap velocities that follows from the round-off ``allowed`` (m,) of gaps, do not count; nor do ``closed`` contacts
+    (m,).
     """
     c, b, a = taylor
     return (

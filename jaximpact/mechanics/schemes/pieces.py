@@ -183,9 +183,9 @@ class Pieces:
         return [jnp.where(there, across, side) for there, across, side in of]
 
     def beyond(self, where: Where, chosen: Array, *operands: Any) -> Sides:
-        """As `moved`; and other switches whose levels differ on the new sides are evaluated anew, at ``operands`` (t, q, v, args).
+        """Returns the sides of `moved`, but evaluates switches anew, at ``operands`` (t, q, v, args), whose levels change with these sides.
 
-        In a search in a table, for example, each comparison depends on the outcome of those before.
+        In a search in a table, for example, each comparison depends on the results of earlier ones.
         """
         sides = self.moved(where, chosen)
         asks = self.levels(sides, *operands) != self.levels(where.sides, *operands)
@@ -193,7 +193,7 @@ class Pieces:
         return self.switches.chosen([own | ~other for own, other in of], sides, *operands)
 
     def all_levels(self, steep: Array) -> Array:
-        """Spreads values (n,) of the levels that depend on the velocity over all levels (k,), false or zero for the others."""
+        """Returns an array over all levels (k,) from the values ``steep`` (n,) of the levels of the velocity; false or zero for the others."""
         place = np.arange(self.count)[:, None] == self.steep[None, :]
         return (
             jnp.any(place & steep[None, :], axis=1)
@@ -209,7 +209,7 @@ class Pieces:
     # sliding
 
     def each(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> tuple:
-        """Evaluates `trials.held`, whose arguments it has, on both sides of every border on which a motion slides: results (1 + n, ...).
+        """Returns the results (1 + n, ...) of `trials.held` on both sides of every border on which a motion slides; other arguments as there.
 
         The first result is that on ``where.sides``; result 1 + i is that across the border of row i of ``where.slides``, zero if the row is empty.
         Also returns the rates (1 + n, n) of the n levels that depend on the velocity, with the accelerations of each result.
@@ -228,9 +228,9 @@ class Pieces:
     def blended(
         self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
     ) -> tuple[Held, Array]:
-        """Evaluates `trials.held`, whose arguments it has, for a motion that slides: as the convex combination of both sides that keeps it there.
+        """Returns the result of `trials.held` for a motion that slides: the convex combination of both sides that keeps it on its borders.
 
-        Also returns the weights (n,) of the sides across.
+        Also returns the weights (n,) of the sides across. Other arguments as of `trials.held`.
         """
         found, rates = self.each(where, t, q, v, closed, slack, args)
         part = linalg.solve_masked((rates[1:] - rates[:1]).T, -rates[0], jnp.any(where.slides, axis=1))
@@ -272,7 +272,7 @@ class Pieces:
         return watched
 
     def margins(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Array:
-        """Returns (k,): x (1 - x), as in `watch`, for levels on whose borders the motion slides, and zero for the others."""
+        """Returns x (1 - x), as in `watch`, for the levels on whose borders the motion slides, and zero for the others, (k,)."""
         part = self.blended(where, t, q, v, closed, slack, args)[1]
         return self.all_levels(jnp.where(jnp.any(where.slides, axis=1), part * (1 - part), 0))
 

@@ -53,7 +53,7 @@ def error_of_changes(
     dq, dv = of_state * jnp.asarray(numbers[:1], q.dtype), of_state * jnp.asarray(numbers[1:], q.dtype) / s
 
     def change(t: Array, x: Array, y: Array, dx: Array, dy: Array, share: Array) -> Array:
-        """Derivative (d,) of the acceleration at time t, position x and velocity y, along a change (dx, dy) of these and a change of args.
+        """Returns the derivative (d,) of the acceleration at time t, position x and velocity y along changes dx, dy (d,) and a change of args.
 
         The change of args is that of `generic_change` with ``share`` (), which is zero for the tangent by the state.
         """

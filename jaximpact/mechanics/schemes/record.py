@@ -9,8 +9,8 @@ from jax import Array
 
 
 class ImpactRecord(NamedTuple):
-    """The first k impacts, carried in the state: times ``t`` (k,), NaN for impacts that have not happened yet; the number of the ``contact``
-    (k,), -1 for these; positions ``q``, velocities ``before`` and ``after`` the impact (k, d), ``impulse`` of the contact (k,); and the
+    """The first k impacts, carried in the state: times ``t`` (k,) and numbers of the ``contact`` (k,), NaN and -1 for impacts that have not
+    happened yet; positions ``q``, velocities ``before`` and ``after`` the impact (k, d), ``impulse`` of the contact (k,); and the
     ``number`` () of all impacts so far, which may exceed k."""
 
     t: Array

@@ -61,8 +61,8 @@ class Place(NamedTuple):
     def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
         """Returns the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,), without derivatives.
 
-        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides. A contact whose force is rounding is OPEN:
-        it neither sticks nor slips. If several forces satisfy the law, those nearest to ``near`` (m, 1 + k) are taken.
+        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides. A contact whose force is zero up to rounding is
+        OPEN: it neither sticks nor slips. If several forces satisfy the law, those nearest to ``near`` (m, 1 + k) are taken.
         """
         place = lax.stop_gradient(self)
         balance = Balance(place.metric, place.view.free, place.cones, place.velocity())
@@ -201,11 +201,11 @@ def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Ar
 def turn_on(
     here: Place, h: Array, progress: Progress, did: FrictionInfo, towards: Array
 ) -> tuple[FrictionInfo, Array, Array]:
-    """Makes contacts in space go on to slip if they seemed to stop on the previous path, though their slip only turned faster than it resolved.
+    """Corrects the directions of contacts in space whose slip seemed to vanish on the previous path, but only turned faster than it resolved.
 
-    Such contacts rest by ``progress``, but their slip is not zero ``here``. In ``did`` they begin to slip, in the direction of their acceleration, as
-    contacts that break away from rest; in ``towards`` (m, k), directions of the contacts that slip already, theirs are zero. Returns both with the
-    directions in which these contacts slip now, and whether there are any, ().
+    ``progress`` marks these contacts as at rest, but their slip ``here`` is not zero. The modes ``did`` treat them as contacts that break away, in the
+    direction of their acceleration, and ``towards`` (m, k), the directions of contacts that slip already, is zero for them. Returns ``did`` and
+    ``towards`` with the directions in which they slip ``here``, and whether there are such contacts, ().
     """
     speed, little = length(here.slip)[:, 0], h * length(here.cones.offset[:, 1:])[:, 0]
     begins = (did.mode == SLIP) & progress.rests & ~jnp.any(progress.breaks != 0, axis=1)

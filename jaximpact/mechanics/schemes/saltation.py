@@ -176,7 +176,10 @@ def cross_impacts(
     )
 
     def strike(now: tuple[Salted, Instant, Array, Array], this: Array) -> tuple[Salted, Instant, Array, Array]:
-        """Carries the state across the next impact, of the contact ``this`` (m,); unchanged if that is none."""
+        """Carries the state across the next impact, of the contact ``this`` (m,); returns it unchanged if the mask is empty.
+
+        ``now``: the state; the contacts there; their forces (m,) before the impact; and the mask (m,) of impacts still to come.
+        """
         (q, v, a, closed, impulse, joint_impulse), here, force, impact = now
         here = here._replace(contacts=placed.contacts, joints=placed.joints)
         closing, some = jnp.where(impact, -here.gap_velocity, 1), jnp.any(this)
@@ -214,7 +217,7 @@ def cross_impacts(
         return Salted(q, v, a, closed, impulse, joint_impulse), turned, force, impact & ~this
 
     def first(now: tuple[Salted, Instant, Array, Array]) -> tuple[tuple, Array]:
-        """Removes impacts whose gaps no longer close, and finds the contact (m,) of the next one."""
+        """Returns ``now``, as of `strike`, without impacts whose gaps no longer close, and the contact (m,) of the next impact."""
         salted, here, force, impact = now
         impact = impact & (here.gap_velocity < -0.25 * here.threshold)
         closing = jnp.where(impact, -here.gap_velocity, 1)

@@ -171,7 +171,7 @@ class _Falsi(NamedTuple):
 def _regula_falsi(base: Base, search: Search, trial: Trial, s: Array) -> tuple[Array, _Falsi]:
     """Makes one iteration of a search for the first release: returns whether it has converged, and the next length.
 
-    By the Illinois rule of regula falsi, on the least push of all closed contacts at the end of a ``trial`` of length s.
+    The iteration is the Illinois variant of regula falsi, for the least push of all closed contacts at the end of a ``trial`` of length s.
     """
     of_least = lambda push: jnp.min(jnp.where(base.closed, push, jnp.inf), initial=jnp.inf)
     least = of_least(trial.push)

@@ -102,7 +102,7 @@ class Until:
 
     @classmethod
     def of(cls, until: Any) -> Until | None:
-        """Makes an `Until` from its short form, a function; TypeError or ValueError for anything else."""
+        """Returns an `Until` as it is, or makes one from a function; None for None, TypeError or ValueError for anything else."""
         if until is None:
             return None
         found = until if isinstance(until, cls) else cls(until)
@@ -238,7 +238,10 @@ class Stop(NamedTuple):
 
 
 def watched(until: Until | None, stop: Stop | None, args: Any) -> Callable | None:
-    """Returns the function that trials evaluate for the surface that ends the motion, positive before it is reached; None without one."""
+    """Returns the function (t, q, v, a) -> (value, rate) by which trials watch the surface that ends the motion; None without one.
+
+    The value is positive before the surface is reached; a (d,) is the acceleration.
+    """
     if stop is None or until is None:
         return None
 
@@ -298,8 +301,8 @@ def met(
     """Moves the end ``flown`` of a trial, at time t, along the motion to where a function ``value(t, q, v, args)`` is zero; also returns status bits.
 
     A search has made the time of that move almost zero; it carries the derivative of the time at which the function is zero. The motion is a Taylor
-    flow of third order, with accelerations by ``hold`` (`trials.held`), so that second derivatives are those of the motion. ``substep`` () sets how
-    short the move has to be.
+    polynomial of third order, with accelerations by ``hold`` (`trials.held`), so that second derivatives are those of the motion. If the move takes
+    longer than a small fraction of ``substep`` (), the function jumps: the end is not moved, and the status is DERIVATIVE_JUMP.
     """
     q, v, a = flown.q, flown.v, flown.a
     force = lambda s: hold(t + s, q + s * v, v + s * a, flown.closed, flown.slack, args)[0]

@@ -21,7 +21,11 @@ from jax import Array
 
 
 class Rows(NamedTuple):
-    """A tableau as arrays over its stages, for a scan; coefficients of the newest acceleration come first."""
+    """A `Tableau` as arrays over its k + 1 stages, for a scan in which the newest acceleration comes first.
+
+    For each stage: ``node`` c_i; coefficients ``velocity`` and ``position`` (k + 1,) of the accelerations so far; the weights of its own
+    acceleration in the ``errors`` (n,), and in the new velocity (``weight``).
+    """
 
     node: np.ndarray
     velocity: np.ndarray
@@ -59,7 +63,7 @@ class Tableau:
         return self.errors @ self.velocity
 
     def rows(self) -> Rows:
-        """Returns the rows of all stages; the first has no coefficients."""
+        """Returns the rows of all stages; the coefficients of the first stage are zero."""
         count = len(self.nodes)
         turned = lambda matrix: np.array([[*matrix[i, :i][::-1], *np.zeros(count - i)] for i in range(count)])
         weight = np.append(self.velocity[-1], 0.0)[:count]
@@ -69,7 +73,7 @@ class Tableau:
 def estimate(errors: Array) -> Array:
     """Combines the n error estimates (n, ...) of numbers into one error (...) for each.
 
-    For each number by itself: with a mean over all, one number may have a larger error the more others are at rest, and DOP853's
+    Each number is treated by itself. A mean over all numbers would allow one of them a larger error the more others are at rest, and DOP853's
     combination of two norms would mix the low-order estimate of one number with the high-order estimate of another.
     """
     if len(errors) == 1:

@@ -49,8 +49,9 @@ class Tracked(NamedTuple):
 class Contact(NamedTuple):
     """Masks (m,) of what contacts do in one step, as `Corrected` finds it from the values of the scheme.
 
-    ``active``: they have an impulse; ``impact``: it begins an impact; ``rebound``: it ends an impact of the previous step; ``reacting``: it is
-    the reaction of a slow contact; ``lasting``: the contact is closed and pressed; ``stays``: it is still closed after the impacts of the step.
+    ``active``: the contact has an impulse; ``impact``: the impulse begins an impact; ``rebound``: it ends an impact of the previous step;
+    ``reacting``: it is the reaction of a contact whose gap velocity is nearly zero; ``lasting``: the contact is closed and pressed; ``stays``: it is
+    still closed after the impacts of the step.
     """
 
     active: Array
