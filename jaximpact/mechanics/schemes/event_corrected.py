@@ -256,7 +256,7 @@ class EventCorrected(Scheme):
     def _rubbing_step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, r: Array
     ) -> tuple[Any, Info]:
-        """Makes `step` with friction, over a time r."""
+        """Does what `step` does for a problem with friction, over a time r ()."""
         found = rubbing_step(self, problem, law, motion, state, r)
         latest = jnp.where(jnp.any(found.met), lax.stop_gradient(motion.time(state.n) + r), state.latest)
         impulse, chord = found.impulse[:, 0], (found.q - state.q) / r

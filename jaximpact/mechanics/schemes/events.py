@@ -149,7 +149,7 @@ def order_matters(
     e, spread, args = lax.stop_gradient((e, spread, args))
 
     def accelerations(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
-        """Accelerations of the coordinates (d,) and of the gaps (m,)."""
+        """Returns the accelerations of the coordinates (d,) and of the gaps (m,) without contact forces."""
         a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
         return a, contacts.velocity(a) + gap_derivatives(problem, t, q, v, args)[1]
 
@@ -248,9 +248,9 @@ def returning(
 def behind(law: ContactLaw, h: Array, contacts: Contacts, speed: Array, e: Array, closed: Array) -> tuple[Array, Array]:
     """Selects the contacts (m,) that are put back onto their surfaces together at the end of a step in which no more events are located.
 
-    Also tests whether that leaves out several impacts, (). A body between two opposing contacts would have gone back and forth. If their gradients
-    are exactly opposite, its position is late by part of a step, and with dissipative impacts it soon rests there; otherwise every omitted impact
-    turns the motion by an unknown amount. For a body that touches both, in a corner, IMPULSES_COUPLED is set elsewhere.
+    Also returns whether this omits impacts that matter, (): those of a body that would have gone back and forth between two facing contacts whose
+    gradients are not exactly opposite, as each of these impacts turns the motion. Between exactly opposite contacts the position is only late by part
+    of a step, and with dissipative impacts the body soon rests there. For a body that touches both, in a corner, IMPULSES_COUPLED is set elsewhere.
     """
     together = closed | law.acting(contacts, contacts.gap / h, ~closed)[0]
     eps = jnp.finfo(speed.dtype).eps

@@ -48,7 +48,7 @@ def opens_by_change(
             return gap_derivatives(numbers[0], t, q, v, numbers[1])[0]
 
         def pulls(t: Array, q: Array, v: Array, numbers: Any) -> tuple[Array, Array]:
-            """Accelerations of the coordinates (d,) and of the gaps (m,) without contact forces."""
+            """Returns the accelerations of the coordinates (d,) and of the gaps (m,) without contact forces."""
             problem, args = numbers
             a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
             return a, contacts.velocity(a) + gap_derivatives(problem, t, q, v, args)[1]

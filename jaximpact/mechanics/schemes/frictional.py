@@ -124,10 +124,10 @@ class Balance(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Margins (m,) of contacts from the other mode [velocity], carried in the state: of sticking ones from slip, of slipping ones from rest.
+    """How far contacts (m,) are from a change of mode [velocity], sticking ones from slip and slipping ones from rest; carried in the state.
 
-    ``margin`` after the last step, its ``change`` in that step, the change of this change from the step before (``bend``), and the ``largest`` change
-    in a step since the contact came into its mode; no derivatives. With static friction a motion that only just comes to rest is far from one that
+    ``margin``: this distance after the last step; its ``change`` in that step; ``bend``: the change of this change from the step before; and the
+    ``largest`` change in a step since the contact came into its mode; no derivatives. With static friction a motion that only just comes to rest is far from one that
     does not, so that the derivative is doubtful at small margins.
     """
 
@@ -138,7 +138,7 @@ class Edge(NamedTuple):
 
     @classmethod
     def unknown(cls, like: Array) -> Edge:
-        """Makes the margins of contacts (m,) at the beginning of a motion: -1, not known."""
+        """Makes the margins at the beginning of a motion: -1, which means not known, for as many contacts as ``like`` (m,) has."""
         none = jnp.zeros_like(like)
         return cls(none - 1, none, none, none)
 
@@ -279,7 +279,7 @@ class FrictionCorrected(Corrected):
 def margins(
     problem: Problem, motion: Motion, before: Any, w: Array, impulse: Array, did: FrictionInfo, cones: ConeProblem
 ) -> Array:
-    """Returns the margins (m,) of contacts from the other mode after a step, without derivatives: see `Edge`.
+    """Returns how far contacts (m,) are from a change of mode after a step, as a velocity, without derivatives: see `Edge`.
 
     ``before``: state before the step; w (d,): velocity after it; ``impulse`` (m,): normal impulses in it; ``did``: modes and friction in it;
     ``cones``: the contact problem, for coefficients and scales.
@@ -356,7 +356,7 @@ class ModeChanges(NamedTuple):
 
     ``turned`` (d,): change of the velocity, zero in value, that carries the derivatives of the times of these changes; ``modes``: those to be held
     fixed when the step is differentiated; ``towards`` (m, k): directions in which contacts that come to rest or reverse would slip next, zero for
-    others; ``doubtful`` (): whether the derivative is.
+    others; ``doubtful`` (): whether the derivative of the step is doubtful.
     """
 
     turned: Array
@@ -414,8 +414,9 @@ def break_away(
 ) -> ModeChanges:
     """Adds contacts at rest that break away in the step to ``met``, the result of `reverse` for the step; the other arguments are as there.
 
-    The force then jumps, from static friction to that of slip. A contact breaks away where, slipping under static friction, it would begin to
-    accelerate: all contacts that a body rests on do at the same time. A contact that comes to rest near that limit may stay or not.
+    The force then jumps, from static friction to that of slip. A contact breaks away when its slip, still under static friction, would begin to
+    accelerate; all contacts on which a body rests do so at the same time. A contact that comes to rest near that limit may stay at rest or not, and
+    the derivative is doubtful.
     """
     h, args, did = motion.h, motion.args, met.modes
     at = motion.time(before.n), before.q, before.v
@@ -455,9 +456,9 @@ def break_away(
 
 
 def shared_by_others(delay: Array, own: Array) -> Array:
-    """Returns the delay (m,) with which the force of each contact changes, from the delays (m,) of those that change mode, ``own`` (m,).
+    """Returns the delays (m,) with which the forces of contacts change in a step; ``own`` (m,) marks the contacts that change mode.
 
-    The others get the mean of these delays, since their loads change when the mode of another contact does.
+    These have the given ``delay`` (m,). The others get the mean of these delays, since their loads change when the mode of another contact does.
     """
     return jnp.where(own, delay, jnp.sum(jnp.where(own, delay, 0)) / jnp.maximum(jnp.sum(own, dtype=delay.dtype), 1))
 
