@@ -157,8 +157,8 @@ def _jump_or_passage(
 def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:
     """Returns DERIVATIVE_JUMP for a force so steep in the velocity that it reverses the velocity within a step, as smoothed friction may.
 
-    None (decided at trace time) if the force does not depend on the velocity, or the scheme is not explicit in it. A scheme that is explicit in the
-    velocity then alternates, or stays where two forces cancel.
+    Under such a force a scheme that is explicit in the velocity alternates, or stays where two forces cancel. None (decided at trace time) if the
+    force does not depend on the velocity, or the scheme is not explicit in it.
     """
     q, v, args = state.q, state.v, motion.args
     of_velocity = depends_on(problem.generalised_force, (motion.t0, q, v, args), (2,))

@@ -331,7 +331,7 @@ def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | 
 
 
 def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:
-    """Linearises the constraints at (t, q)."""
+    """Linearises the constraints at (t, q), with the responses of a ``metric``; without tangential rows."""
     if problem.is_local:
         return problem.constraints.linearised(metric, t, q, args)  # type: ignore[union-attr, return-value]
     f, matrix = jacobian(problem, t, q, args)

@@ -30,8 +30,8 @@ LEAST = 1e-3  # fraction of the mean impulse below which contacts do not count
 
 
 class Watch(NamedTuple):
-    """Carry of a test for rest over the steps: the time ``since`` () when the motion has been at rest, infinity while it is not; the largest
-    acceleration without contact forces so far, ``pull`` ()."""
+    """Carry of a test for rest over the steps: ``since`` (), the time from which on the motion has been at rest, infinity while it is not; and
+    ``pull`` (), the largest acceleration without contact forces so far."""
 
     since: Array
     pull: Array
@@ -109,8 +109,8 @@ class Jammed:
     ) -> tuple[Watch, Array]:
         """Returns the ``watch`` unchanged, and whether the bodies are jammed by the impulses of this step, ().
 
-        They are if the contact impulses on each body cancel, up to ``balance``, and there are at least as many contacts as the equilibrium of the
-        bodies that are held needs. A row of listed bodies holds the impulses of its step only, not their sum so far.
+        The bodies are jammed if the contact impulses on each of them cancel, up to ``balance``, and there are at least as many contacts as the
+        equilibrium of the bodies that are held needs. A row of listed bodies holds the impulses of its step only, not their sum so far.
         """
         bodies: Any = problem.between
         count, space = bodies.number, bodies.positions(new.q).shape[1]

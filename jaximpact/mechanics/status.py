@@ -167,7 +167,10 @@ def describe(bits: int) -> str:
 
 
 def summarise(status: np.ndarray, failed_at: np.ndarray) -> str:
-    """Returns a summary of a batch's failures: their number, the first ones, the causes."""
+    """Returns a text on the failures in a batch: how many, where the first ones are, and their causes.
+
+    ``status``: bits of each motion (n,); ``failed_at``: times (n,) at which they were first set.
+    """
     status, failed_at = np.atleast_1d(status), np.atleast_1d(failed_at)
     bad = np.flatnonzero(status & int(FAILURES))
     bits = int(np.bitwise_or.reduce(status[bad])) & int(FAILURES)

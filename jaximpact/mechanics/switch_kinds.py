@@ -74,7 +74,10 @@ def _comparison(sign: int) -> Kind:
 
 
 def _of_two(compare: Callable, value: Callable) -> Kind:
-    """Kind of the larger or smaller of two numbers; the second one is the result where ``compare(first, second)``."""
+    """Kind of the larger or smaller of two numbers, whose side ``compare(first, second)`` is true where the second one is the result.
+
+    ``value``: function of that name in `Kind`.
+    """
     sign = 1 if compare is jnp.greater else -1
     levels = lambda eqn, sides, x, y: [_signed(sides[0], sign * (x - y))]
     return Kind(lambda eqn, x, y: [compare(x, y)], value, levels, _not, kinks=True)

@@ -137,8 +137,8 @@ def _closes_between(gaps: Callable, path: StepPath, start: tuple, end: tuple, tu
 def _turns(problem: Problem, path: StepPath, among: Array) -> tuple[Array, Array]:
     """Compares the normals of the contacts ``among`` (m,) at the two ends of the path; returns two masks (m,).
 
-    The first marks contacts whose normals at both ends point apart, while the path begins against the normal at its start and ends along the normal at
-    its end, as through an obstacle. The second marks contacts whose normals turn so far that one direction of impulse cannot stand for both. Many
+    The first marks contacts whose normals at both ends point apart, while the path begins against the normal at its start and ends along the normal
+    at its end, as through an obstacle. The second marks contacts whose normals turn so far that one direction of impulse cannot stand for both. Many
     contacts are treated set by set.
     """
     metric = Metric.at(problem, path.q, path.args, path.t)

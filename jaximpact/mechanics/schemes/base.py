@@ -309,7 +309,7 @@ def time_of(motion: Motion, state: Any) -> Array:
 
 
 def before(motion: Motion) -> Array:
-    """Returns a time () before any impact of a motion."""
+    """Returns a time () well before the start of a motion, which stands for that of the latest impact while there was none."""
     return lax.stop_gradient(motion.t0 - 3 * motion.h)
 
 
@@ -319,7 +319,7 @@ def finite(state: State) -> Array:
 
 
 def restitution_status(e: Array, acts: Array) -> Array:
-    """Returns the status bit for restitutions e (m,) outside [0, 1] at contacts that ``acts`` (m,) marks."""
+    """Returns INPUT_OUT_OF_RANGE for restitutions e (m,) outside [0, 1] at contacts that ``acts`` (m,) marks."""
     return as_status(jnp.any(acts & ~((e >= 0) & (e <= 1))), Status.INPUT_OUT_OF_RANGE)
 
 
@@ -356,8 +356,7 @@ class Jump(NamedTuple):
         It leaves out other jumps, so that `unstable` still counts a force that approximates a stiff spring by many small jumps as stiff. Neither
         state may lie on a border, where sign(0) = 0 belongs to neither side. The jump is resolved if the velocity that it gives in a step, h times
         the jump in the kinetic metric, is small compared with the speed of the motion, or with the velocity that the mean of the forces on both sides
-        gives in ``SOME`` steps: its effect then has an error of first order. (A body held at rest by -sign(v) moves about as fast as one step of the
-        jump makes it.)
+        gives in ``SOME`` steps: its effect then has an error of first order.
         """
         switches = state_switches(problem, t, *before, motion.args)
         if switches is None:

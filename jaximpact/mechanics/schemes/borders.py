@@ -161,7 +161,7 @@ def _resets(pieces: Pieces, near: Array) -> Array:
 def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, Array, Array], args: Any) -> Array:
     """Tests whether the force or the mass jumps across one of the borders whose levels are ``near`` zero (k,) at the state ``here`` (t, q, v), ().
 
-    On a surface that the problem states it is assumed to jump.
+    On a surface that the problem states the force is assumed to jump.
     """
 
     def jumps(one: Array) -> Array:
@@ -363,7 +363,7 @@ def _matters(
 def _ahead(
     pieces: Pieces, where: Where, crossed: Array, near: Array, rate: Array, a: Array, span: Array, now: tuple
 ) -> Where:
-    """Returns the sides after crossing only the ``crossed`` borders (k,) whose levels do not depend on the velocity.
+    """Returns ``where`` with the sides after crossing only those of the ``crossed`` borders (k,) whose levels do not depend on the velocity.
 
     This comes before the decision whether the motion slides on the others. The arguments are those of `sides_behind`; ``near`` (k,): levels that are
     zero up to their errors.

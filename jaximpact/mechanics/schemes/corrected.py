@@ -307,7 +307,7 @@ class Corrected(Wrapping):
         return tracked, info._replace(status=status)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """Makes a free step with the scheme's own derivative; a lasting contact counts as acting, even if it opens, and so does a near miss."""
+        """Makes a free step with the scheme's own derivative; invalid (``info.acts``) too for a lasting contact, even if it opens, or a near miss."""
         new, info = self.scheme.free_step(problem, *lax.stop_gradient((motion, state.state)))
         surrogate = self.tangent.beside(new.v).free_step(
             problem, motion._replace(e=jnp.zeros_like(motion.e)), state.state
@@ -320,7 +320,7 @@ class Corrected(Wrapping):
 
 
 def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: Array) -> Any:
-    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); a function of approach speeds is evaluated there, undifferentiated."""
+    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); a function of approach speeds is evaluated there, without derivative."""
     if not callable(problem.restitution):
         return motion.e
     rates = gap_derivatives(problem, t, q, v, motion.args)[0]

@@ -305,8 +305,8 @@ def _settle(
 ) -> tuple[Base, Array, Array]:
     """Makes the base at a state, as `base_at`, whose arguments are explained there; for a force in pieces on the sides where the motion goes on.
 
-    Those are the sides so far, ``where``, unless borders were ``switched`` (k,) or an event has ``changed`` () velocities or contacts: then they are
-    decided anew. Returns the base, its status, and the status of derivatives that applies if the motion begins at this state.
+    The sides are the previous ones, ``where``, unless borders were ``switched`` (k,) or an event has ``changed`` () velocities or contacts: then they
+    are decided anew. Returns the base, its status, and the status of derivatives that applies if the motion begins at this state.
     """
     scheme, problem, law, motion, *_, pieces = step
     atol, args, none = scheme.tolerance(q.dtype).absolute, motion.args, jnp.zeros((), jnp.int32)

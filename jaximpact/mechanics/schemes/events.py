@@ -454,7 +454,7 @@ def collision_status(
 ) -> Array:
     """Returns the status of an ``impact`` (m,) with restitution e.
 
-    From conditions, () each, as `collide` finds them: an impact is left out (``unresolved``); impacts accumulate (``zeno``), or are too slow to be
+    The conditions, () each, come from `collide`: an impact is left out (``unresolved``); impacts accumulate (``zeno``), or are too slow to be
     certain (``grazing``); one sends a percussion ``through`` another contact; their order matters (``at_once``).
     """
     status = (

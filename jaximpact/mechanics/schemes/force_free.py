@@ -24,11 +24,11 @@ def opens_by_change(
     args: Any,
     within: Array,
 ) -> Array:
-    """Tests whether one of the ``stopped`` contacts (m,) has no force, and a change of state or numbers would press or open it, ().
+    """Tests whether one of the ``stopped`` contacts (m,) has no force, and a small change would press or open it, ().
 
-    Changes in opposite directions then have different derivatives. (Between carts that nothing pushes together no change presses or opens a contact,
-    and the derivative exists.) Other ``closed`` contacts (m,) are kept closed. An impact, whose time has an error of ``within`` (), has stopped the
-    contacts and changed the velocity from ``before`` (d,) to v.
+    The change is one of the state, of args or of numbers of the problem. Changes in opposite directions then have different derivatives. (Between
+    carts that nothing pushes together no change presses or opens a contact, and the derivative exists.) Other ``closed`` contacts (m,) are kept
+    closed. An impact, whose time has an error of ``within`` (), has stopped the contacts and changed the velocity from ``before`` (d,) to v.
     """
     if stopped.size == 0:
         return jnp.zeros((), bool)

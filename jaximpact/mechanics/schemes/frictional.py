@@ -127,8 +127,8 @@ class Edge(NamedTuple):
     """How far contacts (m,) are from a change of mode [velocity], sticking ones from slip and slipping ones from rest; carried in the state.
 
     ``margin``: this distance after the last step; its ``change`` in that step; ``bend``: the change of this change from the step before; and the
-    ``largest`` change in a step since the contact came into its mode; no derivatives. With static friction a motion that only just comes to rest is far from one that
-    does not, so that the derivative is doubtful at small margins.
+    ``largest`` change in a step since the contact came into its mode; no derivatives. With static friction a motion that only just comes to rest is
+    far from one that does not, so that the derivative is doubtful at small margins.
     """
 
     margin: Array
@@ -482,9 +482,10 @@ def edge_covectors(cones: ConeProblem, towards: Array) -> Array:
 
 
 def apart(cones: ConeProblem, changed: Array, late: Array, little: Array) -> Array:
-    """Tests whether two contacts that load each other have ``changed`` mode (m,) in one step at different times, ``late`` (m,), ().
+    """Tests whether two contacts that load each other change mode in one step at different times, ().
 
-    In space any two that load each other and have changed mode count, whatever the times. ``little`` (): difference up to which times are equal.
+    In space any two such contacts count, whatever the times. ``changed`` (m,): contacts that change mode; ``late`` (m,): the times at which they do;
+    ``little`` (): difference up to which times are equal.
     """
     m, size = cones.offset.shape
     if m < 2:

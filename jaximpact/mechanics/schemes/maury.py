@@ -95,10 +95,10 @@ class Maury(Scheme):
 def ahead_of_kinks(
     problem: Problem, metric: Metric, t: Array, q: Array, shift: Array, contacts: Contacts, args: Any
 ) -> Contacts:
-    """Returns ``contacts``, linearised at (t, q), with gaps that kink on the way linearised on the side beyond the kink.
+    """Returns the ``contacts`` at (t, q), but gaps with a concave kink ahead are linearised on the side beyond it.
 
-    The way is the displacement ``shift`` (d,), and the kink concave: a gap min(f1, f2) is linearised as the one of the two that closes. With the
-    other the body would penetrate by a fraction of h times its speed, and be thrown out at that speed in the next step.
+    Ahead means within the displacement ``shift`` (d,). A gap min(f1, f2) is then linearised as the one of the two that closes; with the other the
+    body would penetrate by a fraction of h times its speed, and be thrown out at that speed in the next step.
     """
     kinks = Kinks.at(problem, t, q + shift, args)
     if kinks is None:

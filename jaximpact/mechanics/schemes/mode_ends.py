@@ -79,7 +79,7 @@ def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: A
 def spare(place: Place, force: Array, sign: Array) -> Array:
     """Returns the room (m,) that forces (m, 1 + k) leave to the limit of static friction: mu F_n - |F_t|.
 
-    In the plane ``sign`` (m, 1) is the sign of the tangential force, by which |F_t| = sign F_t is smooth.
+    In the plane ``sign`` (m, 1) is the sign of the tangential force, with which |F_t| = sign F_t is smooth.
     """
     tangent = sign * force[:, 1:] if sign.shape[1] == 1 else length(force[:, 1:])
     return place.cones.at_rest * force[:, 0] - tangent[:, 0]

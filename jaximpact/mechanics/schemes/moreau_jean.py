@@ -338,9 +338,9 @@ def energy_status(
     """Returns ENERGY_GAINED if the impulses L of a step with restitution do positive work, the sum of L (u+ + u-)/2 over contacts.
 
     ``found``: the reaction of the contacts, with the impulses L; u- and u+ are the velocities of gaps and slips at the velocities ``free`` and ``w``
-    (d,), without and with the impulses. Work below that of L on the velocities that forces give in the step is tolerated, since the time of the
-    impact within the step is unknown: ``v`` (d,) is the velocity at the start, ``before`` (m,) the gap velocities there. ``e``: restitution, () or
-    (m,).
+    (d,), without and with the impulses. Since the time of the impact within the step is unknown, positive work is tolerated up to that of L on the
+    velocities that forces give in the step: ``v`` (d,) is the velocity at the start, ``before`` (m,) the gap velocities there. ``e``: restitution, ()
+    or (m,).
     """
     slip: Any = contacts.slip
     normal, along = found.impulse, found.friction.impulse  # type: ignore[union-attr]
@@ -376,8 +376,8 @@ def percussion_status(contacts: Contacts, found: Reaction, before: Array, kick: 
 def delay(e: Any) -> tuple[Array, Array]:
     """Returns by how many steps the scheme may be (ahead, behind) after an impact, see `Traits.delay`.
 
-    The position is too low by up to (1 + e) h times the velocity before the impact, on average half of that; the body makes up for it at e
-    times that velocity.
+    In the step of an impact the body goes too far by up to (1 + e) h times its velocity before the impact, on average by half of that. It comes back
+    at e times that velocity, and is behind the exact motion by the time that this takes.
     """
     least = jnp.maximum(jnp.min(e), 0.1)
     return 0.2 * (1 - least) / least, 0.2 + 0.5 * (1 + least) / least

@@ -30,7 +30,7 @@ class ImpactRecord(NamedTuple):
     def with_impacts(
         self, struck: Array, t: Array, q: Array, before: Array, after: Array, impulse: Array
     ) -> ImpactRecord:
-        """Adds one impact for each contact of the mask ``struck`` (m,) at time t, in their order; ``impulse`` (m,) are their impulses, the
+        """Adds one impact at time t for each contact of the mask ``struck`` (m,), in ascending order; ``impulse`` (m,) are their impulses, the
         position is q and the velocities are ``before`` and ``after`` (d,)."""
         numbers = struck.astype(jnp.int32)
         place = self.number + jnp.cumsum(numbers, dtype=jnp.int32) - numbers

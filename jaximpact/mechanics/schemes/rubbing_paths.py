@@ -61,8 +61,8 @@ class Place(NamedTuple):
     def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
         """Returns the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,), without derivatives.
 
-        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides. A contact whose force is zero up to rounding is
-        OPEN: it neither sticks nor slips. If several forces satisfy the law, those nearest to ``near`` (m, 1 + k) are taken.
+        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides. A contact whose force is zero up to rounding
+        is OPEN: it neither sticks nor slips. If several forces satisfy the law, those nearest to ``near`` (m, 1 + k) are taken.
         """
         place = lax.stop_gradient(self)
         balance = Balance(place.metric, place.view.free, place.cones, place.velocity())
@@ -203,8 +203,8 @@ def turn_on(
 ) -> tuple[FrictionInfo, Array, Array]:
     """Corrects the directions of contacts in space whose slip seemed to vanish on the previous path, but only turned faster than it resolved.
 
-    ``progress`` marks these contacts as at rest, but their slip ``here`` is not zero. The modes ``did`` treat them as contacts that break away, in the
-    direction of their acceleration, and ``towards`` (m, k), the directions of contacts that slip already, is zero for them. Returns ``did`` and
+    ``progress`` marks these contacts as at rest, but their slip ``here`` is not zero. The modes ``did`` treat them as contacts that break away, in
+    the direction of their acceleration, and ``towards`` (m, k), the directions of contacts that slip already, is zero for them. Returns ``did`` and
     ``towards`` with the directions in which they slip ``here``, and whether there are such contacts, ().
     """
     speed, little = length(here.slip)[:, 0], h * length(here.cones.offset[:, 1:])[:, 0]

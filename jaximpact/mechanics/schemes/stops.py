@@ -65,10 +65,10 @@ class Until:
 
     @classmethod
     def at_rest(cls, speed: float, time: float | None = None) -> Until:
-        """Ends the motion when nothing has been faster than ``speed`` for a ``time``, nor accelerated so that it would have been.
+        """Ends the motion when for a ``time`` nothing has been faster than ``speed``, nor had an acceleration above ``speed``/``time``.
 
-        Tested at the ends of steps, with every scheme but `EventCorrected` and `EventDriven`, for one motion, ensembles, studies and `study.Run`. No
-        steps are made after the end, which is the end of a step and has no derivative.
+        This is tested at the ends of steps, with every scheme but `EventCorrected` and `EventDriven`, for one motion, ensembles, studies and
+        `study.Run`. No steps are made after the end, which is the end of a step and has no derivative.
 
         Args:
             speed: for a body the speed of its kinetic energy T, sqrt(2 T / m), rotation included [m/s]; for other problems |v_i| of every coordinate,

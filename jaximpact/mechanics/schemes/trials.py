@@ -385,7 +385,7 @@ def grazes(base: Base, trial: Trial, s: Array, tolerance: Tolerance) -> Array:
 def first_roots(base: Base, trial: Trial, s: Array) -> Array:
     """Estimates where in [0, 1] gaps (m,) that are negative at the end of a trial of length s became negative.
 
-    A contact that touches at the base, but is not closed there, opens first.
+    A contact that touches at the base with zero gap velocity, but is not closed there, opens first; its gap is zero again later.
     """
     gap, rate = trial.before
     touches = (gap <= base.allowed) & (jnp.abs(rate) <= base.still)
