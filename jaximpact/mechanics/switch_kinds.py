@@ -59,7 +59,7 @@ def _given(eqn: Any, sides: Sides, *operands: Any) -> list:
 
 
 def _signed(side: Array, x: Array) -> Array:
-    """Returns x where the side is true and -x elsewhere, as levels."""
+    """Returns the level x where the side is true and -x elsewhere, with one more axis of length 1."""
     return jnp.where(side, x, -x)[..., None]
 
 

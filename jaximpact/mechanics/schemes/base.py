@@ -249,7 +249,7 @@ class Scheme(abc.ABC):
     def check(self, problem: Problem, e: Any, m: int) -> None:
         """Raises ValueError, on the host, if the scheme does not cover the problem or one of its options is wrong.
 
-        By default the restitution must be one that ``traits.restitution`` allows.
+        By default the restitution ``e`` must be one that ``traits.restitution`` allows; ``m``: number of contacts.
         """
         name, covered = type(self).__name__, self.traits.restitution
         if covered == "none" and not is_traced(e) and np.any(np.asarray(e) != 0):
@@ -309,7 +309,7 @@ def time_of(motion: Motion, state: Any) -> Array:
 
 
 def before(motion: Motion) -> Array:
-    """Returns a time () well before the start of a motion, which stands for that of the latest impact while there was none."""
+    """Returns the time () three steps before the start of a motion, which stands for that of the latest impact while there was none."""
     return lax.stop_gradient(motion.t0 - 3 * motion.h)
 
 

@@ -184,9 +184,9 @@ class Corrected(Wrapping):
         info: Info,
         misses: tuple[Array, Array, Array],
     ) -> tuple[Any, Info, tuple]:
-        """Gives the step to the state ``new`` its derivative across impacts and lasting contacts; ``misses``: the result of `near_misses`.
+        """Makes the step from ``state`` to ``new`` with its derivative across impacts and lasting contacts.
 
-        Returns the new state, the info, and (t, q, v before, v after) of the impacts in the step.
+        ``misses``: the result of `near_misses`. Returns the new state, the info, and (t, q, v before, v after) of the impacts in the step.
         """
         before, last = state[:2]
         h, args = motion.h, motion.args
@@ -320,7 +320,7 @@ class Corrected(Wrapping):
 
 
 def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: Array) -> Any:
-    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); a function of approach speeds is evaluated there, without derivative."""
+    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); a function of approach speeds is evaluated there and frozen."""
     if not callable(problem.restitution):
         return motion.e
     rates = gap_derivatives(problem, t, q, v, motion.args)[0]
@@ -418,7 +418,7 @@ def led_aside(h: Array, metric: Metric, contacts: Contacts, before: Array, after
 
 
 def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, flight: Array, aside: Array) -> Array:
-    """Finds the impacts (m,) that are so weak that errors of gaps leave their speed unknown, or whether they happen.
+    """Finds the impacts (m,) that are so weak that errors of gaps make their speed, or even whether they happen, uncertain.
 
     The errors are those after a time ``flight`` () since the previous impact, and ``aside`` (m,), by `led_aside`. Contacts that had an impact before
     (``met``, (m,)) and fall back do not count: their next impact is early or late, but certain.

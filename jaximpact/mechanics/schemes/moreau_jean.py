@@ -268,9 +268,9 @@ class MoreauJean(Scheme):
         later: Array,
         kick: Array,
     ) -> Array:
-        """Returns the status bit of penetrations at the start of a step that make the motion wrong.
+        """Returns PENETRATION_DEEP for penetrations at the start of a step that make the motion wrong.
 
-        Such penetrations are those of a body that is past an opposing contact, or deep in a curved surface along which it moves.
+        They do if a body is past an opposing contact, or deep in a curved surface along which it moves.
 
         Args:
             rate: gap velocities (m,) at the start.

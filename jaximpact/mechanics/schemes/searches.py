@@ -139,8 +139,9 @@ def bracketed(
 ) -> tuple[Array, _Newton]:
     """Makes one safeguarded Newton iteration from a trial of length s: to s + ``correction``, or by bisection where that leaves the bracket.
 
-    ``beyond`` (): whether s is after the root. Returns whether the search has converged, and the next length and bracket. It has if the correction
-    is at most ``close`` times a substep, or the bracket as short as ``shortest`` (), the shortest trial that time resolves.
+    ``beyond`` (): whether s is after the root. Returns whether the search has converged, and the next length and bracket. It has
+    converged if the correction is at most ``close`` times a substep, or the bracket as short as ``shortest`` (), the shortest trial that time
+    resolves.
     """
     low, high = jnp.where(beyond, search.low, s), jnp.where(beyond, s, search.high)
     found, spare = s + correction, NEAREST * search.high

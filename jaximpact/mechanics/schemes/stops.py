@@ -135,7 +135,7 @@ class Until:
         return jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
 
     def counts(self, side: Array) -> Array:
-        """Tests whether a change of sign from a ``side``, -1 or 1, is one that ends the motion or is counted, ()."""
+        """Tests whether a change of sign from a ``side``, -1 or 1, to the other has the ``direction`` that counts, ()."""
         return side != 0 if self.direction == 0 else side == -self.direction
 
 
