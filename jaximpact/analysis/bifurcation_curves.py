@@ -368,10 +368,10 @@ class Touching(Equations):
             sound = np.all(np.isfinite(end), axis=1)
             end = np.where(sound[:, None], end, np.concatenate([q, v], axis=1))
             with without_remarks():
-                found = ensemble(
+                found = jax.device_get(ensemble(
                     self.lifted, end[:, : self.d], end[:, self.d :], t0=t0, t1=t1, args={"own": numbers.args, "lift": lift},
                     args_axes={"own": numbers.args_axes, "lift": None}, progress=False, **numbers.of_contacts, **self.system.methods,
-                )  # fmt: skip
+                ))  # fmt: skip
             end = np.where(sound[:, None], np.concatenate([found.q[:, -1], found.v[:, -1]], axis=1), np.nan)
             status |= found.status
         closed = end / self.size - z[:, : 2 * self.d]

@@ -103,10 +103,10 @@ class Forced:
         motion, dtype = self.lanes.motion, self.lanes.motion.q0.dtype
         times = (self.begins * self.period, (self.begins + periods) * self.period, self.period / steps)
         t0, t1, h = (x.astype(dtype) for x in times)
-        return ensemble(
+        return jax.device_get(ensemble(
             self.problem, motion.q0, motion.v0, t0=t0, t1=t1, h=h, args=self.args, args_axes=self.args_axes,
             e=motion.e, friction=motion.friction, static_friction=motion.static_friction, scheme=self.scheme, projection=self.projection, save=save, progress=progress,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def after(self, solution: Solution) -> Forced:
         """Restarts the lanes from the end of ``solution``; failed lanes keep their previous start."""

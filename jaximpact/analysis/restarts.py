@@ -61,10 +61,10 @@ def run_between(
     of_contacts = {"e": e, "friction": friction, "static_friction": static_friction}
     of_contacts = {name: None if x is None else x[some] for name, x in of_contacts.items()}
     with without_remarks():
-        found = ensemble(
+        found = jax.device_get(ensemble(
             problem, q, v, t0=t, t1=t1[some], steps=1, args=args,
             args_axes=jax.tree.map(lambda axis: None if axis < 0 else 0, axes), scheme=scheme, progress=False, **of_contacts, **options,
-        )  # fmt: skip
+        ))  # fmt: skip
     return jax.tree.map(lambda x: x[:n], found)
 
 

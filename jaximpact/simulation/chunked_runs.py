@@ -13,17 +13,18 @@ from threading import Lock
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from ..jaxtools.argument_checks import check_memory
+from ..jaxtools.argument_checks import check_memory, free_memory
 from ..jaxtools.threads import abandon, make_executor, wait_interruptibly, worker_count
 from ..jaxtools.trace_context import platform
 from ..mechanics.motion import Motion
 from ..mechanics.user_functions import differentiable
 from .chunk_sizes import divide, split
 from .lanes import Lanes
-from .limits import CHUNK_BYTES, MAX_CHUNK_LANES, MAX_DEVICE_CHUNK_LANES
+from .limits import CHUNK_BYTES, MAX_CHUNK_LANES, MAX_DEVICE_CHUNK_LANES, MAX_RESULT_SHARE
 from .program import Program
 
 FEWER_ROWS = "keep fewer rows (save='final', every k-th step, times, or a function), or compute fewer motions at once"
@@ -64,8 +65,12 @@ def in_chunks(
     chunk: int | None = None,
     progress: Any = False,
     one: Motion | None = None,
+    on_device: bool = False,
 ) -> Any:
     """Runs ``call(motion, length)`` for every chunk and returns the results by lane, as numpy arrays.
+
+    With ``on_device``, results of an accelerator stay in its memory, as jax arrays, if they take at most MAX_RESULT_SHARE of what is free there: to
+    copy those of a million balls takes fifty times as long as to compute a thousand steps of them.
 
     ``motion``: the numbers of a chunk; ``length``: its largest step count if lanes differ, else None. ``chunk``: number of lanes
     computed at once, by default chosen so that all cores stay busy to the end. ``one``: motion of one lane with the user's args, if the args of
@@ -80,7 +85,9 @@ def in_chunks(
         chunk = -(-count // (threads * -(-count // (threads * most))))
     chunks = divide(counts, chunk, shares) if ragged else split(count, chunk, shares)
     show = (sys.stderr.isatty() and len(chunks) > 1) if progress is None else progress
-    gathered = _Gathered(count)
+    gathered = (
+        _OnDevice(count) if on_device and not ragged and shares == 1 and platform() != "cpu" else _Gathered(count)
+    )
 
     def compute(members: Any, padded: Any) -> None:
         longest = np.asarray(counts[padded].max(), np.int32) if ragged else None
@@ -110,14 +117,14 @@ def in_chunks(
         abandon(future for _, future in ahead)
         if bar is not None:
             bar.close()
-    return gathered.result
+    return gathered.result()
 
 
 class _Gathered:
     """Collects the results of all chunks in arrays over all lanes; several threads may store theirs at the same time."""
 
     def __init__(self, count: int) -> None:
-        self.count, self.result, self.lock = count, None, Lock()
+        self.count, self.arrays, self.lock = count, None, Lock()
 
     def put(self, members: Any, found: Any) -> None:
         """Stores a chunk's results at the lane indices ``members``; entries beyond ``len(members)`` are padding."""
@@ -125,10 +132,44 @@ class _Gathered:
         leaves = [np.asarray(x) for x in leaves]
         number = members.stop - members.start if isinstance(members, slice) else len(members)
         with self.lock:
-            if self.result is None:
-                size = sum(float(x.nbytes) / len(x) for x in leaves) * self.count
-                check_memory(size, f"the result of {self.count} motions", FEWER_ROWS)
+            if self.arrays is None:
+                check_memory(_size(leaves, self.count), f"the result of {self.count} motions", FEWER_ROWS)
                 made = [np.empty((self.count, *x.shape[1:]), x.dtype) for x in leaves]
-                self.result = jax.tree.unflatten(structure, made)
-        for target, source in zip(jax.tree.leaves(self.result), leaves, strict=True):
+                self.arrays = jax.tree.unflatten(structure, made)
+        for target, source in zip(jax.tree.leaves(self.arrays), leaves, strict=True):
             target[members] = source[:number]
+
+    def result(self) -> Any:
+        return self.arrays
+
+
+class _OnDevice:
+    """Keeps the results of all chunks, whose lanes are contiguous, where they were computed; copies them to the host if they are large."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.lock, self.copies = count, Lock(), _Gathered(count)
+        self.parts: dict[int, Any] = {}  # by first lane
+        self.stay: bool | None = None  # not known before the first chunk
+
+    def put(self, members: slice, found: Any) -> None:
+        """Stores the results of a chunk of the lanes ``members``; entries beyond their number are padding."""
+        found = wait_interruptibly(found)
+        with self.lock:
+            if self.stay is None:
+                self.stay = _size(jax.tree.leaves(found), self.count) <= MAX_RESULT_SHARE * free_memory()
+        if not self.stay:
+            self.copies.put(members, found)
+            return
+        number = members.stop - members.start
+        self.parts[members.start] = jax.tree.map(lambda x: x if len(x) == number else x[:number], found)
+
+    def result(self) -> Any:
+        if not self.stay:
+            return self.copies.result()
+        first, *others = (self.parts[start] for start in sorted(self.parts))
+        return jax.tree.map(lambda *x: jnp.concatenate(x), first, *others) if others else first
+
+
+def _size(leaves: list, count: int) -> float:
+    """Bytes of the results of ``count`` lanes, from arrays (n, ...) of the results of n lanes."""
+    return sum(float(x.nbytes) / len(x) for x in leaves) * count

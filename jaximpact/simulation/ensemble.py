@@ -66,7 +66,8 @@ def ensemble(
             ``iterations`` of "native" are counted only in steps in which a contact may act.
 
     Returns:
-        A `Solution` of numpy arrays with a leading axis B. Failed lanes are flagged in ``status``; once infinite or NaN they
+        A `Solution` of numpy arrays with a leading axis B; of jax arrays that stay on the GPU if one computed them, and they take at most an
+        eighth of its memory (`jax.device_get` copies them). Failed lanes are flagged in ``status``; once infinite or NaN they
         stay so. The other lanes are not affected.
 
     Raises:
@@ -91,8 +92,9 @@ def ensemble(
         friction,
         static_friction,
     )
-    found = in_chunks(program, lanes, batch_backend(trajectory, program, lanes, execution), chunk, progress)
-    while np.any(lost := found.status & int(Status.NEIGHBOURS_LOST) != 0):
+    call = batch_backend(trajectory, program, lanes, execution)
+    found = in_chunks(program, lanes, call, chunk, progress, on_device=not program.problem.listed)
+    while program.problem.listed and np.any(lost := found.status & int(Status.NEIGHBOURS_LOST) != 0):
         program, found = with_room(program, lanes, found, lost, execution, chunk)
     return found
 

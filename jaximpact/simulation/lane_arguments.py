@@ -282,7 +282,6 @@ def check_lanes(problem: Problem, lanes: Lanes) -> Problem:
         with differentiable():
             found = start_reports(problem, lanes.some(slice(begin, begin + size)), shortest)
         refuse_traced(found)
-        found = jax.tree.map(np.asarray, found)
         return found, found.bodies is None and is_fine(found)
 
     if lanes.count <= (size := largest()):
@@ -292,7 +291,7 @@ def check_lanes(problem: Problem, lanes: Lanes) -> Problem:
             parts, fine = zip(*pool.map(part, range(0, lanes.count, size)), strict=True)
     if all(fine):
         return problem
-    report: StartReport = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    report: StartReport = jax.tree.map(lambda *x: np.concatenate([*map(np.asarray, x)]), *parts)
     fitting = fit_room(problem, report)
     if fitting is not problem:
         return check_lanes(fitting, lanes)

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from ..jaxtools.jaxpr_tools import depends_on
+from ..jaxtools.trace_context import platform
 from ..mechanics.contact.cones import direction
 from ..mechanics.friction import Slip
 from ..mechanics.joints import DEPENDENT, Joints
@@ -310,14 +311,21 @@ def refused_lanes(report: StartReport) -> np.ndarray:
 
 
 def is_fine(report: StartReport) -> bool:
-    """Whether no lane needs an error or a remark."""
+    """Whether no lane needs an error or a remark; of a report in an accelerator's memory only this is copied to the host."""
+    if platform() == "cpu":
+        return bool(_is_fine(jax.tree.map(np.asarray, report)))
+    return bool(jax.jit(_is_fine)(report))
+
+
+def _is_fine(report: StartReport) -> Any:
+    """Whether no lane needs an error or a remark, (), of a report of numpy or jax arrays."""
     at = report.closure
     right = report.positive.all() & report.symmetric.all() & report.lagrangian.all() & report.finite.all()
     for part in report.parts:
         right = right & ~part.refused.any()
     if report.joints is not None:
         right = right & ~(report.joints.broken | report.joints.redundant).any()
-    return bool(right & np.isfinite(report.gap).all() & ~at.violated.any() & ~at.outward.any())
+    return right & (abs(report.gap) < np.inf).all() & ~at.violated.any() & ~at.outward.any()
 
 
 def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:

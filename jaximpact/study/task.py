@@ -167,7 +167,7 @@ def _compute(task: Task) -> BlockResult:
         chunk=task.batch,
         progress=False,
     )
-    solution = trim_room(solution, system.problem)
+    solution = trim_room(jax.tree.map(np.array, solution), system.problem)  # which can be written to
     arrays = named_arrays(solution, system.save.function is not None, task.common_times)
     for array in arrays.values():
         array[bad] = np.nan if array.dtype.kind == "f" else 0

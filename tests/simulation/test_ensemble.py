@@ -10,6 +10,7 @@ import pytest
 
 import jaximpact as ji
 from jaximpact.jaxtools.threads import worker_count
+from jaximpact.simulation import chunked_runs
 from jaximpact.simulation.chunk_sizes import divide
 from jaximpact.simulation.limits import MAX_WORK_RATIO
 
@@ -268,3 +269,20 @@ def test_the_same_functions_are_not_called_again(lanes):
     calls.clear()
     run(lanes, 3.7)
     assert not calls
+
+
+@pytest.mark.parametrize("room", [np.inf, 1.0], ids=["stay", "are copied"])
+def test_results_of_an_accelerator(monkeypatch, room):
+    """They stay there as jax arrays, of several chunks in the order of the lanes, unless they take much of its memory."""
+    ball = ji.Problem(lambda t, q, v, args: -9.81 + 0 * q, lambda t, q, args: q)
+    given = {"q0": np.linspace(0.5, 1.5, 5)[:, None], "v0": [0.0], "e": 0.5, "t1": 1.0, "h": 0.05, "execution": "xla"}
+    expected = ji.ensemble(ball, **given)
+    monkeypatch.setattr(chunked_runs, "platform", lambda: "gpu")
+    monkeypatch.setattr(chunked_runs, "free_memory", lambda: room)
+    for chunk in (5, 2):
+        found = ji.ensemble(ball, **given, chunk=chunk)
+        for here, there in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            assert isinstance(here, jax.Array) == (room > 1)
+            np.testing.assert_allclose(
+                here, there, rtol=0, atol=1e-13
+            )  # roundings of other lanes side by side, 20 steps
