@@ -1,4 +1,4 @@
-"""Exact active-set method: enumeration of active sets for few constraints, dual active set with pivots beyond.
+"""Exact active-set method: tries every active set of few constraints; that of more is guessed, or built up by pivots.
 
 Reference: D. Goldfarb and A. Idnani, A numerically stable dual method for solving strictly convex quadratic programs,
 Math. Programming 27 (1983); here on the Delassus tableau (principal pivots, R. W. Cottle and G. B. Dantzig 1968).
@@ -35,15 +35,15 @@ PROXIMAL_STEPS = 20
 class ActiveSet(ContactSolver):
     """Exact solution of the linearised problem; the default.
 
-    Up to three constraints every active set is tried in straight-line code, which costs the same for every lane of a
-    batch. Beyond eight, an active set is guessed and corrected by the signs of impulses and gap velocities, one factorisation
+    For up to three constraints every active set is tried in straight-line code, which costs the same for every lane of a
+    batch. For more than eight, an active set is guessed and corrected by the signs of impulses and gap velocities, one factorisation
     each time. If that does not converge, and for four to eight constraints, constraints enter the active set one at a time and leave it when
-    their impulse would become negative: one pivot of O(m^2) for each, finite in exact arithmetic for any positive semidefinite
-    Delassus matrix, dependent gradients included; an infeasible linearisation is recognised. Where round-off in nearly
+    their impulse would become negative. Each change is one pivot of O(m^2); their number is finite in exact arithmetic for any positive semidefinite
+    Delassus matrix, dependent gradients included, and an infeasible linearisation is recognised. Where round-off in nearly
     dependent gradients leaves a residual above the tolerance, proximal iterations reduce it: the status then has the
     remark PROJECTION_REFINED, and PROJECTION_NOT_CONVERGED only if they miss the tolerance too.
 
-    Of many constraints only a working set of little more than d is solved for, and the others are checked.
+    Of many constraints only a working set is solved for, not much larger than the number d of coordinates; the other constraints are checked.
 
     Attributes:
         tolerance: KKT residual [gap velocity]; by default 1e-12 of the speed at which contacts close.
@@ -57,7 +57,11 @@ class ActiveSet(ContactSolver):
         return m <= ENUMERATE
 
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
-        """Returns the sizes of the working sets: at most d gradients are independent, and dense packings of spheres close a few contacts more."""
+        """Returns the increasing sizes of the working sets that are tried, for m constraints on d coordinates.
+
+        The last one has room for 1.5 d constraints, at least 24: at most d gradients are independent, but in dense packings of spheres a few more
+        contacts are closed.
+        """
         size = min(m, max(24, d + d // 2))
         return (FEW, size) if size > 32 else (size,)
 
@@ -92,9 +96,10 @@ def solves(a: Array, b: Array, x: Array, tolerance: Array) -> Array:
 def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> Attempt:
     """Makes a few iterations of the primal-dual active-set method (M. Hintermueller, K. Ito, K. Kunisch, SIAM J. Optim. 13 (2002)).
 
-    ``a`` (m, m) and ``b`` (m,): Delassus matrix and offset, as in `solves`; ``start``: the attempt whose impulses give the first active set. The
-    result counts as unsolved if it has not converged, or if more than ``most`` contacts have impulses: `pivot_and_refine`, which then follows,
-    gives impulses to contacts with independent gradients only, which leaves room for others in the working set.
+    ``a`` (m, m) and ``b`` (m,): Delassus matrix and offset, as in `solves`; ``start``: the attempt whose impulses give the first active set.
+    Returns the last attempt. It counts as unsolved if the iterations have not converged, or if more than ``most`` contacts have impulses: the caller
+    then goes on with `pivot_and_refine`, which gives impulses to contacts with independent gradients only, so that the working set has room for
+    other contacts.
     """
     # regularised against dependent gradients; each factorisation corrects the impulses of the one before
     diagonal, none = linalg.diagonal(a), jnp.zeros_like(a)
@@ -126,10 +131,11 @@ def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most:
 def pivot_and_refine(
     a: Array, b: Array, tolerance: Array, start: Attempt, pivots: Callable[..., Impulses] | None = None
 ) -> Impulses:
-    """Solves by the dual active-set method, or by another function ``pivots``, then by proximal iterations until the residual is small enough.
+    """Solves 0 <= x _|_ a x + b >= 0 by the dual active-set method, then by proximal iterations until the residual is small enough.
 
-    Returns ``start`` if that is solved already. A proximal iteration solves the problem with A + r D in place of A and b - r D x in place of b, with
-    the diagonal D of A, the latest impulses x and a small number r: gradients are then no longer dependent.
+    Returns the impulses of ``start`` if it is solved already. ``pivots``: another function to call in place of `dual_active_set`. A proximal
+    iteration solves the problem with a + r D in place of a and b - r D x in place of b, with the diagonal D of a, the latest impulses x and a small
+    number r: gradients are then no longer dependent.
     """
     shift = jnp.maximum(PROXIMAL, 64 * jnp.finfo(b.dtype).eps) * linalg.diagonal(a)
 
@@ -175,10 +181,10 @@ def enumerate_sets(a: Array, b: Array) -> Impulses:
 
 
 def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
-    """Solves by the method of Goldfarb and Idnani on the principal-pivot tableau x = T y + beta.
+    """Solves 0 <= x _|_ a x + b >= 0 by the method of Goldfarb and Idnani on the principal-pivot tableau p = T y + beta.
 
-    x holds the impulses of active constraints and the gap velocities of the others; y holds of each constraint the other one of the two, which is
-    zero, except for a constraint r that enters the active set: its impulse theta is raised from zero.
+    For each constraint, p holds its impulse if it is active, else its gap velocity; y holds the other one of these two, which is zero. Only the
+    constraint r that enters the active set has a nonzero entry of y: its impulse theta, which is raised from zero.
     """
     m = b.shape[0]
     eps = jnp.finfo(b.dtype).eps

@@ -40,11 +40,11 @@ class Friction(NamedTuple):
         return (self.matrix @ x.ravel()).reshape(self.offset.shape) + self.offset
 
     def error(self, x: Array, w: Array) -> Array:
-        """Returns the natural residual (m,)."""
+        """Returns the natural residual (m,) of impulses x and velocities w, (m, 1 + k) each: the largest entry of `cones.residual`."""
         return jnp.max(jnp.abs(residual(w, x, self.mu)), axis=-1)
 
     def excess(self, x: Array) -> Array:
-        """Returns the largest ratio of natural residual and tolerance, (), the tolerance raised to round-off; at most 1 at a solution."""
+        """Returns the largest ratio () of a contact's natural residual to its tolerance, raised to round-off; it is at most 1 at a solution."""
         w = self.velocity(x)
         terms = (jnp.abs(self.matrix) @ jnp.abs(x).ravel()).reshape(self.offset.shape) + jnp.abs(self.offset)
         floor = 32 * jnp.finfo(x.dtype).eps * jnp.max(terms, axis=-1)
@@ -82,8 +82,9 @@ def solve_contact(block: Array, q: Array, mu: Array, x: Array) -> Array:
     """Solves w = block x + q under Coulomb's law for the impulses x (1 + k,) of one contact.
 
     Returns the given ``x`` where sliding has no solution (beyond Painleve's bound). With x_n eliminated, x_t = -(T + s)^-1 c with
-    s = |w_t| / |x_t|, T and c being the reduced tangential block and velocity. The contact sticks for s = 0; else mu x_n / |x_t| = 1, which is
-    nearly linear in s and solved by Newton from s = 0, as in trust-region methods. In the plane the sign of x_t is that for s = 0.
+    s = |w_t| / |x_t|, where T and c are the tangential block and velocity after the elimination. The contact sticks if s = 0 satisfies
+    |x_t| <= mu x_n. Otherwise s solves mu x_n / |x_t| = 1, which is nearly linear in s: Newton's method from s = 0, as in trust-region methods. In
+    the plane x_t has the sign that it has for s = 0, and needs no iteration.
     """
     row = block[0, 1:] / block[0, 0]
     matrix, c = block[1:, 1:] - jnp.outer(block[1:, 0], row), q[1:] - block[1:, 0] * q[0] / block[0, 0]
@@ -120,7 +121,7 @@ def _inverse(a: Array) -> Array:
 
 
 def sweep(problem: Friction, x: Array) -> Array:
-    """Makes one sweep of block Gauss-Seidel: solves the problem of each contact in turn."""
+    """Makes one sweep of block Gauss-Seidel from impulses x (m, 1 + k): solves the problem of each contact in turn; returns the new impulses."""
     m, size = problem.offset.shape
     rows = problem.matrix.reshape(m, size, m * size)
     own = blocks(problem.matrix, m)
@@ -145,7 +146,10 @@ def linearised_equations(problem: Friction, x: Array, w: Array) -> tuple[Array, 
 
 
 def newton_step(problem: Friction, linearised: tuple[Array, Array, Array], shift: Array) -> Array:
-    """Returns the Newton step (m, 1 + k) for the equations with A + ``shift`` I in place of A, as in a proximal-point step."""
+    """Returns the Newton step (m, 1 + k) for the equations with A + ``shift`` I in place of A, as in a proximal-point step.
+
+    ``linearised``: result of `linearised_equations`.
+    """
     value, by_x, by_w = linearised
     m, size = value.shape
     shifted = problem.matrix + shift * jnp.eye(m * size, dtype=value.dtype)
@@ -158,10 +162,10 @@ def newton_step(problem: Friction, linearised: tuple[Array, Array, Array], shift
 def newton(problem: Friction, x: Array, limit: int, rescue: Callable[[Friction, Array, Array], tuple]) -> Found:
     """Solves by Newton's method from ``x`` (m, 1 + k), at most ``limit`` steps.
 
-    A full or shortened step that reduces the residual below the largest of the last five is taken, and reduces the proximal shift;
-    if there is none, the shift grows and two sweeps of Gauss-Seidel replace the step. After `PATIENCE` steps the method restarts once from
-    ``rescue(problem, x, needed)``, another method: it returns impulses and its number of iterations, and iterates only if ``needed``, () bool. The
-    best of all impulses found is returned. Through the shift, impulses of dependent contacts change as little as possible.
+    A step, full or shortened, is taken if it reduces the residual below the largest of the last five; a full step also reduces the proximal shift.
+    If no step length does, the shift grows and two sweeps of Gauss-Seidel replace the step. After `PATIENCE` steps the method restarts once from the
+    impulses of another method, ``rescue(problem, x, needed)``, which returns impulses and its number of iterations, and iterates only if ``needed``,
+    () bool. Returns the best of all impulses found. Because of the shift, impulses of dependent contacts change as little as possible.
     """
     diagonal = jnp.diagonal(problem.matrix).reshape(x.shape)
     every = jax.vmap(equations)

@@ -54,7 +54,7 @@ class Scaled(NamedTuple):
         return cls(b, root, jnp.where(present, 1 / root, 0), largest, mu, mu * root[:, 1] / root[:, 0], allowed)
 
     def excess(self, x: Array, ax: Array) -> Array:
-        """Returns the largest ratio of natural residual and tolerance, (), for x and its product ``ax`` = A x."""
+        """Returns the largest ratio () of a contact's natural residual to its tolerance ``allowed``, for x and its product ``ax`` = A x."""
         found = residual(self.root * (ax + self.b), self.largest[:, None] * self.scale * x, self.mu)
         return jnp.max(jnp.max(jnp.abs(found), axis=1) / self.allowed, initial=0.0)
 
@@ -85,9 +85,10 @@ class Iterate(NamedTuple):
 def frictional_impulses_by_products(
     product: Callable[[Array], Array], problem: Scaled, guess: Array, limit: int
 ) -> tuple[Array, Array]:
-    """Solves for the impulses (m, 1 + k) in their cones; also returns the number of iterations (), at most ``limit``.
+    """Solves a problem by the method of this file: returns impulses (m, 1 + k) in their cones, and the number of iterations (), at most ``limit``.
 
-    ``product``: function from impulses (m, 1 + k) to their velocities (m, 1 + k); ``guess`` (m, 1 + k): impulses to start from.
+    ``product``: function from impulses (m, 1 + k) to the changes of velocity that they make, (m, 1 + k), both unscaled; ``guess`` (m, 1 + k):
+    impulses to start from, unscaled as the returned ones.
     """
     eps, tiny = float(jnp.finfo(guess.dtype).eps), float(jnp.finfo(guess.dtype).tiny)
     scaled = lambda x: problem.scale * product(problem.scale * x)
@@ -127,8 +128,8 @@ def frictional_impulses_by_products(
 def next_shift(problem: Scaled, now: Iterate, x: Array, ax: Array, ay: Array, stalled: Array) -> Array:
     """Returns the shift (m,) for the next iteration: De Saxce's shift at the extrapolated point y.
 
-    Once ``stalled`` (), the present shift is kept until the convex problem with it is solved, and then replaced by that at the impulses x. ``ax``,
-    ``ay``: products of A with x and y.
+    Once ``stalled`` (), the shift of the iterate ``now`` is kept until the convex problem with this shift is solved; De Saxce's shift at the
+    impulses x then replaces it. ``ax``, ``ay``: products of A with x and y.
     """
     wanted = problem.shift(ax)
     w = (ax + problem.b).at[:, 0].add(now.shift)

@@ -46,7 +46,7 @@ def frictional_impulses(
             between them.
         candidates: (m,) bool, the contacts that may carry an impulse; others get none.
         tolerance: natural residual to reach [velocity], () or (m,); raised to round-off.
-        max_iterations: steps of the method.
+        max_iterations: largest number of steps of the method.
         method: function that solves the scaled problem, by default `solve_exactly`.
         derivative: whether the impulses have a derivative, which takes longer to trace.
 
@@ -88,9 +88,10 @@ def _roots(delassus: Array, size: int) -> Array:
 
 @partial(jax.jit, static_argnames="max_iterations")  # traced once for all contact problems of a step
 def solve_exactly(problem: Friction, start: Array, max_iterations: int) -> Found:
-    """Solves by closed forms for few planar contacts; else by Newton's method, restarted from pivots (plane) or projected gradients (space).
+    """Solves one or two planar contacts in closed form, else by Newton's method from impulses ``start`` (m, 1 + k).
 
-    From impulses ``start`` (m, 1 + k); ``max_iterations`` limits the steps of Newton's method.
+    Newton's method makes at most ``max_iterations`` steps. If it has not converged after some of them, it restarts from the impulses of Lemke's
+    pivots in the plane, or of projected gradients in space.
     """
     m, size = start.shape
     if size == 2 and m <= ENUMERATE:
@@ -110,7 +111,7 @@ def _by_gradients(problem: Friction, x: Array, needed: Array) -> tuple[Array, Ar
 
 
 def _impulses(problem: Friction, start: Array, limit: int, method: Method) -> tuple[Array, Array]:
-    """Solves by a ``method``, from impulses ``start`` (m, 1 + k), in at most ``limit`` iterations.
+    """Solves a problem by ``method``, from impulses ``start`` (m, 1 + k), in at most ``limit`` iterations.
 
     Returns impulses (m, 1 + k) in the cones, and the number of iterations as a real number, which `implicit_root` needs.
     """
@@ -127,9 +128,9 @@ def _constant(problem: Friction, start: Array, solve: Callable) -> tuple[Array, 
 
 
 def _differentiable(problem: Friction, start: Array, solve: Callable) -> tuple[Array, Array]:
-    """Returns the impulses (m, 1 + k) and the iterations by ``solve(problem, start)``, with a derivative.
+    """Returns the impulses (m, 1 + k) and the iterations by ``solve(problem, start)``, with a derivative by the implicit function theorem.
 
-    It is that of the equations with the modes of the solution held fixed.
+    The modes of the solution are held fixed in the equations that are differentiated (`cones.frozen`).
     """
 
     def equations(x: Array) -> Array:

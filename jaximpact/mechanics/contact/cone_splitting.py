@@ -1,4 +1,4 @@
-"""First-order methods for contacts with Coulomb friction: the projections of `admm` and `projected_gradient`, onto cones.
+"""ADMM and accelerated projected gradients for contacts with Coulomb friction: impulses are projected onto Coulomb's cones.
 
 De Saxce's shift mu |w_t| is updated in every iteration (J. Carpentier, Q. Le Lidec and L. Montaut, From compliant to rigid contact simulation,
 2024, for ADMM). No theorem says that the methods converge with it.
@@ -23,8 +23,8 @@ def _shifted(w: Array, mu: Array) -> Array:
 def admm(problem: Friction, x: Array, limit: int, relaxation: float = 1.6) -> Found:
     """Solves by the alternating direction method of multipliers from ``x`` (m, 1 + k): one eigendecomposition, then products.
 
-    In at most ``limit`` iterations; ``relaxation``: as of `ADMM`. The penalty is the geometric mean of the extreme non-zero eigenvalues, as for
-    contacts without friction.
+    Makes at most ``limit`` iterations; ``relaxation``: over-relaxation factor in (0, 2). The penalty is the geometric mean of the extreme non-zero
+    eigenvalues, as for contacts without friction (`ADMM`).
     """
     values, vectors = jnp.linalg.eigh(0.5 * (problem.matrix + problem.matrix.T))
     largest = jnp.max(jnp.abs(values))
@@ -44,11 +44,11 @@ def admm(problem: Friction, x: Array, limit: int, relaxation: float = 1.6) -> Fo
 
 
 def projected_gradient(problem: Friction, x: Array, limit: Array | int) -> Found:
-    """Solves by Nesterov's accelerated projected gradients from ``x`` (m, 1 + k); needs products with A only, no factorisation.
+    """Solves by Nesterov's accelerated projected gradients from ``x`` (m, 1 + k), in at most ``limit`` iterations; needs products with A only.
 
-    The momentum is set to zero where a gradient step opposes the last change of the impulses. The step length begins with 1, its largest possible
-    value as the largest diagonal entries are 1, and is reduced where the objective exceeds the quadratic bound that holds for a step length small
-    enough.
+    The momentum is set to zero when a gradient step opposes the last change of the impulses. The step length begins with 1, its largest possible
+    value as the largest diagonal entries are 1. It is reduced when the objective exceeds the quadratic bound that holds for a small enough step
+    length.
     """
     eps, tiny = jnp.finfo(x.dtype).eps, jnp.finfo(x.dtype).tiny
 

@@ -26,7 +26,7 @@ OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
 
 
 def length(x: Array) -> Array:
-    """Returns the Euclidean norm over the last axis, which is kept with length 1; its derivative at zero is zero.
+    """Returns the Euclidean norm over the last axis, (..., 1); its derivative at zero is zero.
 
     Numbers are scaled before they are squared, so that small ones do not underflow.
     """
@@ -45,12 +45,12 @@ def direction(x: Array) -> Array:
 
 
 def _beside(mu: ArrayLike, x: Array) -> Array:
-    """Returns coefficients (...) with shape (..., 1), to multiply components of x (..., 1 + k)."""
+    """Returns the coefficients ``mu`` (...) with shape (..., 1), so that they broadcast against x (..., 1 + k)."""
     return jnp.broadcast_to(jnp.asarray(mu, x.dtype), x.shape[:-1])[..., None]
 
 
 def project(x: Array, mu: ArrayLike) -> Array:
-    """Returns the nearest point (..., 1 + k) of the cone to x, in the Euclidean norm; ``mu`` (...)."""
+    """Returns the point (..., 1 + k) of Coulomb's cone that is nearest to x (..., 1 + k), in the Euclidean norm; ``mu`` (...)."""
     mu = _beside(mu, x)
     normal, tangent = x[..., :1], x[..., 1:]
     size = length(tangent)
@@ -75,7 +75,7 @@ def residual(w: Array, x: Array, mu: ArrayLike) -> Array:
 def modes_of(w: Array, x: Array, mu: ArrayLike, resolution: Array | float = 0.0) -> Array:
     """Returns the modes (...) of contacts that satisfy the law: `OPEN`, `STICK` or `SLIP`; ``w``, ``x`` as in `residual`.
 
-    A contact slips only where |w_t| exceeds ``resolution`` [velocity]: an impulse on the boundary of the cone may also stick.
+    A contact slips only where |w_t| exceeds ``resolution`` [velocity]: a contact that sticks may have an impulse on the boundary of the cone too.
     """
     pushed = x[..., 0] - w[..., 0]
     slips = length(x[..., 1:] - w[..., 1:])[..., 0] > _beside(mu, x)[..., 0] * pushed
@@ -86,7 +86,7 @@ def modes_of(w: Array, x: Array, mu: ArrayLike, resolution: Array | float = 0.0)
 def frozen(w: Array, x: Array, mu: ArrayLike, modes: Array, towards: Array | None = None) -> Array:
     """Returns the residuals (..., 1 + k) of contacts whose modes are known: x = 0 (open), w = 0 (sticks), w_n = 0 and x_t + mu x_n u = 0 (slips).
 
-    The direction of slip u is that of w_t, or ``towards`` (..., k), unit vectors; then the equations are linear in (w, x).
+    The unit vector u is the direction of slip: ``towards`` (..., k) if given, which makes the equations linear in (w, x), else that of w_t.
     """
     u = direction(w[..., 1:]) if towards is None else towards
     opened, slips = (modes == OPEN)[..., None], (modes == SLIP)[..., None]
@@ -108,11 +108,11 @@ def jams(delassus: Array, mu: Array) -> Array:
 
 
 def could_jam(delassus: Array, mu: Array, towards: Array) -> Array:
-    """Finds the contacts (m,) that friction can keep closed although they would lift off without an impulse.
+    """Returns the mask (m,) of the contacts that friction can keep closed although they would lift off without an impulse.
 
-    ``towards`` (m, k): unit vectors u in the direction of slip, zero for contacts at rest. For a contact that slips, a unit of normal impulse with
-    its friction changes the gap velocity by A_nn - mu A_nt u; those for which that is not positive are found, and contacts at rest for which `jams`
-    holds, as it is not positive in some direction.
+    ``towards`` (m, k): unit vectors u in the direction of slip, zero for contacts at rest. A unit of normal impulse with its friction changes the
+    gap velocity of a contact by A_nn - mu A_nt u. The mask has the contacts where this is not positive: for the direction u of a contact that slips,
+    for some direction (`jams`) of a contact at rest.
     """
     normal = blocks(delassus, mu.shape[0])[:, 0]
     opens = normal[:, 0] - mu * jnp.sum(normal[:, 1:] * towards, axis=1)
@@ -122,8 +122,8 @@ def could_jam(delassus: Array, mu: Array, towards: Array) -> Array:
 def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
     """Tests whether rows of the acting contacts are linearly dependent, (): then many impulses give the same velocities.
 
-    ``mode`` (m,): the mode of each contact; those that are not open act. The rows are the normals of all acting contacts and the tangents of those
-    that stick; where a contact slips, friction follows from the normal impulse.
+    ``mode`` (m,): the mode of each contact; contacts act unless they are open. The rows tested are the normals of all acting contacts and the
+    tangents of those that stick and have friction; where a contact slips, friction follows from the normal impulse.
     """
     m = len(mode)
     if m < 2:
@@ -205,13 +205,13 @@ class ConeProblem(NamedTuple):
 
     @property
     def at_rest(self) -> Array:
-        """The coefficients (m,) up to which contacts at rest stick."""
+        """Coefficients of friction (m,) of contacts at rest, which stick while |x_t| is at most this times x_n."""
         return self.friction if self.static is None else self.static
 
     def oblique(self) -> Array:
-        """Returns the mask (m, m) of pairs of contacts that load each other: some of their rows are not orthogonal in the metric M^-1.
+        """Returns the mask (m, m) of pairs of contacts in which an impulse at one changes a velocity of the other.
 
-        Tangential rows count only where there is friction.
+        Some of the rows of such a pair are not orthogonal in the metric M^-1. Tangential rows count only where there is friction.
         """
         m, size = self.offset.shape
         counts = ((jnp.arange(size) == 0)[None, :] | (self.at_rest > 0)[:, None]).ravel()

@@ -61,7 +61,10 @@ class ConjugateGradients(ContactSolver):
         return contacts.swept(products, offset, among, allowed, guess, self.max_iterations)
 
     def _products(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> tuple[Array, Array]:
-        """Solves by MPRGP with products over all contacts, for XLA; returns impulses (m,) and the number of iterations."""
+        """Solves by MPRGP in operations of jax, where there is no native code; returns impulses (m,) and the number of iterations.
+
+        Arguments as of `ContactSolver.impulses`, with a tolerance for each contact.
+        """
         diagonal, present, root, scale = unit_scaling(contacts)
         product = lambda x: scale * contacts.velocity(contacts.jump(scale * x))
         b = scale * offset
@@ -113,9 +116,11 @@ class ConjugateGradients(ContactSolver):
 
 
 class _Face(NamedTuple):
-    """Carry of MPRGP: scaled impulses x, gradient g and search direction p (m,); whether g is ``exact``, computed from x rather than
-    updated; the largest ratio of residual and tolerance; and measures of the gradient in two parts, by which the next step is chosen: ``free``, where
-    x > 0, and ``chopped``, where x = 0 and x would increase.
+    """Carry of MPRGP.
+
+    Scaled impulses x, gradient g and search direction p (m,); whether g is ``exact``, that is computed from x, not updated; ``residual``, the largest
+    ratio of residual to tolerance; and the sizes (squares) of two parts of the gradient, whose comparison decides on the next step: ``free``, of the
+    entries where x > 0, and ``chopped``, of the entries where x = 0 would increase in a gradient step.
     """
 
     x: Array
@@ -128,7 +133,7 @@ class _Face(NamedTuple):
 
 
 def _largest(product: Callable[[Array], Array], x: Array) -> Array:
-    """Estimates the largest eigenvalue of A by the power method from x (m,), with a margin; ``product(x)`` is A x."""
+    """Estimates the largest eigenvalue of A by the power method from x (m,), with a margin above it; ``product(x)`` is A x."""
 
     def body(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         x = carry[0]

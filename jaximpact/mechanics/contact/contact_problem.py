@@ -53,8 +53,8 @@ def solve_contact(
             contact: normal, then the k = 1 or 2 tangents.
         velocity: b (m,), gap velocities without impulses, restitution included: b = u + e u_before; with friction (m, 1 + k).
         friction: mu >= 0, () or (m,).
-        solver: by default `ActiveSet`, exact; without friction, `ADMM` and `ProjectedGradient` too.
-        guess: impulses to start from, such as those of a step before; by default zeros.
+        solver: a contact solver; by default `ActiveSet`, which is exact.
+        guess: impulses to start from, in the shape of ``velocity``, such as those of the previous step; by default zeros.
 
     Returns:
         A `ContactSolution`.
@@ -95,7 +95,8 @@ def solve_contact(
 
 
 def _resolved(a: Array, x: Array, allowed: Array) -> Array:
-    """Returns the residual up to which impulses x count as a solution, (): twice the solver's tolerance ``allowed``, or the round-off of A x."""
+    """Returns the residual () up to which impulses x count as a solution: the larger of twice the solver's tolerance ``allowed`` and the round-off
+    of A x."""
     size = jnp.max(jnp.abs(a) @ jnp.abs(x.ravel()), initial=0.0)
     return lax.stop_gradient(jnp.maximum(2 * allowed, 64 * jnp.finfo(x.dtype).eps * size))
 

@@ -56,9 +56,10 @@ def geodesic(problem: Problem, z: Array, w: Array, args: Any) -> Array:
 def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, args: Any) -> Reaction:
     """Projects a target W onto f >= 0, for a problem with one gap f, along the geodesic from W to the boundary f = 0 that meets it at right angles.
 
-    The projection Z is where it meets the boundary, and s is its length from Z to W. The reaction has the velocity jump (Z - W) / scale, with the
-    ``scale`` of the `Target`, a time. Its impulse is L = s / (scale |grad f|), |grad f| being the norm of the gradient at Z in the metric M^-1:
-    so L M^-1 grad f is a velocity of norm s / scale along the normal. Tolerance and largest number of linearisations are those of the ``solver``.
+    The projection Z is the point where the geodesic meets the boundary, and s is its length from Z to W. The reaction has the velocity jump
+    (Z - W) / scale, with the ``scale`` of the `Target`, a time. Its impulse is L = s / (scale |grad f|), where |grad f| is the norm of the gradient
+    at Z in the metric M^-1: L M^-1 grad f is then a velocity of norm s / scale along the normal. Tolerance and largest number of linearisations are
+    those of the ``solver``.
     """
     scale, w = target.scale, target.base + target.increment
     d, dtype = w.shape[0], w.dtype

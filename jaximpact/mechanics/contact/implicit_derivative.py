@@ -27,12 +27,12 @@ def reaction(
     dense: bool = True,
     contacts: Contacts | None = None,
 ) -> Reaction:
-    """Makes the reaction whose x = (jump (d,), impulse (m,)) is the root of the function ``residual(x)``, differentiable.
+    """Returns the reaction whose x = (jump (d,), impulse (m,)) is the root of the function ``residual(x)``, with derivatives.
 
-    ``solve()`` returns that root, and (residual, iterations, status). Forward and reverse mode follow from the implicit function theorem at the
+    ``solve()`` returns this root, and (residual, iterations, status). Forward and reverse mode follow from the implicit function theorem at the
     solution with the active set held fixed. Dependent active gradients are regularised by round-off: the jump's derivative is then still right, and
     the split between impulses is the one of least weighted norm. Unless ``dense``, only products with gradients are used, no matrix. If the
-    equations are linear, their ``contacts`` may be given: the equations of the derivative are then solved for the acting ones only.
+    residual is linear, its ``contacts`` may be given: the equations of the derivative are then solved for the acting contacts only.
     """
 
     def found(_: Any, guess: Any) -> tuple:
@@ -52,7 +52,7 @@ def reaction(
 def _tangent(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
     """Solves ``linear(x) = y`` for x = (jump, impulse) by block elimination.
 
-    No factor that multiplies y may depend on y, since reverse mode transposes this function.
+    Reverse mode transposes this function, which must therefore be linear in y: no factor that multiplies y may depend on y.
     """
     flat, unravel = ravel_pytree(y)
     d = y[0].size

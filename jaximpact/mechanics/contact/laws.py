@@ -96,7 +96,7 @@ class ContactLaw(abc.ABC):
         return self
 
     def resolution(self, pushed: Array) -> Any:
-        """Returns the gap velocity () below which a solver's tolerance leaves gap velocities unknown; zero for exact laws.
+        """Returns the magnitude () up to which a gap velocity may be an error that the solver's tolerance allows; zero for exact laws.
 
         ``pushed`` (m,): change of each gap velocity by the contact's own impulse alone, A_aa L_a.
         """
@@ -105,7 +105,7 @@ class ContactLaw(abc.ABC):
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
         """Returns the mask (m,) of the contacts to which `velocity` gives impulses, and status bits (), without derivatives.
 
-        For schemes that compute the impulses themselves, as only this selection is then kept fixed.
+        Schemes that compute the impulses themselves call it: a derivative then keeps only this selection of contacts fixed.
         """
         found = self.velocity(*lax.stop_gradient((contacts, offset)), among)
         return found.acts, found.status
@@ -165,8 +165,10 @@ class Held(ContactLaw):
         return self._found(contacts, contacts.balance(), contacts.diagonal(), velocity)
 
     def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
-        """As `velocity` with friction: contacts keep their modes, and planar ones their direction of slip; one Newton step from the known
-        impulses."""
+        """Returns what `velocity` does, for contacts with friction, by one Newton step from the known impulses.
+
+        Contacts keep their modes in it; in the plane they also keep their directions of slip.
+        """
         known: Any = self.friction
         cones = ConeProblem.of(contacts, offset)
         closed = self.closed if among is None else self.closed & among
@@ -196,7 +198,7 @@ class Held(ContactLaw):
         return self._found(contacts, balance, jnp.sum(rows * response.T, axis=1), gap / target.scale)
 
     def _listed_position(self, problem: Problem, metric: Metric, target: Target, z: Array, args: Any) -> Reaction:
-        """As `position` with neighbour lists: the derivative at the known position z (d,), without a matrix."""
+        """Returns what `position` does, for contacts of neighbour lists, without a matrix; z (d,) has the value of the known position."""
         contacts: Any = problem.constraints.linearised(metric, target.time, z, args)  # type: ignore[union-attr]
         shift = target.scale * contacts.jump(self.impulse)
         gap = contacts.gap + lax.stop_gradient(contacts).velocity(shift - lax.stop_gradient(shift))

@@ -30,10 +30,11 @@ def complementarity_problem(problem: Friction) -> tuple[Array, Array]:
 
 
 def pivot_friction(problem: Friction, needed: Array) -> tuple[Array, Array]:
-    """Solves for the impulses (m, 2), up to the perturbation that breaks ties, and returns them with the number of pivots.
+    """Returns the impulses (m, 2) and the number of pivots (); the impulses have the error of a small perturbation of q, which breaks ties.
 
-    Unless ``needed``, () bool, no pivots are made, and the impulses are meaningless. The basic variables s are s = T y + beta for the non-basic ones
-    y, the last of which is at first the artificial variable. The variable that enters is complementary to the one that left before.
+    Unless ``needed``, () bool, no pivots are made, and the impulses are meaningless. The tableau is s = T y + beta, with the basic variables s and
+    the non-basic ones y, the last of which is at first the artificial variable. In each pivot the variable enters that is complementary to the one
+    that left in the previous pivot.
     """
     matrix, q = complementarity_problem(problem)
     n, eps = len(q), jnp.finfo(q.dtype).eps

@@ -22,7 +22,11 @@ NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: give
 def solve_friction_of_list(
     solver: ContactSolver, guess: Array | None, contacts: Any, offset: Array, among: Array | None
 ) -> Reaction:
-    """Solves the contact problem on Coulomb's cones by products with the rows of listed contacts, without derivative."""
+    """Solves the contact problem of listed bodies with friction, by products with the rows of ``contacts``; has no derivative.
+
+    ``guess`` (m, 1 + k): impulses to start from, None for zeros; ``offset`` (m,): normal velocities without impulses, restitution included;
+    ``among`` (m,): mask of the contacts that may have an impulse, None for all.
+    """
     contacts, offset = guard_derivative((contacts, offset), NO_DERIVATIVE_OF_LISTS)
     slip, breaks = contacts.slip, None
     among = jnp.ones(offset.shape, bool) if among is None else among

@@ -133,9 +133,10 @@ def coupling_status(contacts: Contacts, impulse: Array) -> Array:
 
 
 def _tolerance(asked: Any, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
-    """Raises the tolerance ``asked`` () to the round-off (m,) of gap velocities computed from velocities of magnitude ``size`` (d,).
+    """Returns for each contact (m,) the larger of the tolerance ``asked`` () and the round-off of its gap velocity.
 
-    The round-off is computed only if ``residual`` exceeds the tolerance, or if there is none yet.
+    The round-off is that of ``gap_velocity`` (m,) and of its terms, computed from velocities of magnitude ``size`` (d,). It is computed only where it
+    matters: if an entry of ``residual`` exceeds the tolerance, or if ``residual`` is None.
     """
 
     def raised(_: None) -> Array:
@@ -173,8 +174,8 @@ class Iterate(NamedTuple):
     def until_done(self, improve: Callable[[Iterate, int], Iterate], limit: int, sizes: tuple[int, ...]) -> Iterate:
         """Repeats ``improve(iterate, size)`` on working sets of ``size`` contacts until done; not at all if no gap is violated.
 
-        That is at most 1 + ``limit`` times with the last of the ``sizes``; before that, up to three times with each smaller size that is at least
-        twice the number of contacts that are violated, are nearly closed or have an impulse. The carry is small: for batches of small systems
+        First it makes up to three repetitions with each smaller one of the ``sizes`` that is at least twice the number of contacts that are violated,
+        are nearly closed or have an impulse; then at most 1 + ``limit`` with the last size. The carry is small: for batches of small systems
         recomputing contacts is cheaper than storing them.
         """
         now = self
@@ -226,7 +227,7 @@ class Selection(NamedTuple):
 
 
 class _Velocities(NamedTuple):
-    """The linear problem 0 <= L _|_ A L + offset >= 0, a projection onto a polyhedral set of velocities."""
+    """The linear problem 0 <= L _|_ A L + offset >= 0 in velocities; a projection onto a polyhedral set of velocities."""
 
     solver: ContactSolver
     contacts: Contacts
@@ -273,7 +274,7 @@ class _Velocities(NamedTuple):
 
 
 class _ManyVelocities(_Velocities):
-    """`_Velocities` for neighbour lists: all contacts are solved for at once, and the round-off is estimated."""
+    """Linear problem as `_Velocities`, for neighbour lists: solved for all contacts at once, with an estimate of the round-off."""
 
     def solve(self) -> tuple:
         solver, contacts, offset, guess, couples, _ = self
@@ -307,7 +308,7 @@ class _ManyPositions(NamedTuple):
         return found.at(found.gap / self.target.scale)
 
     def tolerance(self, asked: Any, contacts: Any, jump: Array) -> Array:
-        """Raises the tolerance ``asked`` to the round-off (m,) of positions, in velocity units."""
+        """Returns for each contact (m,) the larger of the tolerance ``asked`` () and the round-off of positions, in velocity units."""
         target, eps = self.target, jnp.finfo(jump.dtype).eps
         size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(jump)
         return jnp.maximum(asked, 32 * eps * (contacts.velocity_terms(size) + jnp.abs(contacts.gap)))
@@ -358,7 +359,10 @@ def _held(projection: Any, x: tuple[Array, Array], normals: Array | None) -> tup
 
 
 class _Positions(NamedTuple):
-    """Projection of a target by SQP; ``normals`` (m, d) are given for the explicit option, else None; ``flat``: whether all gaps are affine."""
+    """Projection of a target onto the admissible positions by SQP.
+
+    ``normals`` (m, d): the gradients at the base for the target's option "explicit", else None; ``flat``: whether all gaps are affine.
+    """
 
     solver: ContactSolver
     problem: Problem
@@ -382,7 +386,10 @@ class _Positions(NamedTuple):
         return Contacts(chosen.take(now.gap), matrix, self.metric.solve(matrix.T))
 
     def tolerance(self, asked: Any, contacts: Contacts, parts: Array, residual: Array | None = None) -> Array:
-        """Raises the tolerance ``asked`` to the round-off (m,) of positions, and of a jump whose terms have magnitude ``parts`` (d,)."""
+        """Returns for each contact (m,) the larger of the tolerance ``asked`` () and round-off, in velocity units.
+
+        The round-off is that of positions, and of a velocity jump whose terms have magnitude ``parts`` (d,); ``residual`` as in `_tolerance`.
+        """
         target = self.target
         size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(parts)
         return _tolerance(asked, residual, contacts, size, contacts.gap)
@@ -390,10 +397,10 @@ class _Positions(NamedTuple):
     def corrected(
         self, now: Iterate, contacts: Contacts, chosen: Selection, pulled: Array | None = None
     ) -> tuple[Iterate, Array]:
-        """Solves the linearised problem of a working set: of its gaps at ``now``, with the gradients of ``contacts``.
+        """Solves the linearised problem of a working set ``chosen``, with the gaps at ``now`` and the gradients of ``contacts``.
 
-        ``pulled`` (d,): velocity jump that the impulses of ``now`` make with the gradients at ``now``; None if ``contacts`` have these gradients, and
-        not those of an earlier iterate. Returns the next iterate, and that jump for it.
+        ``pulled`` (d,): velocity jump that the impulses of ``now`` make with the gradients at ``now``. It is given if ``contacts`` has the gradients
+        of an earlier iterate, and None if it has those at ``now``. Returns the next iterate, and this jump for the next iterate.
         """
         contacts, impulse, m = contacts.at(chosen.take(now.gap)), chosen.take(now.impulse), len(now.gap)
         change = -now.jump if pulled is None else pulled - contacts.jump(impulse) - now.jump

@@ -62,7 +62,7 @@ class ContactSolver(abc.ABC):
     ) -> tuple[Array, Array, Array]:
         """Solves for impulses (m, 1 + k) of contacts with Coulomb friction; arguments and results as of `cone_solver.frictional_impulses`.
 
-        Unless a solver overrides it, by `cone_solver.solve_exactly`.
+        Unless a solver overrides this method, `cone_solver.solve_exactly` solves the problem.
         """
         return frictional_impulses(delassus, offset, friction, guess, candidates, tolerance, method=solve_exactly)
 
@@ -78,7 +78,8 @@ class ContactSolver(abc.ABC):
             guess: impulses (m, 1 + k) to start from.
 
         Returns:
-            the impulses, and the number of iterations (). Unless a solver overrides it, by `cone_products.frictional_impulses_by_products`.
+            the impulses, and the number of iterations (). Unless a solver overrides this method, they are computed by
+            `cone_products.frictional_impulses_by_products`.
         """
         jump, velocity, diagonal = contacts.friction_products()
         problem = Scaled.of(diagonal, offset, contacts.slip.friction, among, allowed)
@@ -96,7 +97,10 @@ class ContactSolver(abc.ABC):
         return False
 
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
-        """Returns the increasing sizes of the working sets passed to the solver; all constraints are checked afterwards."""
+        """Returns the increasing sizes of the working sets that the solver is given, for m constraints on d coordinates.
+
+        Constraints outside a working set are checked afterwards; if one is violated, the solver is called again.
+        """
         return (m,)
 
 
@@ -111,9 +115,10 @@ def complementarity(velocity: Array, impulse: Array, diagonal: Array) -> Array:
 
 
 def unit_scaling(contacts: Contacts) -> tuple[Array, Array, Array, Array]:
-    """Returns what scales the Delassus matrix to a unit diagonal, (m,) each: its diagonal, whether a constraint has a gradient, root and 1/root.
+    """Returns the factors that scale a Delassus matrix to a unit diagonal, in four arrays (m,).
 
-    Constraints without gradient (masked out) have root 1 and 0 in place of 1/root.
+    They are its diagonal; a mask of the constraints that have a gradient; the square root of the diagonal; and its inverse, by which rows and columns
+    are multiplied. Constraints without gradient, which are masked out, have root 1 and inverse 0.
     """
     diagonal = contacts.diagonal()
     present = diagonal > 0
