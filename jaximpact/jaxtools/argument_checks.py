@@ -51,14 +51,17 @@ def is_pair(value: Any) -> bool:
 
 
 def as_tuple(value: Any) -> tuple:
-    """A value or a sequence of values as a tuple; a string is one value."""
+    """Returns a sequence of values as a tuple, and a single value as a tuple of one; a string is a single value."""
     return (value,) if isinstance(value, str) or not np.iterable(value) else tuple(value)
 
 
 def dotted_entries(
     table: Mapping[str, Any], leaf: Callable[[Any], bool] = lambda x: False, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Yields the entries of nested mappings with dotted names, ``a.b.c``; mappings for which ``leaf`` is true are not entered."""
+    """Yields pairs (name, value) of the entries of nested mappings, with dotted names such as ``a.b.c``.
+
+    A mapping for which ``leaf(mapping)`` is true is an entry itself. ``prefix``: text before each name.
+    """
     for key, value in table.items():
         if isinstance(value, Mapping) and not leaf(value):
             yield from dotted_entries(value, leaf, f"{prefix}{key}.")
@@ -102,7 +105,7 @@ def check_choice(name: str, value: Any, choices: tuple) -> None:
 def check_memory(size: float, what: str, cure: str) -> None:
     """Raises ValueError if ``size`` bytes exceed the free memory.
 
-    The message says that ``what`` takes so much, and gives the advice ``cure``.
+    The message says that ``what`` takes this much memory, and gives the advice ``cure``.
     """
     if size > MIN_CHECKED_BYTES and size > (free := free_memory()):
         raise ValueError(f"{what} takes {size / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} GiB are free: {cure}")
@@ -127,12 +130,12 @@ def named_leaves(tree: Any) -> dict[tuple[str, ...], Any]:
 
 
 def with_leaves(tree: Any, leaves: Iterable[Any]) -> Any:
-    """Replaces the leaves of a pytree, in the order of `named_leaves`."""
+    """Returns a pytree of the structure of ``tree`` with other leaves, in the order of `named_leaves`; None in ``tree`` counts as a leaf."""
     return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=_is_none), list(leaves))
 
 
 def real(name: str, value: Any) -> np.ndarray:
-    """``value`` as a numpy array of real numbers, by `real_array`; TypeError for a masked array."""
+    """Returns a value as `real_array` does, but always as a numpy array; TypeError for a masked array, whatever its mask."""
     if np.ma.isMaskedArray(value):
         raise TypeError(
             f"{name} is a masked array: give numbers without a mask, value.filled(...) or value.compressed()"
@@ -149,12 +152,13 @@ def real_number(name: str, value: Any) -> float:
 
 
 def real_array(name: str, value: Any) -> Any:
-    """``value`` as an array in its own float dtype, or jax's default float dtype if it is not floating.
+    """Returns real numbers as an array of floats: in the dtype that the value has, or in jax's default float dtype if that is not floating.
 
-    Concrete values become numpy arrays, not jax arrays, which are tracers inside jit and could no longer be checked.
+    A concrete value becomes a numpy array: inside jit a jax array would be a tracer, whose numbers can no longer be checked. A tracer stays a
+    tracer.
 
     Raises:
-        TypeError: not real numbers; the message names the argument.
+        TypeError: the value is not of real numbers; the message calls it by ``name``.
     """
     if is_traced(value):
         traced = jnp.asarray(value)
@@ -174,7 +178,7 @@ def real_array(name: str, value: Any) -> Any:
 
 
 def known_numbers(name: str, value: Any) -> np.ndarray:
-    """``value`` as a numpy array of real numbers in its own dtype; TypeError names the argument."""
+    """Returns a concrete value as a numpy array of real numbers, in its own dtype; otherwise a TypeError calls it by ``name``."""
     if np.ma.is_masked(value):
         raise TypeError(f"{name} is a masked array, and nothing says what its masked entries are: fill them")
     try:

@@ -1,4 +1,4 @@
-"""Custom derivatives: grafts (one value, another's derivative), implicit roots, and errors where a derivative would silently be wrong."""
+"""Custom derivatives: grafts, which give one value the derivative of another; implicit roots; and errors where a derivative would be wrong."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _map_floating_leaves(function: Callable, tree: Any, *others: Any) -> Any:
 
 @jax.custom_jvp
 def graft(value: Array, surrogate: Array) -> Array:
-    """``value`` with the derivatives of ``surrogate``, of all orders."""
+    """Returns ``value``, but its derivatives of all orders are those of ``surrogate``."""
     return value
 
 
@@ -78,7 +78,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 @jax.custom_jvp
 def graft_once(value: Array, surrogate: Array) -> Array:
-    """``value`` with the first derivative of ``surrogate``; a second derivative is an error."""
+    """Returns ``value``, but its derivative is that of ``surrogate``; a second derivative raises an error."""
     return guard_p.bind(value, surrogate, why=NO_SECOND_DERIVATIVE)
 
 
@@ -103,22 +103,22 @@ def graft_tree(value: Any, surrogate: Any) -> Any:
 
 
 def guard_derivative(tree: Any, why: str = NO_REVERSE_INSIDE) -> Any:
-    """``tree`` unchanged, but differentiating it raises an error that says ``why``."""
+    """Returns a pytree unchanged, but differentiating it raises a ValueError with the message ``why``."""
     return _map_floating_leaves(lambda x: guard_p.bind(x, x, why=why), tree)
 
 
 def forward_only(tree: Any, why: str) -> Any:
-    """``tree`` unchanged, but transposing it (reverse mode) raises an error that says ``why``."""
+    """Returns a pytree unchanged, but transposing it, as reverse mode does, raises a ValueError with the message ``why``."""
     return _map_floating_leaves(lambda x: forward_only_p.bind(x, why=why), tree)
 
 
 def forward_first(tree: Any) -> Any:
-    """``tree`` unchanged, but a second derivative with reverse mode inside, such as forward over reverse, is an error."""
+    """Returns a pytree unchanged, but a second derivative whose inner one is in reverse mode, such as forward over reverse, raises a ValueError."""
     return _map_floating_leaves(_forward_first, tree)
 
 
 def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
-    """Closure conversion: returns ``pure(constants, x)``, equal to ``function(x)``, and the constants that ``function`` closes over."""
+    """Closure conversion: returns a function ``pure(constants, x)``, equal to ``function(x)``, and the list of constants that it closes over."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(x)
 
     def pure(constants: list, x: Any) -> Any:
@@ -129,16 +129,16 @@ def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
 
 
 def without_derivative(function: Callable, x: Any) -> Any:
-    """``function(x)`` as a constant: its derivatives are zero, those by x and those by values that ``function`` closes over."""
+    """Returns ``function(x)`` as a constant: its derivatives by x, and by values that ``function`` closes over, are zero."""
     pure, constants = hoist_constants(function, x)
     return pure(*lax.stop_gradient((constants, x)))
 
 
 def implicit_root(residual: Callable, guess: Any, solve: Callable, tangent_solve: Callable) -> tuple[Any, Any]:
-    """Root x of ``residual`` with auxiliary output, differentiated by the implicit function theorem; the auxiliary output has derivative 0.
+    """Returns the root x of ``residual``, differentiable by the implicit function theorem, and an auxiliary output, whose derivative is 0.
 
-    ``solve(residual, guess)`` gives (x, aux); ``tangent_solve(linear, y)`` gives the x with ``linear(x) = y``. Used in place of
-    `lax.custom_root`, whose parts newer versions of jax hide from custom primitives.
+    ``solve(residual, guess)`` returns both, (x, aux); ``tangent_solve(linear, y)`` returns the x for which ``linear(x) = y``. It replaces
+    `lax.custom_root`, whose functions newer versions of jax hide from custom primitives.
     """
     of_residual, by_residual = hoist_constants(residual, guess)
     of_solve, by_solve = hoist_constants(lambda guess: solve(residual, guess), guess)

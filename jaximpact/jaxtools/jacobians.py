@@ -14,7 +14,7 @@ SMALL = 8  # inputs up to which tangents are pushed through all at once
 
 
 def value_and_jacobian(function: Callable[[Array], Array], x: Array, rows: int) -> tuple[Array, Array]:
-    """Value (m,) and Jacobian (m, d) of a function with m = ``rows`` outputs at x (d,)."""
+    """Returns the value (m,) and the Jacobian (m, d) of a function with m = ``rows`` outputs at x (d,)."""
     d = x.shape[0]
     if rows < d or d <= SMALL:
         both = lambda x: (function(x),) * 2
@@ -30,23 +30,24 @@ def value_and_jacobian(function: Callable[[Array], Array], x: Array, rows: int) 
 
 
 def generic_change(tree: Any) -> Any:
-    """Tangents of a pytree in a direction that is not special.
+    """Returns tangents of a pytree in an arbitrary direction, which has no zero and no equal entries.
 
-    A function of the pytree whose derivative in this direction is zero has, but for a coincidence, zero derivatives by all of its real numbers.
+    It serves to test dependence: if the derivative of a function of the pytree in this direction is zero, then, except by coincidence, so are its
+    derivatives by all real numbers of the pytree.
     """
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, [_tangent(x, jnp.cos, 1.3 + k) for k, x in enumerate(leaves)])
 
 
 def no_change(tree: Any) -> Any:
-    """Zero tangents of a pytree."""
+    """Returns tangents of a pytree that are all zero."""
     return jax.tree.map(lambda x: _tangent(x, jnp.zeros_like, 0.0), tree)
 
 
 def _tangent(x: Any, entries: Callable, start: float) -> Any:
-    """Tangent of a leaf x: the function ``entries`` of the numbers start, start + 1, ..., one for each entry.
+    """Returns a tangent of a leaf x, whose entries are the function ``entries`` of the numbers start, start + 1, ...
 
-    For a leaf that is not real, zeros of type float0, as jax requires.
+    For a leaf that is not floating, returns zeros of type float0, as jax requires.
     """
     if not jnp.issubdtype(jnp.result_type(x), jnp.inexact):
         return np.zeros(jnp.shape(x), jax.dtypes.float0)

@@ -33,12 +33,12 @@ def is_literal(v: Any) -> bool:
 
 
 def reader(env: Mapping, literal: Callable[[Any], Any] = lambda v: v.val) -> Callable[[Any], Any]:
-    """Function from an operand to its value: a variable's in ``env``, or ``literal(v)`` of a literal v."""
+    """Returns a function from an operand of an equation to its value: ``env[v]`` for a variable v, ``literal(v)`` for a literal v."""
     return lambda v: literal(v) if is_literal(v) else env[v]
 
 
 def scan_counts(p: Any) -> tuple[int, int]:
-    """How many of the inputs of a scan with the parameters p are constants, and how many are carried values."""
+    """Returns how many inputs of a scan with the parameters p are constants, and how many are carried values; its sequences follow these."""
     if "num_consts" in p:
         return p["num_consts"], p["num_carry"]
     # newer versions of jax have the inputs as trees
@@ -62,7 +62,7 @@ def nested_jaxprs(eqn: Any) -> list:
 
 
 def _nested_params(eqn: Any) -> list:
-    """The jaxprs in an equation's parameters, closed or not."""
+    """Returns the jaxprs in an equation's parameters as they are there, closed or open."""
     found = []  # called for every equation many times: parameters that are no sequences make no list
     for value in eqn.params.values():
         if isinstance(value, _JAXPR_TYPES):
@@ -76,7 +76,7 @@ _closed_over: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # results of `
 
 
 def closed_over_values(jaxpr: Any) -> dict:
-    """Constants that a jaxpr and its nested jaxprs close over, by variable."""
+    """Returns the constants that a jaxpr and its nested jaxprs close over, as a mapping from constant variables to values."""
     if jaxpr in _closed_over:
         return _closed_over[jaxpr]
     inside = getattr(jaxpr, "jaxpr", jaxpr)
@@ -93,9 +93,9 @@ def closed_over_values(jaxpr: Any) -> dict:
 
 
 def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Inlines calls of jitted functions, merges equal equations (common subexpressions), and removes dead ones.
+    """Returns a jaxpr with calls of jitted functions inlined, equal equations (common subexpressions) merged, and dead ones removed.
 
-    jax differentiates and batches each call separately, which takes some milliseconds a call.
+    It saves time: jax differentiates and batches each call separately, which takes some milliseconds for each.
     """
     seen: dict = {}
 
@@ -128,9 +128,9 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def replay_jaxpr(function: Callable) -> Callable:
-    """Decorator: traces the function once for each combination of operand types, then evaluates its inlined jaxpr in place of the Python code.
+    """Decorator: traces a function once for each combination of operand types, and later evaluates its inlined jaxpr in place of the Python code.
 
-    The Python function itself runs if no operand is traced, if it has effects, or if it closes over traced values.
+    The Python code runs as usual if no operand is traced, if the function has effects, or if it closes over traced values.
     """
 
     @wraps(function)
@@ -162,8 +162,8 @@ def _inline_cached(closed: ClosedJaxpr) -> ClosedJaxpr:
 def remember_by_jaxpr(function: Callable) -> Callable:
     """Decorator of a function of a jaxpr, open or closed, and hashable arguments: caches its results as long as the jaxpr lives.
 
-    Code generation calls such a function for a nested jaxpr once for each level of nesting around it: without the cache the time grows with the
-    square of the depth.
+    Code generation calls such a function for a nested jaxpr again at each level of nesting around it; without the cache its time would grow with
+    the square of the depth.
     """
     known: WeakKeyDictionary[Jaxpr, dict] = WeakKeyDictionary()
 
@@ -202,13 +202,13 @@ def value_equations(jaxpr: Any) -> list:
 
 
 def value_variables(jaxpr: Any) -> set:
-    """All variables on which the values of a jaxpr's outputs depend."""
+    """Returns all variables on which the values of a jaxpr's outputs depend, the outputs included."""
     return _value_equations(jaxpr)[1]
 
 
 @remember_by_jaxpr
 def _value_equations(jaxpr: Jaxpr) -> tuple[list, set]:
-    """The equations that `value_equations` returns, and the set of all variables on which the values of the outputs depend."""
+    """Returns the results of `value_equations` and of `value_variables`."""
 
     def operands(eqn: Any) -> Sequence:
         if eqn.primitive.name == "guard":
@@ -224,7 +224,7 @@ def _value_equations(jaxpr: Jaxpr) -> tuple[list, set]:
 
 @remember_by_jaxpr
 def used_inputs(jaxpr: Jaxpr, wanted: tuple[bool, ...] | None = None) -> list[bool]:
-    """Mask of a jaxpr's inputs on which the values of its outputs depend; with a mask ``wanted``, the values of these outputs only."""
+    """Returns the mask of the inputs of a jaxpr on which the values of its outputs depend, or only those outputs that the mask ``wanted`` marks."""
     outputs = jaxpr.outvars if wanted is None else compress(jaxpr.outvars, wanted)
     used = {v for v in outputs if not is_literal(v)}
     for eqn in reversed(jaxpr.eqns):
@@ -242,7 +242,10 @@ def used_inputs(jaxpr: Jaxpr, wanted: tuple[bool, ...] | None = None) -> list[bo
 
 
 def _live_equations(jaxpr: Any, operands: Callable) -> tuple[list, set]:
-    """Equations on which outputs depend, an equation depending on its ``operands(eqn)``; and all variables that they depend on."""
+    """Returns the equations on which a jaxpr's outputs depend, and the set of all variables on which they depend.
+
+    ``operands(eqn)``: those operands on which the results of an equation count as dependent.
+    """
     live, equations = {v for v in jaxpr.outvars if not is_literal(v)}, []
     for eqn in reversed(jaxpr.eqns):
         if not live.isdisjoint(eqn.outvars):
@@ -252,14 +255,14 @@ def _live_equations(jaxpr: Any, operands: Callable) -> tuple[list, set]:
 
 
 def _inline_nested(params: dict) -> dict:
-    """The parameters of a cond or while whose values are jaxprs, with calls in these inlined."""
+    """Returns those parameters of a cond or while that are jaxprs, with the calls in them inlined."""
     names = ("branches", "cond_jaxpr", "body_jaxpr")
     parts = {name: params[name] for name in names if name in params}
     return {name: tuple(map(inline_calls, x)) if name == "branches" else inline_calls(x) for name, x in parts.items()}
 
 
 def varying_outvars(eqn: Any, given: Sequence[bool]) -> list[bool]:
-    """Mask of an equation's outputs that depend on the inputs marked in ``given``, for instance those that differ between lanes."""
+    """Returns the mask of an equation's outputs that depend on the inputs in the mask ``given``, for instance those that differ between lanes."""
     name, p = eqn.primitive.name, eqn.params
     if name == "while":
         a, b = p["cond_nconsts"], p["body_nconsts"]
@@ -288,7 +291,10 @@ def varying_outvars(eqn: Any, given: Sequence[bool]) -> list[bool]:
 
 
 def _fixed_point(body_mask: Any, start: Sequence[bool]) -> list[bool]:
-    """Output mask of a loop: applies ``body_mask`` (mask of the carry to mask of the body's outputs) until the mask of the carry no longer grows."""
+    """Returns the mask of a loop's outputs, given the mask ``start`` of its initial carry.
+
+    ``body_mask``: function from the mask of the carry to that of the body's outputs; it is applied until the mask of the carry no longer grows.
+    """
     flags = list(start)
     while True:
         found = body_mask(flags)
@@ -315,7 +321,7 @@ def _varying_outputs(jaxpr: Jaxpr, given: tuple[bool, ...], constants: tuple[boo
 
 
 def moving_outputs(jaxpr: Any, given: Sequence[bool]) -> list[bool]:
-    """Mask of a jaxpr's outputs that may have tangents, if the inputs marked in ``given`` do."""
+    """Returns the mask of a jaxpr's outputs that may have nonzero tangents if the inputs in the mask ``given`` have some."""
     return list(_moving_outputs(jaxpr, tuple(given)))
 
 
@@ -353,6 +359,6 @@ def _moving_outvars(eqn: Any, given: list[bool]) -> list[bool]:
 
 
 def depends_on(function: Callable, operands: Sequence, on: Sequence[int]) -> bool:
-    """Whether ``function`` depends on the operands at the positions ``on``, judged by its jaxpr, not by values: 0 * x depends on x."""
+    """Tests whether ``function(*operands)`` depends on the operands at the positions ``on``, by its jaxpr, not by values: 0 * x depends on x."""
     flags = [i in on for i, x in enumerate(operands) for _ in jax.tree.leaves(x)]
     return any(varying_outputs(inline_calls(jax.make_jaxpr(function)(*operands)), flags))

@@ -1,6 +1,6 @@
 """Dense linear algebra, unrolled to straight-line arithmetic for small matrices.
 
-A LAPACK call in a time loop costs microseconds per motion on a CPU and cannot be fused with what surrounds it. Up to
+A LAPACK call in a time loop costs microseconds per motion on a CPU and cannot be fused with the operations around it. Up to
 `MAX_UNROLLED` unknowns these functions are scalar arithmetic, elementwise over a batch; larger sizes go to jax.numpy.
 """
 
@@ -25,10 +25,10 @@ MAX_ITERATIONS = 100  # of `solve_near_identity`
 
 
 def factorise(a: Array) -> Array:
-    """Triangular factor of a symmetric (n, n) matrix for `factored_solve`; NaN where it is not positive definite.
+    """Returns the triangular factor (n, n) of a symmetric matrix, for `factored_solve`; it has NaN if the matrix is not positive definite.
 
-    Up to `MAX_UNROLLED` unknowns: L of a = L D L' with 1/D in place of its unit diagonal, so that solves need no division. For
-    larger sizes: the Cholesky factor.
+    Up to `MAX_UNROLLED` unknowns this is L of a = L D L', with 1/D in place of its unit diagonal, so that solves need no division. For
+    larger sizes it is the Cholesky factor.
     """
     n = a.shape[0]
     if n > MAX_UNROLLED:
@@ -63,24 +63,24 @@ def substitute(factor: Array, b: Array) -> Array:
 
 
 def triangular_factor(a: Array) -> Array:
-    """The Cholesky factor of an (n, n) matrix, from its lower triangle; entries of the result above the diagonal have no meaning."""
+    """Returns the Cholesky factor of a symmetric (n, n) matrix, read from its lower triangle; the result has arbitrary numbers above the diagonal."""
     return lax.linalg.cholesky_p.bind(a)
 
 
 def diagonal(a: Array) -> Array:
-    """The diagonal of an (n, n) matrix, read as every (n + 1)-th entry rather than by a mask of all entries."""
+    """Returns the diagonal (n,) of an (n, n) matrix, by a strided slice, which reads only these entries."""
     n = a.shape[0]
     return lax.slice(a.reshape(-1), (0,), (n * n,), (n + 1,)) if n else jnp.zeros(0, a.dtype)
 
 
 def on_diagonal(x: Array, others: Array) -> Array:
-    """The (n, n) matrix ``others`` with its diagonal replaced by x (n,)."""
+    """Returns the (n, n) matrix ``others`` with its diagonal replaced by x (n,)."""
     rows, columns = (lax.broadcasted_iota(jnp.int32, others.shape, axis) for axis in (0, 1))
     return lax.select(lax.eq(rows, columns), lax.broadcast_in_dim(x, others.shape, (0,)), others)
 
 
 def half_solve(factor: Array, b: Array) -> Array:
-    """H b for b (n,), where H' H = a^-1: half of the solve of a x = b, with ``factor = factorise(a)``."""
+    """Returns H b for b (n,), where H' H = a^-1, by the first of the two substitutions that solve a x = b; ``factor = factorise(a)``."""
     n = factor.shape[0]
     if n > MAX_UNROLLED:
         return solve_triangular(factor, b, lower=True)
@@ -113,10 +113,10 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 @jax.custom_jvp
 def solve_by_inverse(a: Array, inverse: Array, b: Array) -> Array:
-    """Solves a x = b for b (n,) or (n, k), with the ``inverse`` S (n, n) of a, or of its independent rows (`invert_semidefinite`); x is 0 in the
-    others.
+    """Solves a x = b for b (n,) or (n, k), with a given ``inverse`` S (n, n) of a, or of its independent rows (`invert_semidefinite`).
 
-    The derivative is dx = S (db - da x) with S constant: products with vectors, where the derivative of S itself would have products of matrices.
+    Entries of x in dependent rows are 0. The derivative is dx = S (db - da x), with S as a constant: it takes products with vectors only, while the
+    derivative of S itself would take products of matrices.
     """
     return inverse @ b
 
@@ -132,8 +132,8 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 def eliminate(a: list[list], b: list) -> tuple[list, Array | bool]:
     """Solves a x = b by Gaussian elimination without pivoting, for nested lists of scalars.
 
-    Returns x and whether every pivot is positive and above the round-off of its diagonal entry: true for a positive definite
-    matrix, false if rows are linearly dependent. If it is false, x is meaningless: rejected pivots are replaced by 1.
+    Returns x, and whether every pivot is positive and above the round-off of its diagonal entry, which is true for a positive definite
+    matrix and false if rows are linearly dependent. In the latter case x is meaningless, as rejected pivots are replaced by 1.
     """
     n = len(b)
     a, b = [list(row) for row in a], list(b)
@@ -158,9 +158,9 @@ def eliminate(a: list[list], b: list) -> tuple[list, Array | bool]:
 
 @jax.custom_jvp
 def solve_masked(a: Array, b: Array, active: Array) -> Array:
-    """Solves a x = b in the rows and columns of the mask ``active`` (n,) of a positive semidefinite matrix; b is ignored and x is 0 in the others.
+    """Solves a x = b for b (n,) in the rows and columns of a positive semidefinite matrix a (n, n) that the mask ``active`` (n,) marks.
 
-    A row that depends linearly on earlier rows gets x = 0 up to round-off.
+    In the other rows b is ignored and x is 0. In an active row that depends linearly on earlier ones, x is 0 up to round-off.
     """
     n = b.shape[0]
     a = jnp.where(active[:, None] & active[None, :], a, jnp.eye(n, dtype=a.dtype))
@@ -182,7 +182,10 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def _solve_rows(a: Array, b: Array, active: Array) -> Array:
-    """Solves a x = b (n,) in the ``active`` (n,) rows and columns; a must be the identity in the others, where b is ignored and x is 0."""
+    """Solves a x = b (n,) in the rows and columns of the mask ``active`` (n,), for a matrix a that is the identity in the others.
+
+    In the other rows b is ignored and x is 0.
+    """
 
     def part(rows: Array) -> Array:
         return a.at[rows[:, None], rows[None, :]].get(mode="fill", fill_value=0)
@@ -191,10 +194,10 @@ def _solve_rows(a: Array, b: Array, active: Array) -> Array:
 
 
 def _in_active(part: Callable[[Array], Array], whole: Callable[[], Array], b: Array, active: Array) -> Array:
-    """Solves a x = b (n,) in the ``active`` (n,) rows and columns; x is 0 in the others. If few rows are active, only these are computed.
+    """Solves a x = b (n,) in the rows and columns of the mask ``active`` (n,); x is 0 in the others. If few are active, only these are computed.
 
-    ``part(rows)``: the rows and columns of a with the given numbers, where those of the number n are zeros; ``whole()``: x, computed from all rows,
-    which is called if many are active.
+    ``part(rows)`` returns the square matrix of the rows and columns of a with the numbers ``rows``; for the number n, which pads them, it returns
+    zeros. ``whole()`` returns x computed from all rows, and is called if many are active.
     """
     n = b.shape[0]
 
@@ -229,7 +232,7 @@ def _solve_among_many(rows: Array, columns: Array, b: Array, active: Array) -> A
 
 @jax.custom_jvp
 def solve_among(rows: Array, columns: Array, b: Array, active: Array) -> Array:
-    """`solve_masked` for the matrix ``rows @ columns``, (n, d) times (d, n), of which only the entries of ``active`` (n,) rows are computed."""
+    """Solves as `solve_masked` for the matrix ``rows @ columns``, (n, d) times (d, n); if few rows are ``active``, computes only their entries."""
     if b.shape[0] <= MANY:
         return solve_masked(rows @ columns, b, active)
     return _solve_among_many(rows, columns, b, active)
@@ -254,10 +257,10 @@ def inverse(a: Array) -> Array:
 
 
 def inverse_in_order(a: Array) -> Array:
-    """Inverse of a matrix (n, n) with a positive definite symmetric part, by elimination without pivoting, a fourth of the instructions of `inverse`.
+    """Returns the inverse of an (n, n) matrix whose symmetric part is positive definite, by elimination without pivoting.
 
-    Rounding grows with the square of the ratio of the skew-symmetric to the symmetric part (Golub, Van Loan, Matrix Computations (2013), 4.2). Not
-    finite where a pivot is zero.
+    It takes a fourth of the instructions of `inverse`. Rounding errors grow with the square of the ratio of the skew-symmetric to the symmetric part
+    (Golub, Van Loan, Matrix Computations (2013), 4.2). The result is not finite if a pivot is zero.
     """
     n = a.shape[0]
     if n > MAX_SWEPT:
@@ -271,9 +274,9 @@ def inverse_in_order(a: Array) -> Array:
 
 
 def solve_matrix_free(product: Callable[[Array], Array], b: Array) -> Array:
-    """Solves A x = b by conjugate gradients from ``product(x) = A x``, A (n, n) symmetric positive semidefinite with b in its range.
+    """Solves A x = b by conjugate gradients, given ``product(x) = A x`` of a symmetric positive semidefinite A (n, n) with b in its range.
 
-    Differentiable, by implicit differentiation of the linear system.
+    The derivative comes from implicit differentiation of the linear system.
     """
     tolerance = jnp.finfo(b.dtype).eps
 
@@ -298,9 +301,9 @@ def solve_matrix_free(product: Callable[[Array], Array], b: Array) -> Array:
 
 
 def solve_near_identity(product: Callable[[Array], Array], b: Array) -> Array:
-    """Solves P x = b from ``product(x) = P x`` by x <- x + b - P x, for P (n, n) near the identity; no iteration if P is the identity.
+    """Solves P x = b by x <- x + b - P x, given ``product(x) = P x``, for P (n, n) near the identity; makes no iteration if P is the identity.
 
-    Differentiable, by implicit differentiation of the linear system.
+    The derivative comes from implicit differentiation of the linear system.
     """
 
     def solve(product: Callable, b: Array) -> Array:

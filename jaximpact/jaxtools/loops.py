@@ -1,7 +1,7 @@
 """`while_loop`: a `lax.while_loop` whose body jax differentiates and batches only once, however its carried values depend on each other.
 
-jax differentiates and batches the body of a loop again and again until it knows which carried values have a tangent, or differ between lanes; a
-large body then takes several times as long to trace as necessary. Here these values are found first, from the jaxpr of the body.
+To find out which carried values have a tangent, or differ between lanes, jax differentiates and batches the body of a loop repeatedly; a large body
+then takes several times as long to trace as necessary. Here the values with a tangent are found first, from the jaxpr of the body.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def _(continues: Callable, body: Callable, primals: tuple, tangents: tuple) -> t
 
 
 def _moving_carry(body: Any, constants: list[bool], carry: list[bool]) -> list[bool]:
-    """Mask of the carried values that have a tangent, from those of the loop's constants and initial carry; ``body``: its jaxpr."""
+    """Returns the mask of the carried values that have a tangent in some iteration of a loop.
+
+    ``body``: the jaxpr of its body; ``constants``, ``carry``: masks of the constants and of the initial carry that have a tangent.
+    """
     while True:
         new = [x or y for x, y in zip(carry, moving_outputs(body, [*constants, *carry]), strict=True)]
         if new == carry:
@@ -60,7 +63,7 @@ def _moving_carry(body: Any, constants: list[bool], carry: list[bool]) -> list[b
 
 
 def _zeros(like: SymbolicZero, seed: Array) -> Array:
-    """Zeros in place of a symbolic zero, batched if ``seed`` () is."""
+    """Returns an array of zeros in the shape and dtype of a symbolic zero, which jax batches if it batches ``seed`` ()."""
     return jnp.broadcast_to(jnp.where(jnp.zeros((), bool), seed.astype(like.dtype), 0), like.shape)
 
 

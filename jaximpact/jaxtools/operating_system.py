@@ -51,7 +51,7 @@ def _available_bytes() -> float:
 
 
 class _MemoryStatus(ctypes.Structure):
-    """MEMORYSTATUSEX of Windows."""
+    """The structure MEMORYSTATUSEX of Windows, which tells how much memory is free."""
 
     _fields_ = (
         ("length", ctypes.c_uint32),
@@ -70,7 +70,7 @@ def _available_on_windows() -> float:
 
 
 def user_cache_folder() -> Path:
-    """The user's folder for caches: files that programs can make anew."""
+    """Returns the user's folder for caches, that is for files that programs can make anew."""
     if sys.platform == "darwin":
         return Path("~/Library/Caches").expanduser()
     if is_windows():
@@ -85,7 +85,7 @@ def math_library() -> ctypes.CDLL:
 
 
 def open_lock_file(path: Path) -> int:
-    """Descriptor of a file to lock, created if necessary; links and pipes are not opened, on systems that can prevent it.
+    """Opens a file that serves as a lock, created if necessary, and returns its descriptor; refuses links and pipes, where the system can.
 
     Raises:
         OSError: the file cannot be opened.
@@ -95,7 +95,7 @@ def open_lock_file(path: Path) -> int:
 
 
 def lock(file: int) -> None:
-    """Locks an open file for this process until the file is closed, which the end of the process does too, however it ends.
+    """Locks an open file, given by its descriptor, for this process until the file is closed; any end of the process closes it too.
 
     Raises:
         BlockingIOError: another process has locked it.
@@ -122,5 +122,8 @@ def flushes_directories() -> bool:
 
 
 def is_own(found: os.stat_result) -> bool:
-    """Whether a file belongs to this user and nobody else may write to it; on Windows files in the user's own folder inherit its rights."""
+    """Whether the file of a stat result belongs to this user and nobody else may write to it.
+
+    Always true on Windows, where files in the user's own folder inherit its rights.
+    """
     return is_windows() or (found.st_uid == os.geteuid() and not found.st_mode & 0o022)

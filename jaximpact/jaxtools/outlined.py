@@ -1,5 +1,4 @@
-"""Functions that a step calls many times: jax traces, differentiates and batches each once, and native code keeps each as one function with many
-calls."""
+"""Marks on functions for native code: `outlined` ones become one function with many calls, code of `seldom` ones is short rather than fast."""
 
 from __future__ import annotations
 
@@ -13,18 +12,18 @@ PREFIX = "outlined_"  # of the names of such calls, which derivatives and batche
 
 
 def outlined(function: Callable) -> Callable:
-    """Wraps a function of pytrees of arrays as a call that native code does not inline.
+    """Wraps a function of pytrees of arrays that a step calls many times: native code then has it once, as a function that is called.
 
-    jax traces it once for each combination of shapes.
+    jax traces, differentiates and batches it once for each combination of shapes.
     """
 
     return _named_call(PREFIX, function)
 
 
 def seldom(function: Callable) -> Callable:
-    """Wraps a function of pytrees of arrays, which runs once in a motion, as a call.
+    """Wraps a function of pytrees of arrays that runs seldom, such as once in a motion.
 
-    Native code of a single motion keeps it short rather than fast.
+    Native code of a single motion keeps its code short rather than fast.
     """
     return _named_call(SELDOM, function)
 

@@ -26,17 +26,20 @@ class Watch:
         self.share: Callable[[], float] = lambda: 0.0
 
     def count(self, turns: np.ndarray, rows: int) -> None:
-        """Takes the fraction from a counter in memory (1,) that native code increments once a row, or once a step if there are no rows."""
+        """Takes the fraction from a counter in memory, ``turns`` (1,), which native code increments at each of the motion's ``rows``.
+
+        If ``rows`` is 0, native code increments it at each step instead.
+        """
         self.share = lambda: min(float(turns[0]) / (rows or self.steps), 1.0)
 
 
 def current_watch() -> Watch | None:
-    """The watch of this context; None if no progress is displayed."""
+    """Returns the watch of the motion that runs in this context; None if no progress is displayed."""
     return _watch.get()
 
 
 def report_fraction(done: Any) -> None:
-    """Callback of XLA programs: stores the fraction of steps done."""
+    """Stores the fraction ``done`` of steps that a motion in an XLA program has made; such programs call it back."""
     if _xla_watches:
         part = float(done)
         _xla_watches[-1].share = lambda: part

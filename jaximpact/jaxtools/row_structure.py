@@ -1,4 +1,4 @@
-"""Some rows of a function's value with their Jacobian, at the cost of these rows only, by the structure of its jaxpr.
+"""Selected rows of a function's value and of its Jacobian, at the cost of these rows only, by the structure of the function's jaxpr.
 
 The gap of the k-th pair of bodies depends on the positions of that pair only. Where the rows of arrays pass through a function without mixing
 (elementwise operations, sums over other axes, entries picked at known places), each row of the value depends on a few entries of the argument:
@@ -34,10 +34,10 @@ class Unstructured(Exception):
 
 
 class Rows(NamedTuple):
-    """Rows of an intermediate array that are needed for k rows of the result: ``share`` of them for each row of the result.
+    """Rows of an intermediate array that are needed to compute k rows of the result: ``share`` of them for each row of the result.
 
-    ``at`` (k times ``share``,): their numbers. ``used`` (k,): mask of the rows of the result that need any, None for all. ``pieces``: the
-    concatenations through which the rows get from the array to the result, each with the number of that of its operands to which the rows belong.
+    ``at`` (k times ``share``,): numbers of these rows in the array. ``used`` (k,): mask of the rows of the result that need any of them, None for
+    all. ``pieces``: the concatenations that lie between the array and the result, each with the number of its operand through which the rows pass.
     """
 
     at: Array
@@ -46,7 +46,7 @@ class Rows(NamedTuple):
     pieces: tuple[tuple[Any, int], ...] = ()
 
     def apart(self, other: Rows) -> bool:
-        """Whether no row of the result can depend on both: they come from different operands of a concatenation."""
+        """Whether no row of the result can depend on these rows and on ``other``, as they pass through different operands of a concatenation."""
         mine = dict(self.pieces)
         return any(mine.get(join, piece) != piece for join, piece in other.pieces)
 
@@ -65,17 +65,17 @@ class Leaf:
     rows: Rows
 
     def by_row(self, x: Array) -> Array:
-        """An array in the shape of the leaf as (k, entries of a row)."""
+        """Returns an array of the leaf's shape in the shape (k, n), with the n entries for each row of the result."""
         x = jnp.moveaxis(x, self.axis, 0)
         return x.reshape(x.shape[0] // self.rows.share, -1)
 
 
 @dataclass
 class RowWalk:
-    """Walk from some rows of a function's value back through its jaxpr to the entries of the argument x (d,) that they depend on, the leaves.
+    """Evaluation of selected rows of a function's value, back through its jaxpr to the leaves: the entries of its argument x (d,) they depend on.
 
-    ``given``: iterator over values to take for the leaves, in the order in which they are met; None: values are read from x, and collected in
-    ``leaves``.
+    ``given``: iterator over values that are taken for the leaves, in the order in which the walk meets them. If it is None, the values are read
+    from x, and the leaves are collected in ``leaves``.
     """
 
     jaxpr: Any
@@ -99,8 +99,8 @@ class RowWalk:
         return walk
 
     def learn(self, eqn: Any) -> None:
-        """Records for an equation's results whether they depend on the argument, which entries of it they are, and their values if these are
-        known."""
+        """Records facts on an equation's results: whether they depend on the argument; which entries of it they are, if they are only copies of
+        entries; and their values, if these are known already."""
         self.makers |= dict.fromkeys(eqn.outvars, eqn)
         moves = not self.moving.isdisjoint(v for v in eqn.invars if not is_literal(v))
         if moves:
@@ -120,7 +120,7 @@ class RowWalk:
             known.update(zip(eqn.outvars, found if isinstance(found, list) else [found], strict=True))
 
     def full(self, v: Any) -> Any:
-        """The whole value of an operand, computed at its first use."""
+        """Returns the value of an operand with all its rows, computed at its first use."""
         if is_literal(v):
             return v.val
         if v not in self.values:
@@ -129,13 +129,13 @@ class RowWalk:
         return self.values[v]
 
     def fixed(self, v: Any) -> Any:
-        """The whole value of an operand that does not depend on the argument."""
+        """Returns the value of an operand with all its rows; raises `Unstructured` if it depends on the argument."""
         if not is_literal(v) and v in self.moving:
             raise Unstructured(f"rows that share {v.aval}")
         return self.full(v)
 
     def take(self, v: Any, axis: int, rows: Rows) -> Array:
-        """The ``rows`` of an operand v, counted along one ``axis``."""
+        """Returns the ``rows`` of an operand v, counted along one ``axis``: v with only their entries along this axis."""
         if is_literal(v) or v not in self.moving:
             return jnp.take(self.full(v), rows.at, axis, mode="clip")
         if (key := (v, axis, id(rows.at))) not in self.known:
@@ -156,7 +156,7 @@ class RowWalk:
         return RULES[name](self, eqn, v, axis, rows)
 
     def operand(self, w: Any, v: Any, axis: int, rows: Rows) -> Array:
-        """Rows of operand w of an elementwise operation with the result v; a scalar that depends on the argument is repeated for each row."""
+        """Returns the ``rows`` of operand w of an elementwise operation with the result v; repeats an entry of the argument for each row."""
         if w.aval.shape or not v.aval.shape:
             return self.take(w, axis, rows)
         if is_literal(w) or w not in self.places:
@@ -165,7 +165,7 @@ class RowWalk:
         return lax.broadcast_in_dim(self.leaf(w, 0, rows), shape, (axis,))
 
     def leaf(self, v: Any, axis: int, rows: Rows) -> Array:
-        """Rows of an array that consists of entries of the argument; a single entry is repeated for each row."""
+        """Returns the ``rows`` of an array v that consists of entries of the argument, as a leaf; repeats a single entry for each row."""
         if self.given is not None:
             return next(self.given)
         places = np.asarray(self.places[v], np.int32)
@@ -182,14 +182,14 @@ class RowWalk:
         return value
 
     def run(self, rows: Array, given: Sequence[Array] | None = None) -> Array:
-        """Values (k,) of the rows (k,), from the values of the leaves if these are given."""
+        """Returns the values (k,) of the function in the rows with the numbers ``rows`` (k,), from values ``given`` of the leaves or else from x."""
         self.known.clear()
         self.given = None if given is None else iter(given)
         return self.take(self.jaxpr.outvars[0], 0, Rows(rows))
 
 
 def apply(eqn: Any, values: Sequence, **changes: Any) -> list:
-    """Results of an equation for other operands, and with some of its parameters changed."""
+    """Returns the results of an equation's primitive for the operands ``values``, with the ``changes`` of its parameters."""
     found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params | changes))
     return list(found) if eqn.primitive.multiple_results else [found]
 
@@ -214,9 +214,9 @@ def _gather_known(eqn: Any, x: np.ndarray, places: np.ndarray) -> np.ndarray | N
 
 
 def gather_known(params: Any, x: np.ndarray, places: np.ndarray, rank: int) -> np.ndarray | None:
-    """Result, with ``rank`` axes, of a gather from x that picks whole entries along one axis.
+    """Returns the result, with ``rank`` axes, of a gather from x that picks whole entries along one axis; None for any other gather.
 
-    ``places``: the indices. None for any other gather.
+    ``params``: the equation's parameters; ``places``: its indices.
     """
     if (along := picked_axis(params, x.shape, places)) is None:
         return None
@@ -227,9 +227,9 @@ def gather_known(params: Any, x: np.ndarray, places: np.ndarray, rank: int) -> n
 
 
 def picked_axis(params: Any, shape: Sequence[int], places: Any) -> int | None:
-    """The axis along which a gather from an array of this ``shape`` picks whole entries, as ``x[places]`` does.
+    """Returns the axis along which a gather from an array of this ``shape`` picks whole entries, as ``x[places]`` does.
 
-    None if it is another kind of gather, or if some of the entries do not exist.
+    Returns None if it is another kind of gather, or if some of the ``places`` do not exist.
     """
     n, sizes = params["dimension_numbers"], params["slice_sizes"]
     if len(n.start_index_map) != 1 or n.operand_batching_dims or n.collapsed_slice_dims != n.start_index_map:
@@ -373,7 +373,7 @@ class RowsOf(NamedTuple):
 
     @classmethod
     def at(cls, function: Callable[[Array], Array], x: Array, rows: Array) -> RowsOf:
-        """The rows (k,) of ``function(x)``, (m,).
+        """Evaluates the rows with the numbers ``rows`` (k,) of ``function(x)``, (m,).
 
         Raises:
             Unstructured: the function mixes its rows.
@@ -390,13 +390,13 @@ class RowsOf(NamedTuple):
         return sum(self._spread(self.pullback(jnp.ones_like(self.values))), none)
 
     def pull(self, change: Array) -> Array:
-        """Cotangent (d,) of x from those of the rows (k,)."""
+        """Returns the cotangent (d,) of x, given the cotangents ``change`` (k,) of the rows."""
         return jnp.sum(sum(self._spread(self.pullback(change)), jnp.zeros((len(change), self.d), change.dtype)), axis=0)
 
     def _spread(self, parts: Sequence[Array]) -> list[Array]:
-        """Derivatives of the rows by the argument, as arrays (k, d) to be added up, from the derivatives ``parts`` by the leaves' entries.
+        """Returns arrays (k, d) whose sum has the derivatives of the rows by the argument, given the derivatives ``parts`` by the leaves.
 
-        There is an array for each entry of a leaf that a row needs; entries of which no row needs two share an array.
+        An array has at most one nonzero entry in a row. Two entries of leaves share an array if no row depends on both.
         """
         slots: list[list[tuple[Rows, Array, Array]]] = []
         for leaf, part in zip(self.leaves, parts, strict=True):

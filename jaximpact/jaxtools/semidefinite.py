@@ -1,4 +1,4 @@
-"""Inverse of a symmetric positive semidefinite matrix without the rows that depend linearly on earlier ones; a solution is 0 in these.
+"""Inverse of a symmetric positive semidefinite matrix in its independent rows; rows that depend linearly on earlier ones are left out, as zeros.
 
 The inverse is one primitive, so that a program with many of them is short to trace and to differentiate: with substitutions written out,
 a step of a four-bar linkage with its derivative (8 rows) had twice the equations.
@@ -20,9 +20,10 @@ inverse_p.multiple_results = True
 
 
 def invert_semidefinite(a: Array, cut: float) -> tuple[Array, Array]:
-    """Inverts a symmetric positive semidefinite matrix (n, n) in the rows that do not depend on earlier ones: inverse (n, n) and pivots (n,).
+    """Inverts a symmetric positive semidefinite matrix (n, n) in the rows that do not depend on earlier ones.
 
-    Both are 0 in dependent rows, those whose pivot is at most ``cut`` times their diagonal entry. Without derivative: see `linalg.solve_by_inverse`.
+    Returns the inverse (n, n) and the pivots (n,), which are 0 in dependent rows. A row counts as dependent if its pivot is at most ``cut`` times its
+    diagonal entry. The results have no derivatives; `linalg.solve_by_inverse` has them.
     """
     if a.shape[0] <= MAX_UNROLLED:
         inverse, pivots = inverse_p.bind(a, cut=cut)
@@ -34,10 +35,10 @@ def invert_semidefinite(a: Array, cut: float) -> tuple[Array, Array]:
 
 
 def _sweep(a: Array, pivots: Array, here: Array, column: Array, limits: Array) -> tuple[Array, Array]:
-    """One step of Gauss-Jordan elimination on a symmetric matrix (Dempster's sweep operator): the matrix and the pivots after it.
+    """Makes one step of Gauss-Jordan elimination on a symmetric matrix (Dempster's sweep operator); returns the new matrix and the new pivots.
 
-    ``here`` (n,): mask of the row that is swept; ``column`` (n,): that column of the matrix; ``limits`` (n,): pivots up to which a row counts as
-    dependent. Reference: Goodnight, The American Statistician 33 (1979).
+    ``here`` (n,): mask of the row that is swept; ``column`` (n,): the same column of the matrix; ``limits`` (n,): pivots up to which a row counts
+    as dependent. Reference: Goodnight, The American Statistician 33 (1979).
     """
     pick = lambda x: jnp.sum(jnp.where(here, x, 0))
     pivot = pick(column)

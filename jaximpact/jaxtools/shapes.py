@@ -16,14 +16,14 @@ _result_shapes: WeakKeyDictionary[Callable, dict] = WeakKeyDictionary()
 
 
 def as_array(value: Any) -> jax.Array:
-    """Return value of a user's function as one array; TypeError for None."""
+    """Converts the return value of a user's function to an array; TypeError for None."""
     if value is None:
         raise TypeError("it returns None: is a return missing?")
     return jnp.asarray(value)
 
 
 def as_array_tree(value: Any) -> Any:
-    """Return value of a user's function as a pytree of arrays."""
+    """Converts the leaves of the return value of a user's function, a pytree, to arrays."""
     return jax.tree.map(jnp.asarray, value)
 
 
@@ -41,7 +41,7 @@ def shape_of_result(read: Callable[[Any], Any], function: Callable, *operands: A
 
 
 def operand_type(x: Any, carried: bool = False) -> tuple:
-    """Shape and dtype of an operand, as a hashable key of traces; without its leading lane axis if ``carried``."""
+    """Returns the shape and dtype of an operand as a hashable key for cached traces; without the leading axis, over lanes, if ``carried``."""
     if type(x) is np.ndarray:
         return x.shape[carried:], x.dtype
     aval = jax.typeof(x)

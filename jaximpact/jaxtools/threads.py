@@ -47,7 +47,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def refuse_fork() -> None:
-    """Raises RuntimeError in a process forked after jax was started: it lacks jax's threads and would wait for them for ever."""
+    """Raises RuntimeError in a process that was forked after jax was started: jax's threads are not forked, and computations would never end."""
     if _is_fork:
         raise RuntimeError(
             "this process was forked from one that had used jax, and cannot compute: start processes with "
@@ -59,12 +59,12 @@ _abandoned: list[Future] = []  # computations that still ran when Ctrl-C ended t
 
 
 def abandon(futures: Iterable[Future]) -> None:
-    """Marks computations that cannot be cancelled, so that the end of the process does not wait for them either."""
+    """Records running computations, which cannot be cancelled, so that the end of the process does not wait for them."""
     _abandoned[:] = filter(_is_running, [*_abandoned, *futures])
 
 
 def _is_running(future: Future) -> bool:
-    """Whether a call is not done, or jax still computes the arrays that it returned."""
+    """Whether a call still runs, or has returned arrays that jax still computes."""
     if future.cancelled() or not future.done():
         return not future.cancelled()
     return future.exception() is None and not all(map(_is_ready, jax.tree.leaves(future.result())))
@@ -76,7 +76,7 @@ def _is_ready(x: Any) -> bool:
 
 @atexit.register
 def _exit_without_waiting() -> None:
-    """Ends a process with abandoned computations at once, where jax would wait for them."""
+    """Ends the process at once if abandoned computations still run; otherwise jax would wait for them."""
     if any(map(_is_running, _abandoned)):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -88,7 +88,7 @@ _idle_queues: list[SimpleQueue] = []  # one for each thread without work: a task
 
 
 def _worker_queue() -> SimpleQueue:
-    """Task queue of an idle daemon thread, started if none is idle."""
+    """Returns the task queue of an idle daemon thread, which runs the functions put there; starts a thread if none is idle."""
 
     def serve() -> None:
         while True:
@@ -161,7 +161,7 @@ _NO_TRANSFORMATION = get_opaque_trace_state()  # the state at import
 
 
 def has_default_context() -> bool:
-    """Whether another thread would compute the same: no jax transformation is active here, and no jax setting is local to this thread.
+    """Whether another thread would compute the same as this one: no jax transformation is active, and no jax setting is local to this thread.
 
     Settings are local to a thread within a context such as ``with jax.enable_x64(...)``.
     """
@@ -176,15 +176,18 @@ def has_default_context() -> bool:
 
 
 def worker_count(steps: float = np.inf) -> int:
-    """Number of threads for chunks with ``steps`` steps in all: one per CPU core, since XLA runs a loop over small arrays on one core."""
+    """Returns the number of threads for chunks of lanes with ``steps`` steps in all: one per CPU core, as XLA runs a loop on one core.
+
+    It is 1 if the steps are few, on an accelerator, and where another thread would not have this thread's jax settings.
+    """
     return core_count() if steps > INTERRUPTIBLE_STEPS and platform() == "cpu" and has_default_context() else 1
 
 
 def make_executor(threads: int, steps: float = np.inf) -> Executor:
-    """Executor of ``threads`` threads for chunks with ``steps`` steps in all.
+    """Returns an executor of ``threads`` threads for chunks of lanes with ``steps`` steps in all.
 
-    A single thread is the calling one, unless that is the main thread and the work is long: Python delivers signals to the main
-    thread only.
+    A single thread is the calling one. But if that is the main thread and the work is long, another thread does it, since Python delivers signals
+    such as Ctrl-C to the main thread only.
     """
     main = steps > INTERRUPTIBLE_STEPS and threading.current_thread() is threading.main_thread()
     return DaemonPool(threads) if threads > 1 or (main and has_default_context()) else InlineExecutor()
@@ -201,7 +204,7 @@ def wait_interruptibly(tree: Any) -> Any:
 
 
 def call_interruptibly(call: Callable, steps: int) -> Any:
-    """Returns ``call()``; a call of many ``steps`` from the main thread is made in another one, so that signals get through."""
+    """Returns ``call()``, which makes so many ``steps``; a long call from the main thread runs in another thread, so that Ctrl-C gets through."""
     if (
         steps < INTERRUPTIBLE_STEPS
         or threading.current_thread() is not threading.main_thread()

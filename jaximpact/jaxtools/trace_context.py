@@ -20,7 +20,7 @@ except ImportError:  # pragma: no cover - another jax: all settings, not only th
 
 
 def _trace_state() -> Any:
-    """What differs between a thread within a jax transformation and one outside."""
+    """Returns a value that is the same in all threads outside of jax transformations, and another one inside a transformation."""
     return jax.config.jax_disable_jit, get_opaque_trace_state()  # type: ignore[attr-defined]
 
 
@@ -33,7 +33,7 @@ def is_concrete() -> bool:
 
 
 def platform() -> str:
-    """Platform of the programs that name no device: "cpu", "gpu", ..."""
+    """Returns the platform, such as "cpu" or "gpu", on which jax runs programs for which no device is named."""
     device = jax.config.jax_default_device  # type: ignore[attr-defined]
     if device is None:
         return jax.default_backend()

@@ -1,6 +1,7 @@
-"""Transposes of linear functions whose branches compute their values anew, so that nothing of a branch that is not taken is carried to its derivative.
+"""Transposes of linear functions with branches, in which a branch computes the values that its derivative needs only where it is taken.
 
-jax separates the values of a branch from its derivative: the first branch gives what the second one reads, and zeros in place of it where it is not taken.
+jax splits a branch in two, one for values and one for the derivative. The first passes on all values that the second needs, as outputs, with zeros
+for branches that are not taken. Here the second branch computes these values again instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from .jaxpr_tools import CALLS, as_closed, is_literal, needed_equations, scan_co
 
 
 def transpose(linear: Callable, *at: Any) -> Callable:
-    """The transpose of a linear function at operands of these shapes, as `jax.linear_transpose`, with branches as above."""
+    """Returns the transpose of a linear function, as `jax.linear_transpose`, with branches that compute their values again.
+
+    ``at``: operands that give the shapes.
+    """
     closed, shape = jax.make_jaxpr(linear, return_shape=True)(*at)
     structure, flat = jax.tree.structure(shape), jax.tree.leaves(at)
 
@@ -33,8 +37,11 @@ def transpose(linear: Callable, *at: Any) -> Callable:
 def _evaluate(
     jaxpr: Any, constants: Sequence, values: Sequence, moves: Sequence[bool], linear: bool
 ) -> tuple[list, list[bool]]:
-    """Outputs of a jaxpr that is linear in the inputs of the mask ``moves``, and the mask of the outputs that depend on them; without ``linear``
-    the inputs and outputs that do are None."""
+    """Evaluates a jaxpr that is linear in its moving inputs, those in the mask ``moves``; returns its outputs and the mask of the outputs that
+    depend on moving inputs.
+
+    Without ``linear`` only the other outputs are computed: moving inputs are given as None, and outputs that depend on them are None.
+    """
     env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
     moving = {v for v, m in zip(jaxpr.invars, moves, strict=True) if m}
     read = lambda v: v.val if is_literal(v) else env[v]
@@ -63,7 +70,10 @@ def _bind(eqn: Any, given: Sequence) -> Sequence:
 
 
 def _values(eqn: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool]) -> list:
-    """Those results of an equation that do not depend on moving operands, which are None; None for the others."""
+    """Returns the results of an equation that do not depend on its moving operands, with None for the results that do.
+
+    ``given``: the operands, None for moving ones; ``flags``, ``results``: masks of the operands that move, and of the results that depend on them.
+    """
     if all(results):
         return [None] * len(results)
     loop = {"while": _while, "scan": _scan}[eqn.primitive.name]
@@ -72,13 +82,16 @@ def _values(eqn: Any, given: Sequence, flags: Sequence[bool], results: Sequence[
 
 
 def _still(jaxpr: Any, values: Sequence, moves: Sequence[bool], results: Sequence[bool]) -> list:
-    """Outputs of a closed jaxpr outside the mask ``results``."""
+    """Returns those outputs of a closed jaxpr that depend on no moving input: the ones outside the mask ``results``.
+
+    ``values``: its inputs, None for moving ones, which the mask ``moves`` marks.
+    """
     found = _evaluate(jaxpr.jaxpr, jaxpr.consts, values, moves, False)[0]
     return [x for x, r in zip(found, results, strict=True) if not r]
 
 
 def _spread(known: Sequence, moves: Sequence[bool]) -> list:
-    """Values outside the mask ``moves``, with None inside."""
+    """Returns a list with None where the mask ``moves`` is true, and with the ``known`` values, in order, elsewhere."""
     rest = iter(known)
     return [None if m else next(rest) for m in moves]
 
@@ -108,7 +121,10 @@ def _scan(p: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool
 
 
 def _branch(eqn: Any, given: Sequence, moves: Sequence[bool], results: Sequence[bool], linear: bool) -> list:
-    """Results of a cond: those that do not depend on moving operands by one cond, the others by another, which computes what it needs."""
+    """Returns the results of a cond, by two conds: one for the results that do not depend on moving operands, one for the others.
+
+    The second computes the values that it needs again. ``given``: index and operands; ``moves``, ``results``, ``linear``: as in `_evaluate`.
+    """
     index, *operands = given
     parts = [as_closed(x) for x in eqn.params["branches"]]
     still = [x for x, m in zip(operands, moves, strict=True) if not m]
@@ -144,7 +160,7 @@ def _branch(eqn: Any, given: Sequence, moves: Sequence[bool], results: Sequence[
 
 
 def _choose(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
-    """One of the branches by its number."""
+    """Returns ``branches[index](*operands)``, by a cond or a switch."""
     if len(branches) == 2:
         return lax.cond(index.astype(bool), branches[1], branches[0], *operands)
     return lax.switch(index, branches, *operands)
