@@ -24,7 +24,10 @@ log = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """Folder of the cache: that in the environment variable `CACHE_VARIABLE`, or one in the user's cache folder; None if there is no cache."""
+    """Returns the folder of the cache, which the environment variable `CACHE_VARIABLE` names, by default one in the user's cache folder.
+
+    Returns None if the variable is "off", or if the folder cannot be used.
+    """
     asked = os.environ.get(CACHE_VARIABLE, "")
     if asked.lower() == "off":
         return None
@@ -35,7 +38,7 @@ def folder() -> Path | None:
 
 @cache
 def _trusted_folder(path: Path) -> Path | None:
-    """The folder, created if necessary; None if it cannot be created, or others can write to it."""
+    """Returns ``path``, where it creates a folder if necessary; None if it cannot create one, or if others can write to it."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _is_mine(path.lstat()) and path.is_dir():
@@ -47,7 +50,7 @@ def _trusted_folder(path: Path) -> Path | None:
 
 
 def _is_mine(found: os.stat_result) -> bool:
-    """Whether a file belongs to this user and nobody else may write to it; False for a symbolic link."""
+    """Whether the file of a stat result belongs to this user and nobody else may write to it; False for a symbolic link."""
     return not stat.S_ISLNK(found.st_mode) and is_own(found)
 
 
@@ -97,7 +100,7 @@ def _checksum(key: str, code: bytes) -> bytes:
 
 
 def _prune(place: Path) -> None:
-    """Removes the least recently used files until `MAX_CACHE_BYTES` are left."""
+    """Removes the least recently used files from the folder ``place`` until at most `MAX_CACHE_BYTES` are left."""
     found = []
     for entry in os.scandir(place):
         with contextlib.suppress(OSError):  # gone meanwhile

@@ -1,7 +1,7 @@
 """The primitive `stream`: a loop for native code, like `lax.scan`, whose number of iterations is an argument of the call.
 
 `lax.scan` fixes this number while tracing. Each iteration yields a row, which native code writes directly into the results. In the traced function a
-single row stands for the rows of all iterations: it can only be returned, with its entries in any order.
+single row stands for the rows of all iterations. The function can only return it, with its entries in any order, and not compute with it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ stream_p.multiple_results = True
 
 
 def stream(body: Callable, carry: Any, given: Any, by_row: bool = False, backwards: bool = False) -> tuple[Any, Any]:
-    """Loop ``carry, row = body(carry, given)``: returns the last carry, and a row that stands for the rows of all iterations.
+    """Runs the loop ``carry, row = body(carry, given)``; returns the last carry, and a row that stands for the rows of all iterations.
 
-    ``given``: pytree of `jax.ShapeDtypeStruct`, with the shape of one entry of each sequence that the call of native code passes to the loop. Entries
-    have shape () and are the same for all lanes; with ``by_row`` they have any shape and differ between lanes. With ``by_row`` rows are also stored
-    one after the other, so that another stream can take them as ``given``. With ``backwards`` sequences are read from the last entry to the first.
+    The caller of the native code passes sequences, of which each iteration reads one entry. ``given``: pytree of `jax.ShapeDtypeStruct`, with the
+    shape of an entry of each sequence. An entry has shape () and is the same for all lanes; with ``by_row`` it has any shape and differs between
+    lanes. With ``by_row`` rows are also stored one after the other, so that another stream can read them as a sequence. With ``backwards`` sequences
+    are read from the last entry to the first.
     """
     closed, shape = jax.make_jaxpr(body, return_shape=True)(carry, given)
     leaves = jax.tree.leaves(carry)
@@ -43,10 +44,10 @@ def _(*_: Any, jaxpr: Any, **__: Any) -> list:
 
 
 def _varying_parts(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int, list, list[bool], list[bool]]:
-    """What the rules of a stream need to know, from the mask ``flags`` of its operands that have a tangent, or are batched.
+    """Finds which parts of a stream vary, that is have a tangent (in its JVP rule) or are batched (in its batching rule).
 
-    Returns the number of constants; the avals of the entries that the stream reads; the mask of the operands that have a tangent (or are batched)
-    in some iteration; and the mask of the results that have. ``carried``: number of carried values.
+    ``carried``: number of carried values; ``flags``: mask of the operands that vary. Returns the number of constants; the avals of the entries of
+    sequences that the stream reads; the mask of the operands (constants and carry) that vary in some iteration; and the mask of the results that do.
     """
     fixed = len(jaxpr.constvars)
     given = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars[carried:]]
@@ -60,7 +61,7 @@ def _varying_parts(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int
 
 
 def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: int, **kind: bool) -> tuple[list, list]:
-    """JVP rule: a stream whose carry includes the nonzero tangents, with a tangent row for every row of floats."""
+    """JVP rule: binds a stream whose carry includes the nonzero tangents; it yields a row of tangents for every row of floats."""
     fixed, given, moved, _ = _varying_parts(jaxpr, carried, [type(t) is not ad.Zero for t in tangents])
     real = lambda x: jnp.issubdtype(x.dtype, jnp.inexact)
     moved = [m and real(x) for m, x in zip(moved, primals, strict=True)]
@@ -92,7 +93,7 @@ def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: i
 def _stream_batching(
     operands: Sequence, axes: Sequence, *, jaxpr: Any, carried: int, **kind: bool
 ) -> tuple[list, list]:
-    """Batching rule: a stream whose body is vmapped; values that are equal in all lanes stay unbatched."""
+    """Batching rule: binds a stream whose body is vmapped; values that are equal in all lanes stay unbatched."""
     batch = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
     fixed, given, many, out = _varying_parts(jaxpr, carried, [a is not None for a in axes])
     operands = [batching.bdim_at_front(x, a, batch) if m else x for x, a, m in zip(operands, axes, many, strict=True)]

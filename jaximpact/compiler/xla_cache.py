@@ -83,7 +83,7 @@ def is_cacheable() -> bool:
 
 
 def load_program(lowered: Any, options: Any) -> Any:
-    """The executable of a lowered function, from the cache or compiled now."""
+    """Returns the executable of a lowered function, from the cache if it is there, else compiled now and stored; ``options``: XLA's options."""
     global compilations
     text = lowered.as_text()
     key = None if UNSTABLE_CALL.search(text) else _key(text, options)

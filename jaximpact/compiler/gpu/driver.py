@@ -32,7 +32,7 @@ class Driver:
             raise RuntimeError(f"{name}: {(text.value or b'').decode() or code}")
 
     def context(self) -> ctypes.c_void_p:
-        """The context of this thread; jax makes its own the current one before it calls a handler."""
+        """Returns the CUDA context that is current in this thread: within a handler that jax calls, the context of jax."""
         found = ctypes.c_void_p()
         self("cuCtxGetCurrent", ctypes.byref(found))
         return found
@@ -40,7 +40,7 @@ class Driver:
 
 @lru_cache
 def driver() -> Driver:
-    """CUDA's driver.
+    """Returns CUDA's driver, loaded at the first call.
 
     Raises:
         Unsupported: the driver is not installed.
@@ -56,7 +56,7 @@ class Kernel:
         self.functions: dict[int, ctypes.c_void_p] = {}
 
     def check(self, device: int = 0) -> None:
-        """Loads the kernel for a device; Unsupported if its driver refuses it, or if it needs too much memory for each lane."""
+        """Loads the kernel on the device with this number; raises Unsupported if the driver refuses it, or if it needs too much memory for a lane."""
         of, context = driver(), ctypes.c_void_p()
         try:
             of("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -72,7 +72,7 @@ class Kernel:
             raise Unsupported(f"a kernel with {size.value} bytes of memory for each lane")
 
     def function(self) -> ctypes.c_void_p:
-        """Handle of the kernel in the current context, into which it is loaded if it is not yet."""
+        """Returns the handle of the kernel in the current CUDA context, and loads the kernel there first if necessary."""
         of = driver()
         with _lock:
             key = of.context().value or 0
@@ -84,7 +84,10 @@ class Kernel:
             return self.functions[key]
 
     def launch(self, stream: int, blocks: int, size: int, arguments: Sequence[Any]) -> None:
-        """Launches the kernel on the stream at an address, in ``blocks`` blocks of ``size`` threads each; ``arguments`` are ctypes values."""
+        """Launches the kernel on the CUDA stream with the address ``stream``, in ``blocks`` blocks of ``size`` threads each.
+
+        ``arguments``: the kernel's, as ctypes values.
+        """
         pointers = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(x) for x in arguments])
         grid = *(blocks, 1, 1), *(size, 1, 1), 0, ctypes.c_void_p(stream)
         try:

@@ -58,7 +58,7 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[Any] = (), **static: Any) 
 def run_lanes(
     one: Any, leaves: Sequence[Any], carried: Sequence[bool], given: Sequence[Any], structure: Any = None, **static: Any
 ) -> tuple[CompiledFunction, list[Array]]:
-    """Compiles and runs a jitted function of one lane for all lanes: the compiled function, and its results.
+    """Compiles a jitted function of one lane and runs it for all lanes; returns the compiled function and the list of results.
 
     ``leaves``: the operands, with a leading lane axis where ``carried`` is true; ``structure``: their pytree, if the function takes one; ``given``
     and ``static`` as in `over_lanes`. Results have a leading lane axis, followed by an axis of rows if they are rows of a `stream`.
@@ -83,7 +83,7 @@ def run_lanes(
 
 
 def kernel_of(one: Any, axes: tuple, operands: tuple, **static: Any) -> str:
-    """PTX of the kernel of `over_lanes`, which needs no GPU."""
+    """Returns the PTX code of the kernel that `over_lanes` makes for these operands; needs no GPU."""
     leaves, structure = jax.tree.flatten(operands)
     carried = jax.tree.leaves(carried_axes(axes, operands))
     closed = one.trace(*_of_a_lane(leaves, carried, structure), **static).jaxpr
@@ -92,7 +92,10 @@ def kernel_of(one: Any, axes: tuple, operands: tuple, **static: Any) -> str:
 
 
 def _of_a_lane(leaves: Sequence[Any], carried: Sequence[bool], structure: Any) -> Any:
-    """Avals of the operands in one lane, without the lane axis of those in the mask ``carried``; as the pytree ``structure`` if it is given."""
+    """Returns the avals of the operands ``leaves`` in one lane, as a list, or as a pytree of this ``structure`` if it is given.
+
+    Operands in the mask ``carried`` lose their lane axis.
+    """
     avals = [jax.typeof(x) for x in leaves]
     avals = [x.update(shape=x.shape[1:]) if c else x for x, c in zip(avals, carried, strict=True)]
     return avals if structure is None else jax.tree.unflatten(structure, avals)
@@ -111,7 +114,7 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
 
 
 def _emit_kernel(closed: Any, carried: Sequence[bool]) -> tuple[ProgramText, str]:
-    """LLVM IR of the kernel of a closed jaxpr, and its PTX; ``carried``: mask of the inputs that differ between lanes."""
+    """Returns the LLVM IR and the PTX code of the kernel of a closed jaxpr; ``carried``: mask of the inputs that differ between lanes."""
     variables, constants = program_inputs(closed)
     entries, count = MAX_SCALARS, cost(closed)
     if count > LONG_PROGRAM_OPS:
@@ -128,7 +131,10 @@ def _emit_kernel(closed: Any, carried: Sequence[bool]) -> tuple[ProgramText, str
 
 
 def _target(found: CompiledFunction, lanes: int, rows: int, inputs: int, given: int, results: int) -> str:
-    """Name of the FFI target that launches a compiled kernel on so many ``lanes`` and ``rows``; the last three are numbers of arrays."""
+    """Returns the name of the FFI target that launches a compiled kernel for this number of ``lanes``, and of ``rows`` of a `stream`.
+
+    ``inputs``, ``given``, ``results``: numbers of input arrays, of sequences that the stream reads, and of results.
+    """
     kernel, blocks = found.program.code, -(-lanes // THREADS_OF_A_BLOCK)
 
     def table(addresses: list[int], size: int) -> Any:

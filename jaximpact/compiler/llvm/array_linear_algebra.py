@@ -1,4 +1,7 @@
-"""Rules for Cholesky and LU factorisations, triangular solves, sort and top_k of large arrays, as loops over memory."""
+"""Rules for Cholesky and LU factorisations, triangular solves, sort and top_k of large arrays, as loops over memory.
+
+In all signatures ``e`` is the emitter, and ``p`` are the parameters of the equation.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def _for_later(e: Any, i: LaneValue, n: int, body: Callable[[LaneValue], None]) 
 
 
 def _transpose(x: LargeArray) -> LargeArray:
-    """The transposed matrix."""
+    """Returns a transposed view of a matrix."""
     return with_axes(x, (1, 0))
 
 
@@ -48,8 +51,8 @@ def _subtract_product(e: Any, target: LargeArray, index: Sequence[LaneValue], x:
 def _row_from(e: Any, n: int, first: LaneValue, body: Callable[[LaneValue, bool], None]) -> None:
     """Emits ``body(i, whole)`` for the entries of a row from number ``first`` to n - 1.
 
-    With ``whole`` a call is for the pack of entries that begins at entry i, else for entry i alone. There are packs in programs of a single lane
-    only; they begin at multiples of their size, the first one possibly before ``first``.
+    If ``whole`` is true, the body handles the pack of entries that begins at entry i, else entry i alone. Packs occur in programs of a single lane
+    only. They begin at multiples of their size, so that the first one may begin before ``first``.
     """
     done = n - n % e.pack if e.pack > 1 else 0
     if not done:
@@ -73,7 +76,7 @@ def _row_from(e: Any, n: int, first: LaneValue, body: Callable[[LaneValue, bool]
 
 
 def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
-    """Right-looking Cholesky factorisation, on L' so that the innermost loops run along contiguous rows."""
+    """Rule for the Cholesky factor: right-looking, computed as L' so that the innermost loops run along contiguous rows."""
     if len(x.shape) != 2:
         raise Unsupported("cholesky of a stack of large matrices")
     if e.pack > 1:
@@ -113,7 +116,7 @@ def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
 
 
 def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
-    """Cholesky factorisation for a single lane, as U = L' in blocks of rows, as many rows as a pack has entries.
+    """Cholesky factorisation for a single lane, computed as L' in blocks of rows; a block has as many rows as a pack has entries.
 
     A block is kept in registers while products of earlier rows are subtracted from it. The matrix is padded to a multiple of the block size, with
     ones on the diagonal.
@@ -131,9 +134,9 @@ def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
     later = lambda i, k: w.op("add", i, long_constant(k)) if k else i
 
     def updated(first: LaneValue, c: LaneValue) -> list[LaneValue]:
-        """The block of rows that begins at row ``first``, in the columns of the pack that begins at column c: a pack for each row.
+        """Returns the block of rows from row ``first`` on, in the columns of the pack from column c on, less the products of all earlier rows.
 
-        The products of all rows before ``first`` are subtracted.
+        The result has a pack for each row.
         """
         rows = [read(high, [later(first, r), c], True) for r in range(size)]
 
@@ -186,7 +189,7 @@ def _cholesky_by_packs(e: Any, x: LargeArray) -> LargeArray:
 
 
 def _if_any(e: Any, count: LaneValue, start: list[LaneValue], body: Callable) -> list[LaneValue]:
-    """``body(start)`` where ``count`` > 0, else ``start``."""
+    """Emits a branch that runs ``body(start)`` if ``count`` > 0; returns its values, or those of ``start`` if it does not run."""
     w = e.w
     before, inside, after = w.block, w.fresh_name("some"), w.fresh_name("none")
     w.branch(w.op("icmp sgt", count, long_constant(0), dtype=bool), inside, after)
@@ -200,7 +203,7 @@ def _if_any(e: Any, count: LaneValue, start: list[LaneValue], body: Callable) ->
 
 
 def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArray:
-    """Triangular solve, column by column of the matrix: each unknown, once computed, is at once eliminated from all remaining equations."""
+    """Rule for a triangular solve by columns of the matrix: as soon as an unknown is computed, it is eliminated from all remaining equations."""
     if len(a.shape) != 2:
         raise Unsupported("triangular_solve of a stack of large matrices")
     n, left = a.shape[0], p["left_side"]
@@ -244,9 +247,10 @@ def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArra
 def _triangular_solve_by_packs(
     e: Any, a: LargeArray, stored: LargeArray, x: LargeArray, n: int, forward: bool, unit: bool
 ) -> LargeArray:
-    """Triangular solve for a single lane and one right side, with packs along the rows of the ``stored`` matrix, which is a or its transpose.
+    """Solves a triangular system for a single lane and one right side x, by packs along the rows of the ``stored`` matrix, a or its transpose.
 
-    Overwrites the n entries of the right side x. ``forward``: whether the first unknown is computed first; ``unit``: whether the diagonal is 1.
+    Returns the solution; may overwrite the n entries of x. ``forward``: whether the first unknown is computed first; ``unit``: whether the diagonal
+    of a is 1.
     """
     w, dtype, zero = e.w, x.dtype, constant(0, x.dtype)
     sides, found = array_at(e, x.pointer, (n,), dtype, False), reserve_array(e, (n,), dtype, False)
@@ -298,7 +302,10 @@ def _triangular_solve_by_packs(
 
 
 def _lu(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
-    """LU factorisation with partial pivoting: as soon as a pivot is found, multiples of its row are subtracted from all rows below it."""
+    """Rule for LU with partial pivoting: as soon as a pivot is found, multiples of its row are subtracted from all rows below it.
+
+    Returns the factors in one matrix, the pivot rows, and the permutation of the rows.
+    """
     if len(x.shape) != 2:
         raise Unsupported("lu of a stack of large matrices")
     (n, columns), w, a = x.shape, e.w, copy_to_new(e, x, x.is_vector)
@@ -309,7 +316,7 @@ def _lu(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
     for_range(e, n, lambda i: store_entry(e, order, [i], vector(narrow(i))))
 
     def largest(k: LaneValue) -> LaneValue:
-        """Number of the first row from k on with the largest entry in column k."""
+        """Returns the number of the row, from row k on, whose entry in column k is largest in magnitude; the first of equal ones."""
 
         def better(i: LaneValue, best: list[LaneValue]) -> list[LaneValue]:
             size = e.op("abs", None, a.at([i, k]))
@@ -359,9 +366,9 @@ def _lu(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
 
 
 def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
-    """The k largest entries of an axis and their indices, by k passes; the first of equal entries comes first, NaN is largest.
+    """Rule for the k largest entries of an axis and their indices, by k passes; the first of equal entries comes first, NaN is largest.
 
-    Value and index are packed into one integer key: all keys differ, and a pass takes the largest below the last one.
+    An integer key holds the value and the index of an entry: all keys differ, and a pass finds the largest key below that of the previous pass.
     """
     if len(x.shape) != 1 or x.dtype != np.float32:
         raise Unsupported("top_k but of one axis in single precision")
@@ -401,7 +408,10 @@ def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
 
 
 def _top_k_by_packs(e: Any, x: LargeArray, key: Callable, count: int) -> list[LargeArray]:
-    """`_top_k` for a single lane, by passes over packs of keys; the last pack is padded with the smallest key."""
+    """Computes what `_top_k` does, for a single lane, by passes over packs of keys; the last pack is padded with the smallest key.
+
+    ``key``: function from an index to the key of the entry; ``count``: number of entries to find.
+    """
     w, n = e.w, x.shape[0]
     least, most = (constant(bound, LONG) for bound in (np.iinfo(LONG).min, np.iinfo(LONG).max))
     size = -(-n // e.pack) * e.pack
@@ -429,7 +439,7 @@ def _top_k_by_packs(e: Any, x: LargeArray, key: Callable, count: int) -> list[La
 
 
 def _sort(e: Any, p: Any, *arrays: LargeArray) -> list[LargeArray]:
-    """Sort of one axis by one key: the place of an entry is the number of those that come before it; stable, NaN last."""
+    """Rule for a stable sort of one axis by one key, NaN last: the new place of an entry is the number of entries that come before it."""
     key, w = arrays[0], e.w
     if len(key.shape) != 1 or p["num_keys"] != 1:
         raise Unsupported("sort of large arrays but of one axis by one key")
@@ -462,7 +472,7 @@ def _sort(e: Any, p: Any, *arrays: LargeArray) -> list[LargeArray]:
 
 
 def _comes_before(e: Any, y: LaneValue, one: LaneValue, here: LaneValue, there: LaneValue) -> LaneValue:
-    """Whether an entry y, at the place ``here``, is sorted before the entry ``one`` at the place ``there``."""
+    """Emits the test whether the entry y, at the place ``here``, comes before the entry ``one``, at the place ``there``, in the sorted order."""
     both = lambda x, y: e.op_of("and", None, [x, y])
     either = lambda x, y: e.op_of("or", None, [x, y])
     less, same = e.op_of("lt", None, [y, one]), e.op_of("eq", None, [y, one])

@@ -1,4 +1,7 @@
-"""Products and reductions of large arrays of a single lane, in loops over packs: vectors of consecutive entries (`packs`)."""
+"""Products and reductions of large arrays of a single lane, in loops over packs: vectors of consecutive entries (`packs`).
+
+In all signatures ``e`` is the emitter; results are written into the array ``target``.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,11 @@ Index = list[LaneValue]
 def product_by_packs(
     e: Any, x: LargeArray, y: LargeArray, target: LargeArray, batch: int, rows: int, inner: Sequence[int]
 ) -> LargeArray:
-    """Product of x (batch, rows, inner) and y (batch, inner, columns), summed over inner, into ``target`` (batch, rows, columns).
+    """Emits the product of x (batch, rows, inner) and y (batch, inner, columns), summed over inner; returns it, (batch, rows, columns).
 
-    Each of these names stands for a group of axes: ``batch`` and ``rows`` are the numbers of axes in their groups, ``inner`` the sizes of the axes
-    that are summed over. Packs lie along the last axis of the columns or of the rows, which computes several sums at once, or else along the last
-    inner axis.
+    Each of these names stands for a group of axes: ``batch`` and ``rows`` are the numbers of axes in their groups, ``inner`` has the sizes of the
+    axes that are summed over. Packs lie along the last axis of the columns or of the rows, which computes several sums at once, or else along the
+    last inner axis.
     """
     split, terms = batch + rows, len(inner)
     columns = len(target.shape) - split
@@ -66,9 +69,9 @@ def product_by_packs(
 def _sums_along(
     e: Any, x: LargeArray, y: LargeArray, target: LargeArray, axes: tuple[int, int], inner: Sequence[int]
 ) -> None:
-    """Product of x and y as in `product_by_packs`, with sums side by side along the last axis of y: each entry of x times a pack of y.
+    """Emits the product of x and y as `product_by_packs`, with a pack of sums along the last axis of y: entries of x times packs of y.
 
-    ``axes``: number of batch axes, and of batch axes and axes of rows together.
+    ``axes``: number of batch axes, and number of batch axes and row axes together.
     """
     (batch, split), w, shape = axes, e.w, target.shape
     zero, n = constant(0, x.dtype), shape[-1]
@@ -77,7 +80,7 @@ def _sums_along(
     short = [m // count if i == row else m for i, m in enumerate(shape[:-1])]
 
     def body(index: Index, j: LaneValue, whole: int) -> None:
-        """Emits the entries of several rows of the product, for ``whole`` packs of columns (each in one vector) from column j on; for column j alone if 0."""
+        """Emits the entries of several rows of the product, in the columns of ``whole`` packs from column j on, or in column j alone if it is 0."""
         lines = [[_several(e, i, count, k) if a == row else i for a, i in enumerate(index)] for k in range(count)]
         places = [w.op("add", j, long_constant(k * e.pack)) if k else j for k in range(max(whole, 1))]
 
@@ -110,7 +113,7 @@ def _sums_along(
 
 
 def _several(e: Any, i: LaneValue, count: int, k: int) -> LaneValue:
-    """Number of a row, in a loop whose iteration i computes ``count`` rows together: the k-th of these."""
+    """Returns the number i * count + k of a row: the k-th one of the ``count`` rows that iteration i of a loop computes together."""
     place = e.w.op("mul", i, long_constant(count)) if count > 1 else i
     return e.w.op("add", place, long_constant(k)) if k else place
 
@@ -118,7 +121,7 @@ def _several(e: Any, i: LaneValue, count: int, k: int) -> LaneValue:
 def _sums_of_packs(
     e: Any, x: LargeArray, y: LargeArray, target: LargeArray, axes: tuple[int, int], inner: Sequence[int]
 ) -> None:
-    """Product as in `_sums_along`, one sum at a time, with packs along the last inner axis if both operands can be read in packs along it."""
+    """Emits the same product as `_sums_along`, one sum at a time, by packs of terms along the last inner axis if both operands have such packs."""
     (batch, split), w = axes, e.w
     columns = len(target.shape) - split
     last = [*range(batch), *range(batch + len(inner), batch + len(inner) + columns), *range(batch, batch + len(inner))]
@@ -162,9 +165,9 @@ def _adder(w: Any) -> Callable[[LaneValue, LaneValue], LaneValue]:
 def reduce_by_packs(
     e: Any, name: str, x: LargeArray, target: LargeArray, kept: Sequence[int], axes: Sequence[int], first: LaneValue
 ) -> LargeArray:
-    """Reduction of x over ``axes`` by the primitive ``name`` into ``target``, with packs along the last axis of x.
+    """Emits the reduction of x over ``axes`` by the primitive ``name`` into ``target``, by packs along the last axis of x; returns ``target``.
 
-    ``kept``: the other axes of x; ``first``: value that every reduction starts from.
+    ``kept``: the axes of x that are not reduced; ``first``: value that every reduction starts from.
     """
     w, n, last = e.w, x.shape[-1], len(x.shape) - 1
     combine = lambda a, b: e.op_of(name, None, [a, b])
@@ -174,7 +177,10 @@ def reduce_by_packs(
         return _sums_of_few(e, combine, materialise(e, x), target, n, first)
 
     def over(where: dict, now: list[LaneValue], body: Callable, depth: int = 0) -> list[LaneValue]:
-        """Emits ``now = body(where, now)`` in loops over the reduced axes other than the last axis of x; ``where``: index by axis."""
+        """Emits ``now = body(where, now)`` in loops over all reduced axes but the last axis of x; ``where`` maps axes to indices.
+
+        ``depth``: number of these axes that have a loop already.
+        """
         if depth == len(others):
             return body(where, now)
         axis = others[depth]
@@ -218,7 +224,10 @@ def reduce_by_packs(
 
 
 def _sums_of_few(e: Any, combine: Callable, x: LargeArray, target: LargeArray, n: int, first: LaneValue) -> LargeArray:
-    """Reduction of a stored array along its last axis, of few entries n, from ``first`` by ``combine``: a pack holds consecutive results."""
+    """Emits the reduction by ``combine`` of a stored array along its last axis, if this has few entries n; a pack holds consecutive results.
+
+    ``first``: value that every reduction starts from. Returns ``target``.
+    """
     w, entries, results = e.w, flat_view(e, x), flat_view(e, target)
 
     def body(index: Index, whole: bool) -> None:
@@ -234,7 +243,10 @@ def _sums_of_few(e: Any, combine: Callable, x: LargeArray, target: LargeArray, n
 
 
 def arg_extreme(e: Any, better: str, x: LargeArray, axis: int, dtype: Any) -> LargeArray:
-    """Index of the best entry along an axis by the comparison ``better``: the first of equal ones; NaN is better than all others."""
+    """Emits argmax or argmin along an axis: the index of the entry that is best by the comparison ``better``, "gt" or "lt".
+
+    The first of equal entries is best; NaN is better than all other numbers. ``dtype``: that of the result.
+    """
     w, n = e.w, x.shape[axis]
     target = reserve_array(e, [m for i, m in enumerate(x.shape) if i != axis], dtype, x.is_vector)
     done = n - n % e.pack if e.pack > 1 and x.pack_at and axis == len(x.shape) - 1 else 0

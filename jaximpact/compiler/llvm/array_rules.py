@@ -1,4 +1,4 @@
-"""Rules for primitives on large arrays: functions (emitter, parameters of the equation, operands) -> results."""
+"""Rules for primitives on large arrays: functions (emitter ``e``, parameters ``p`` of the equation, operands) -> results."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def write_at(e: Any, target: LargeArray, x: LargeArray, corner: Sequence[LaneVal
 
 
 def add_index(e: Any, a: LaneValue, i: LaneValue) -> LaneValue:
-    """a + i, added at compile time as far as a is a constant."""
+    """Returns a + i; adds the constant parts of both at compile time if a is a constant."""
     return flat_index(e, (1, 1), [i, a]) if a.name.lstrip("-").isdigit() else e.w.op("add", a, i)
 
 
@@ -145,7 +145,7 @@ def _pad(e: Any, p: Any, x: LargeArray, value: LargeArray) -> LargeArray:
 
 
 def _clamped_start(e: Any, x: LargeArray, size: Sequence[int], starts: Sequence[LargeArray]) -> list[LaneValue]:
-    """Start indices of a dynamic slice of the given size, clamped so that it lies within x."""
+    """Emits the start indices of a dynamic slice of the given size, clamped so that the slice lies within x."""
     found = []
     for n, k, start in zip(x.shape, size, starts, strict=True):
         i = convert_type(e.w, start.at([]), LONG)
@@ -171,9 +171,9 @@ def _window_index(
     e: Any, x: LargeArray, sizes: Sequence[int], axes: Sequence[int], indices: LargeArray, batched: tuple, kept: tuple,
     index: Sequence[LaneValue],
 ) -> tuple[list, Any]:  # fmt: skip
-    """Index in x of one entry of a gather's result or of a scatter's updates, and whether its window lies within x (None: always).
+    """Returns the index in x that belongs to an entry of a gather's result or a scatter's updates, and whether its window lies within x.
 
-    The window's start is clamped, so that the index is valid in any case.
+    The second is a mask, or None if the window always lies within x. The window's start is clamped, so that the index is valid in any case.
 
     Args:
         sizes: sizes of the window along the axes of x.
@@ -232,7 +232,7 @@ def _gather(e: Any, p: Any, x: LargeArray, indices: LargeArray) -> LargeArray:
 
 
 def pick_entries(e: Any, x: LargeArray, table: np.ndarray) -> LargeArray:
-    """The entries of a stored array of a single lane at constant positions ``table`` (in C order)."""
+    """Copies entries of a stored array of a single lane into a new array of the shape of ``table``, which holds their positions in C order."""
     found = reserve_array(e, table.shape, x.dtype, False)
     places, target = embed_constant(e, table.ravel()), flat_view(e, found)
     whole = memory_dtype(x.dtype).itemsize in (4, 8)
@@ -246,7 +246,7 @@ def pick_entries(e: Any, x: LargeArray, table: np.ndarray) -> LargeArray:
 
 
 def _scatter_rule(name: str) -> Callable:
-    """Rule for a scatter that combines by the primitive ``name``, or overwrites if it is empty."""
+    """Returns the rule for a scatter that combines old and new entries by the primitive ``name``, or overwrites them if it is empty."""
 
     def rule(e: Any, p: Any, x: LargeArray, indices: LargeArray, updates: LargeArray) -> LargeArray:
         if not name and not replaces_entries(p):
@@ -277,7 +277,7 @@ def _scatter_rule(name: str) -> Callable:
 
 
 def _dot_general(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
-    """Product whose sums are accumulated several at a time, along the last free axis of the first operand, or else of the second."""
+    """Rule for products; several sums are accumulated at a time, along the last free axis of the first operand, or else of the second."""
     (contract_x, contract_y), (batch_x, batch_y) = p["dimension_numbers"]
     if x.dtype != y.dtype:
         raise Unsupported("dot_general of several types")
@@ -321,7 +321,7 @@ def _dot_general(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
 
 
 def _reduce_rule(name: str, start: Any) -> Callable:
-    """Rule for a reduction by the primitive ``name`` from ``start(dtype)``."""
+    """Returns the rule for a reduction by the primitive ``name``, which begins with the value ``start(dtype)``."""
 
     def rule(e: Any, p: Any, x: LargeArray) -> LargeArray:
         axes = p["axes"]
@@ -348,7 +348,7 @@ def _reduce_rule(name: str, start: Any) -> Callable:
 
 
 def _as_it_lies(e: Any, x: LargeArray) -> LargeArray:
-    """The array x, stored if it is not yet; a stored array with permuted axes is not copied."""
+    """Returns x as it is if it is stored in memory, with its axes in any order; else a stored copy."""
     return x if x.source is not None and x.source[0].pointer else materialise(e, x)
 
 
@@ -361,7 +361,7 @@ def _largest_value(dtype: Any) -> Any:
 
 
 def _elementwise(e: Any, eqn: Any, inputs: Sequence[LargeArray], passing: bool) -> LargeArray:
-    """Emits an elementwise primitive; lazily where the result is read once (``passing``), so that no memory is needed for it."""
+    """Emits an elementwise primitive; ``passing``: the result is read only once, and is a lazy array, which needs no memory."""
     shape, dtype = eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype
     name, params = eqn.primitive.name, eqn.params
     several = [x for x in inputs if x.size != 1]
@@ -394,15 +394,15 @@ def _has_packs(x: LargeArray) -> bool:
 
 
 def _operand(x: LargeArray, index: Sequence[LaneValue], whole: bool) -> LaneValue:
-    """Entry of an operand x that belongs to an ``index`` of the result or, with ``whole``, the pack that belongs to the pack from there on.
+    """Reads what an elementwise operation needs of its operand x for the entry ``index`` of the result, or for the pack of entries from there on.
 
-    An operand that is constant along the last axis gives its entry in either case.
+    ``whole``: whether it is for a pack. The value is a pack then, or one entry if x is constant along the last axis.
     """
     return read(x, _broadcast_index(x, index), whole and x.shape[-1:] not in ((), (1,)))
 
 
 def _outer_product(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
-    """A product without sums whose result is read once, as a lazy array."""
+    """Returns a product without sums as a lazy array: its entries are computed when they are read, which happens only once."""
     (_, _), (batch_x, batch_y) = p["dimension_numbers"]
     free_x, free_y = ([i for i in range(len(z.shape)) if i not in b] for z, b in ((x, batch_x), (y, batch_y)))
     order_x, order_y = [*batch_x, *free_x], [*batch_y, *free_y]
@@ -424,7 +424,7 @@ def _outer_product(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
 
 
 def _broadcast_index(x: LargeArray, index: Sequence[LaneValue]) -> list[LaneValue]:
-    """Index in an operand x of the entry that belongs to an ``index`` of the result, to whose shape x is broadcast."""
+    """Returns the index in an operand x that belongs to an ``index`` of the result, to whose shape x is broadcast."""
     if not x.shape:
         return []
     return [long_constant(0) if n == 1 else i for n, i in zip(x.shape, index[-len(x.shape) :], strict=True)]
@@ -433,8 +433,10 @@ def _broadcast_index(x: LargeArray, index: Sequence[LaneValue]) -> list[LaneValu
 def _elementwise_by_packs(
     e: Any, name: str, params: Any, shape: Sequence[int], dtype: Any, inputs: Sequence[LargeArray]
 ) -> LargeArray:
-    """Emits an elementwise primitive of a single lane, in loops over packs; if all operands are stored in the same order, in one loop over all
-    entries."""
+    """Emits an elementwise primitive of a single lane, in loops over packs of the result.
+
+    If all operands are stored in C order and have the result's shape, a single loop runs over all entries.
+    """
     found = target = reserve_array(e, shape, dtype, False)
     alone = {id(x): x.at([long_constant(0)] * len(x.shape)) for x in inputs if x.size == 1}
     several = [x for x in inputs if x.size != 1]
@@ -469,7 +471,7 @@ RULES |= MATRIX_RULES
 
 
 def apply_rule(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """Emits an equation with a large operand or result; small results are scalars.
+    """Emits an equation with a large operand or result; returns its results, small ones as arrays of scalars.
 
     Raises:
         Unsupported: its primitive has no rule for large arrays.

@@ -1,7 +1,7 @@
-"""Large arrays, which are not taken apart into scalars but lie in memory, with loops over their entries.
+"""Large arrays, which are not taken apart into scalars: loops run over their entries.
 
-An array is a function from indices to entries (lazy), so that slicing, transposing and the like emit nothing until an entry is read.
-Results of arithmetic are stored in scratch memory.
+A *lazy* array is a function from indices to entries, so that slicing, transposing and the like emit nothing until an entry is read. A *stored* one
+lies in memory; results of arithmetic are stored in scratch memory. In all signatures ``e`` is the emitter.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class LargeArray:
         pointer: address, in C order, if the array is stored, else empty.
         pack_at: in programs of a single lane, function from an index to the pack of entries from that index on along the last axis; None if there is
             no cheap way to read packs.
-        flipped: for a lower triangular factor of which only the transpose is stored, this transpose. It may have further rows and columns; entries
-            before its diagonal are zeros only in packs that contain a diagonal entry, others have no meaning.
+        flipped: for a lower triangular factor of which only the transpose is stored, this transpose. It may have further rows and columns. Of its
+            entries before the diagonal only those in the same pack as a diagonal entry are zeros; the others have no meaning.
         source: for an array with permuted axes, the original array and the permutation.
         known: for a constant, its entries.
     """
@@ -67,7 +67,7 @@ def long_constant(i: int) -> LaneValue:
 
 
 def flat_index(e: Any, shape: Sequence[int], index: Sequence[LaneValue]) -> LaneValue:
-    """Position of an entry in C order; the constant parts of ``index`` are added up at compile time."""
+    """Returns the position in C order of the entry ``index`` of an array of this shape; adds constant parts at compile time."""
     fixed, variable = 0, None
     for k, i in enumerate(index):
         step = math.prod(shape[k + 1 :])
@@ -96,9 +96,9 @@ def counted_loop(
     first: LaneValue | None = None,
     end: LaneValue | None = None,
 ) -> list[LaneValue]:
-    """Emits ``carry = body(i, carry)`` for i from ``first`` (default 0, must be < n) to n - 1, and returns the last carry.
+    """Emits a loop ``carry = body(i, carry)`` for i from ``first`` (default 0, must be < n) to n - 1, and returns the last carry.
 
-    ``end``: in place of n, a number known at run time only, which must be > 0.
+    ``end``: a number that replaces n if this is known at run time only; it must be > 0.
     """
     if n == 0 and end is None:
         return start
@@ -136,9 +136,10 @@ def for_each_index(e: Any, shape: Sequence[int], body: Callable[[list[LaneValue]
 
 
 def for_each_pack(e: Any, shape: Sequence[int], has_packs: bool, body: Callable[[list[LaneValue], bool], None]) -> None:
-    """Emits ``body(index, whole)`` for the entries of arrays of the given shape: ``whole`` for a pack along the last axis, else for one entry.
+    """Emits ``body(index, whole)`` in loops over the entries of arrays of the given shape.
 
-    There are packs in programs of a single lane only, and if the arrays that are read have them (``has_packs``).
+    If ``whole`` is true, the body handles the pack of entries from the index on along the last axis, else the entry alone. Packs occur in programs of
+    a single lane only, and only if the arrays that the body reads have packs (``has_packs``).
     """
     n = shape[-1] if shape else 1
     packs_of = n // e.pack if e.pack > 1 and has_packs else 0
@@ -162,8 +163,10 @@ def for_each_pack(e: Any, shape: Sequence[int], has_packs: bool, body: Callable[
 def for_packs(
     e: Any, n: int, body: Callable[[LaneValue], None], first: LaneValue | None = None, step: int | None = None
 ) -> None:
-    """Emits ``body(i)`` for i = first, first + step, ... < n; ``step``: by default the size of a pack; ``first`` (by default 0) and n must be
-    multiples of it."""
+    """Emits ``body(i)`` in a loop over i = first, first + step, ... < n, such as the first entries of packs.
+
+    ``step``: by default the size of a pack; ``first`` (by default 0) and n must be multiples of it.
+    """
     w = e.w
     before, inside, after = w.block, w.fresh_name("turn"), w.fresh_name("turned")
     w.jump(inside)
@@ -179,19 +182,19 @@ def for_packs(
 
 
 def read(x: LargeArray, index: Sequence[LaneValue], whole: bool) -> LaneValue:
-    """An entry of an array, or a ``whole`` pack."""
+    """Emits the read of the entry ``index`` of an array or, if ``whole``, of the pack of entries from there on."""
     assert not whole or x.pack_at is not None
     return x.pack_at(index) if whole and x.pack_at else x.at(index)
 
 
 def packs_at(x: LargeArray, pick: Callable[[Sequence[LaneValue]], list[LaneValue]]) -> Callable | None:
-    """`LargeArray.pack_at` of a view of x, where ``pick`` maps an index of the view to that of x; None if x has no packs."""
+    """Returns the function `LargeArray.pack_at` of a view of x, given ``pick`` from an index of the view to that of x; None if x has no packs."""
     read_pack = x.pack_at
     return None if read_pack is None else lambda index: read_pack(pick(index))
 
 
 def with_axes(x: LargeArray, order: Sequence[int]) -> LargeArray:
-    """The array with its axes in another order; nothing is moved."""
+    """Returns a view of the array with its axes in the given order, as `numpy.transpose`."""
     if x.source is not None:
         x, before = x.source
         order = [before[i] for i in order]
@@ -210,7 +213,7 @@ def with_axes(x: LargeArray, order: Sequence[int]) -> LargeArray:
 
 
 def array_at(e: Any, pointer: str, shape: Sequence[int], dtype: Any, is_vector: bool) -> LargeArray:
-    """The stored array at a pointer, in C order."""
+    """Returns the array that is stored at ``pointer``, the name of a pointer in the IR, in C order."""
 
     def at(index: Sequence[LaneValue]) -> LaneValue:
         w, place = e.w, flat_index(e, shape, index)
@@ -229,9 +232,9 @@ def array_at(e: Any, pointer: str, shape: Sequence[int], dtype: Any, is_vector: 
 
 
 def lower_factor(e: Any, shape: Sequence[int], high: LargeArray) -> LargeArray:
-    """Returns the lower triangular factor, read from its transpose ``high``, which is what is stored.
+    """Returns a lower triangular factor of which only the transpose is stored, as ``high``.
 
-    A factorisation that fails leaves NaN on the diagonal of ``high``; then all entries are NaN.
+    A factorisation that fails leaves NaN on the diagonal of ``high``; then all entries of the factor are NaN.
     """
 
     def low(index: Sequence[LaneValue]) -> LaneValue:
@@ -244,12 +247,12 @@ def lower_factor(e: Any, shape: Sequence[int], high: LargeArray) -> LargeArray:
 
 
 def reserve_array(e: Any, shape: Sequence[int], dtype: Any, is_vector: bool) -> LargeArray:
-    """A stored array in new scratch memory, not initialised."""
+    """Reserves scratch memory for an array and returns the array, which is not initialised."""
     return array_at(e, e.w.reserve(math.prod(shape), dtype, is_vector), shape, dtype, is_vector)
 
 
 def store_entry(e: Any, target: LargeArray, index: Sequence[LaneValue], x: LaneValue) -> None:
-    """Emits ``target[index] = x``; where the index differs between lanes, one store per lane."""
+    """Emits ``target[index] = x``, for an entry or a pack x; with a store for each lane if the index differs between lanes."""
     w, place = e.w, flat_index(e, target.shape, index)
     x = w.as_vector(x) if target.is_vector else x  # of a single lane a vector is a pack
     if not place.is_vector:
@@ -260,7 +263,7 @@ def store_entry(e: Any, target: LargeArray, index: Sequence[LaneValue], x: LaneV
 
 
 def _lane_addresses(e: Any, x: LargeArray, place: LaneValue) -> list[str]:
-    """Addresses of one entry per lane, where the position in x differs between lanes."""
+    """Returns the addresses of one entry of x for each lane, at the positions ``place``, which differ between lanes."""
     w = e.w
     place = w.op("mul", place, long_constant(w.width)) if x.is_vector else place
     places = [w.extract_lane(place, i) for i in range(w.width)]
@@ -286,7 +289,10 @@ def copy_array(e: Any, target: LargeArray, x: LargeArray, where: LaneValue | Non
 
 
 def transpose_into(e: Any, target: LargeArray, x: LargeArray, lower: bool = False) -> None:
-    """Emits the copy of the transpose of a matrix of a single lane (or of its ``lower`` triangle) into the corner of ``target``, block by block."""
+    """Emits the copy of the transpose of a matrix x, in a program of a single lane, into the upper left corner of ``target``, block by block.
+
+    ``lower``: only the lower triangle of x is needed.
+    """
     (rows, columns), size, w = x.shape, e.pack, e.w
     down, across = rows - rows % size, columns - columns % size
     several = lambda i: [w.op("add", i, long_constant(k)) if k else i for k in range(size)]
@@ -308,12 +314,12 @@ def transpose_into(e: Any, target: LargeArray, x: LargeArray, lower: bool = Fals
 
 
 def flat_view(e: Any, x: LargeArray) -> LargeArray:
-    """A stored array as an array with one axis."""
+    """Returns a stored array as an array with one axis, without a copy."""
     return array_at(e, x.pointer, (x.size,), x.dtype, x.is_vector)
 
 
 def as_large_array(e: Any, x: Value) -> LargeArray:
-    """A value as a large array: scalars are stored in new memory."""
+    """Returns a value as a large array; an array of scalars is stored in new memory for this."""
     if isinstance(x, LargeArray):
         return x
     if e.pack > 1 and x.size:
@@ -330,7 +336,7 @@ def as_large_array(e: Any, x: Value) -> LargeArray:
 
 
 def _stored_packs(e: Any, x: Value) -> LargeArray:
-    """Scalars of a single lane stored in new memory, pack by pack."""
+    """Stores an array of scalars of a single lane in new memory, pack by pack, and returns it as a large array."""
     dtype, width = x.flat[0].dtype, e.w.width
     # a pack that is not full may run over the end
     target = array_at(e, e.w.reserve(-(-x.size // width) * width, dtype, False), x.shape, dtype, False)
@@ -339,7 +345,7 @@ def _stored_packs(e: Any, x: Value) -> LargeArray:
 
 
 def store_packs(e: Any, pointer: str, x: Value) -> None:
-    """Emits the stores of scalars of a single lane at consecutive addresses; the last pack, if not full, may write beyond the end."""
+    """Emits the stores of an array of scalars of a single lane from ``pointer`` on; the last pack, if not full, may write beyond the end."""
     w, flat = e.w, list(x.flat)
     for first in range(0, x.size, w.width):
         part = flat[first : first + w.width]
@@ -351,7 +357,7 @@ def store_packs(e: Any, pointer: str, x: Value) -> None:
 
 
 def _loaded_packs(e: Any, x: LargeArray) -> Value:
-    """The scalars of a stored array of a single lane, read side by side."""
+    """Returns a stored array of a single lane as an array of scalars, which are loaded pack by pack."""
     w, found = e.w, list[Any]()
     for first in range(0, x.size, w.width):
         count = min(w.width, x.size - first)
@@ -364,27 +370,27 @@ def _loaded_packs(e: Any, x: LargeArray) -> Value:
 
 
 def copy_to_new(e: Any, x: LargeArray, is_vector: bool) -> LargeArray:
-    """A copy of an array in new memory."""
+    """Copies an array into new memory; ``is_vector``: whether the copy differs between lanes."""
     target = reserve_array(e, x.shape, x.dtype, is_vector)
     copy_array(e, target, x, None)
     return target
 
 
 def materialise(e: Any, x: Value) -> LargeArray:
-    """A value as a stored array: a lazy one is computed and stored."""
+    """Returns a value as a stored array; computes and stores it if it is lazy, or an array of scalars."""
     x = as_large_array(e, x)
     return x if x.pointer else copy_to_new(e, x, x.is_vector)
 
 
 def scalars_if_small(e: Any, x: Value) -> Value:
-    """A large array as scalars if it has few enough entries; other values stay."""
+    """Returns a large array as an array of scalars if it has few enough entries; returns other values unchanged."""
     if not isinstance(x, LargeArray) or x.size > e.max_scalars:
         return x
     return as_scalars(e, x)
 
 
 def as_scalars(e: Any, x: Value) -> Value:
-    """A large array as an object array of scalars, whatever its size; other values stay."""
+    """Returns a large array of any size as an object array of scalars; returns other values unchanged."""
     if not isinstance(x, LargeArray):
         return x
     if x.pointer and e.pack > 1:
@@ -393,7 +399,7 @@ def as_scalars(e: Any, x: Value) -> Value:
 
 
 def leading_slice(e: Any, x: LargeArray, i: LaneValue) -> LargeArray:
-    """x[i] of a stored array, without a copy."""
+    """Returns the part ``x[i]`` of a stored array, without a copy."""
     first = flat_index(e, x.shape, [i, *[long_constant(0)] * (len(x.shape) - 1)])
     return array_at(
         e, e.w.address(x.pointer, x.dtype, is_vector=x.is_vector, place=first), x.shape[1:], x.dtype, x.is_vector
@@ -401,7 +407,7 @@ def leading_slice(e: Any, x: LargeArray, i: LaneValue) -> LargeArray:
 
 
 def read_input(e: Any, source: ProgramInput) -> Value:
-    """Emits the loads of a program input: scalars, or a large array that is read where it is used."""
+    """Returns a program input as a value: a small one is loaded now, as scalars, a large one entry by entry where it is used."""
     w, aval = e.w, source.aval
     if not source.is_vector:
         return scalars_if_small(e, array_at(e, source.pointer, aval.shape, aval.dtype, False))
@@ -415,7 +421,10 @@ def read_input(e: Any, source: ProgramInput) -> Value:
 
 
 def row_of_input(e: Any, pointer: str, aval: Any, i: LaneValue, of_lanes: bool) -> Value:
-    """Emits the loads of the i-th entry, an array, of a sequence that a `stream` reads: the same for all lanes, or one for each (``of_lanes``)."""
+    """Returns the i-th entry, an array, of a sequence that a `stream` reads, as `read_input` does.
+
+    ``aval``: of the entry; ``of_lanes``: whether it differs between lanes.
+    """
     w, shape = e.w, aval.shape
     first = w.op("mul", i, long_constant(math.prod(shape))) if shape else i
     if not of_lanes or w.width == 1 or e.pack > 1:
@@ -432,7 +441,7 @@ def row_of_input(e: Any, pointer: str, aval: Any, i: LaneValue, of_lanes: bool) 
 
 
 def embed_constant(e: Any, x: np.ndarray) -> LargeArray:
-    """A constant array as a global constant of the module."""
+    """Returns a constant array as a large array, stored as a global constant of the module."""
     dtype, key = memory_dtype(x.dtype), (str(x.dtype), x.size, x.tobytes())
     if key not in e.constants:
         name = f"@array{len(e.constants)}"
@@ -442,7 +451,7 @@ def embed_constant(e: Any, x: np.ndarray) -> LargeArray:
 
 
 def known_entries(x: Value) -> np.ndarray | None:
-    """The entries of a constant array; None for other values."""
+    """Returns the entries of a value that is a constant array; None for other values."""
     if isinstance(x, LargeArray):
         return x.known
     return np.array(list(x.flat), x.flat[0].dtype).reshape(x.shape) if x.size and all_constant(x) else None
