@@ -121,7 +121,7 @@ class CompiledFunction:
         ]
 
     def padded_count(self, lanes: int) -> int:
-        """Number of lanes, rounded up to a multiple of the vector width."""
+        """Returns the number of lanes, rounded up to a multiple of the vector width."""
         width = self.program.text.width
         return -(-lanes // width) * width
 
@@ -129,16 +129,16 @@ class CompiledFunction:
 class BoundCall:
     """A program bound to arrays in memory, for many cheap calls.
 
-    A call is given a few indices, by which it takes entries of some of the arrays.
+    A call ``bound(*numbers, rows=0)`` takes a few indices; the program then runs on the entries of some of the arrays at these indices.
 
     Args:
         function: the compiled function.
-        operands: pairs of an array in the program's layout, and the number of the call's index that selects an entry along its first axis (None: the
-            whole array is the operand).
+        operands: for each operand, a pair of an array in the program's layout, and which of the call's indices (0, 1, ...) selects the operand along
+            the array's first axis; None if the whole array is the operand.
         results: arrays (size, whole) to write to.
         whole: number of lanes with padding.
         numbers: how many indices a call has.
-        given: pairs, as in ``operands``, for the sequences that a `stream` in the function reads, from the entry at the call's index on.
+        given: such pairs for the sequences that a `stream` in the function reads; it reads them from the entry at the call's index on.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class BoundCall:
         self.call, self.arguments = program.code.call, (address, _address_table(results), of_given, work, whole)
 
     def watched(self, rows: int) -> None:
-        """Connects the progress bar, if one is shown, to the loop of the next call, with so many rows."""
+        """Connects the progress bar, if one is shown, to the next call, whose `stream` yields this number of rows."""
         if self.turns is not None and (watch := current_watch()) is not None:
             watch.count(self.turns, rows)
 
@@ -185,7 +185,8 @@ def compile_lanes(
         one: the function, as `jax.jit` returns it.
         members: its operands in one lane, or their avals.
         carried: mask of the operands' leaves that differ between lanes.
-        compiler: makes the program of a closed jaxpr, from the mask and whether any leaf differs; None: for this processor.
+        compiler: ``compiler(closed, carried, many)`` makes the `NativeProgram` of a closed jaxpr, with ``many`` if any leaf differs between lanes;
+            None for one that compiles for this processor.
         static: its static arguments.
 
     Raises:
@@ -211,10 +212,10 @@ def compile_lanes(
 
 
 def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static: Any) -> Callable:
-    """Native counterpart of ``jax.vmap(one, in_axes=axes)``: a function of all lanes that returns numpy arrays.
+    """Returns what ``jax.vmap(one, in_axes=axes)`` does, but as native code: a function of all lanes that returns numpy arrays.
 
-    If no operand has a lane axis, it runs one lane, and results have a lane axis of length 1. ``given``: the sequences of a `stream`
-    in it, one entry per row.
+    If no operand has a lane axis, the function runs one lane, and results have a lane axis of length 1. ``given``: the sequences that a `stream` in
+    ``one`` reads, one entry per row.
 
     Raises:
         Unsupported, ImportError: by the returned function, as `compile_lanes`.
@@ -245,13 +246,19 @@ def _is_none(x: Any) -> bool:
 
 @lru_cache
 def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ...]:
-    """Mask of the operands' leaves with a lane axis, from a prefix tree of axes and its leaves; cached by tree structure."""
+    """Returns the mask of the operands' leaves that have a lane axis; cached by tree structure.
+
+    ``prefix``, ``marks``: structure and leaves (0 or None) of the axes, a prefix tree of the operands; ``structure``: that of the operands.
+    """
     operands = jax.tree.unflatten(structure, range(structure.num_leaves))
     return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
 
 
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
-    """Emits and compiles a closed jaxpr, or loads it from the cache; ``many``: for vectors of lanes."""
+    """Emits and compiles a closed jaxpr for this processor, or loads its program from the cache.
+
+    ``carried``: mask of the inputs that differ between lanes; ``many``: whether any does, so that the program works on vectors of lanes.
+    """
     variables, constants = program_inputs(closed)
     real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
     # for a single lane an instruction computes several entries; not with joints, whose matrices are mostly zeros, which scalars leave out
@@ -279,9 +286,9 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
 
 
 def as_columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
-    """Array (lanes, ...) in the program's layout (size, whole): the lanes of an entry are contiguous, padded by copies of the last lane.
+    """Copies an array (lanes, ...) to a program's layout (size, whole), in which the lanes of an entry are contiguous.
 
-    The first ``lead`` axes after the lane axis, if any, come before ``size``.
+    The last lane is repeated up to ``whole`` lanes. The first ``lead`` axes after the lane axis, if any, come before ``size`` in the result.
     """
     lanes, rows, size = len(x), x.shape[1 : 1 + lead], math.prod(x.shape[1 + lead :])
     found = np.empty((*rows, size, whole), x.dtype)
@@ -291,12 +298,12 @@ def as_columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
 
 
 def as_lanes(x: np.ndarray, lanes: int, shape: tuple, many: bool) -> np.ndarray:
-    """Inverse of `as_columns` for results: (size, rows, whole) to (lanes, rows, *shape), without the axis of rows unless ``many``."""
+    """Inverse of `as_columns` for a result: from (size, rows, whole) to (lanes, rows, *shape), or (lanes, *shape) if it is not ``many`` rows."""
     return x[:, :, :lanes].transpose(2, 1, 0).reshape(lanes, *x.shape[1:2] * many, *shape)
 
 
 def _scratch_memory(program: NativeProgram) -> tuple[np.ndarray, int]:
-    """Scratch memory for a program, and the first address in it that is a multiple of 64."""
+    """Allocates scratch memory for a program; returns it, and the first address in it that is a multiple of 64."""
     work = np.empty(program.text.work + 64, np.uint8)
     return work, work.ctypes.data + -work.ctypes.data % 64
 
@@ -306,5 +313,5 @@ def _pointer_table(addresses: Sequence[int]) -> Any:
 
 
 def _address_table(arrays: Sequence[np.ndarray]) -> Any:
-    """C table of the arrays' addresses."""
+    """Returns a C array of the arrays' addresses."""
     return _pointer_table([x.ctypes.data for x in arrays])

@@ -1,4 +1,4 @@
-"""Rules for elementwise primitives: they write instructions for scalars or vectors. None traps, whatever the lanes hold."""
+"""Rules for elementwise primitives, functions (writer, parameters, operands) -> result; no instruction traps, whatever numbers the lanes hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rule = Callable[[Writer, Any, list[LaneValue]], LaneValue]
 
 
 def constant_like(x: LaneValue, value: Any) -> LaneValue:
-    """A constant of the dtype of x."""
+    """Returns a scalar constant of the IR in the dtype of x."""
     return constant(value, x.dtype)
 
 

@@ -71,7 +71,7 @@ class LLVMEmitter:
         return any(x is y for y in self.empty_rows)
 
     def as_value(self, x: Any) -> LaneValue:
-        """A scalar, constant or not, as a value of the IR."""
+        """Returns a scalar of the interpreter, constant or not, as a value of the IR."""
         if isinstance(x, StreamEntry):
             raise Unsupported("arithmetic with the rows of a stream")
         return packs.scalar_of(self.w, x)
@@ -104,7 +104,7 @@ class LLVMEmitter:
         return x.is_vector if isinstance(x, LargeArray) else any(getattr(y, "is_vector", False) for y in x.flat)
 
     def array_primitive(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits a primitive on arrays in memory, or reuses the result of an equal earlier one."""
+        """Emits an equation with a large array among its operands or results, or reuses the results of an equal earlier one."""
         self.functions.refuse()
         key = eqn.primitive, (str(eqn.params), *map(value_key, inputs))
         if (found := self.w.lookup(key)) is None:
@@ -125,7 +125,7 @@ class LLVMEmitter:
     # values that pass between basic blocks: scalars by phi nodes, large arrays in memory
 
     def flatten(self, values: Sequence[Value], varies: Sequence[bool]) -> list[LaneValue]:
-        """The scalars of all small arrays in one list; those of an array that ``varies`` are broadcast to vectors."""
+        """Returns the scalars, or packs, of all small arrays in one list; ``varies``: for each array, whether they are broadcast to vectors."""
         found: list[LaneValue] = []
         for x, v in zip(values, varies, strict=True):
             if self.pack > 1 and not isinstance(x, LargeArray) and self.passes_packed(x):
@@ -135,7 +135,7 @@ class LLVMEmitter:
         return found
 
     def unflatten(self, values: Sequence[Value], scalars: Sequence[LaneValue]) -> list[Value]:
-        """Inverse of `flatten`: ``values`` with other scalars; large arrays stay."""
+        """Inverse of `flatten`: returns ``values`` with the small arrays made of other ``scalars``; large arrays stay as they are."""
         entries = iter(scalars)
 
         def restored(x: Value) -> Value:
@@ -148,13 +148,13 @@ class LLVMEmitter:
         return [restored(x) for x in values]
 
     def of_lane(self, x: LaneValue) -> LaneValue:
-        """A value in the form in which it is stored for all lanes: a vector, except in programs of a single lane."""
+        """Returns a value in the form in which results are stored: as a vector over lanes, but unchanged in programs of a single lane."""
         return x if self.pack > 1 else self.w.as_vector(x)
 
     def store_large(self, targets: Sequence[Value], values: Sequence[Value], where: LaneValue | None) -> None:
         """Copies large arrays into the memory of ``targets``, in the lanes of the mask ``where`` (None: all).
 
-        All values are computed before any target is overwritten, since a value may read a target, as when a loop swaps its carry.
+        All values are computed before any target is overwritten, since a value may read a target: a loop may swap two carried arrays, for instance.
         """
         pairs = [
             (x, arrays.materialise(self, y)) for x, y in zip(targets, values, strict=True) if isinstance(x, LargeArray)
@@ -257,7 +257,7 @@ class LLVMEmitter:
         return self.unflatten(results, now)
 
     def selects_branch(self, which: LaneValue, i: int, last: int) -> LaneValue:
-        """Mask of the lanes that select branch i of 0 ... ``last``; an index out of range selects the nearest branch."""
+        """Emits the mask of the lanes whose index ``which`` selects branch i of 0 ... ``last``; an index out of range selects the nearest branch."""
         bits = predicates.flags(self.w, which)
         if bits and len(bits) == last == 1:
             return bits[0][0] if i else predicates.negate(self.w, bits[0][0])
@@ -326,9 +326,9 @@ class LLVMEmitter:
         return [*state, *(arrays.scalars_if_small(self, x) for x in rows)]
 
     def stream(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits a loop with an iteration for each row that the caller requests; its rows are `StreamEntry` values.
+        """Emits the loop of a `stream`, with an iteration for each row that the caller requests; entries of its rows are `StreamEntry` values.
 
-        The result that a row belongs to is known only when the program returns it: the store is then written into the loop's body.
+        To which result of the program an entry belongs is known only when the program returns it; its store is then written into the loop's body.
         """
         w, jaxpr, carried = self.w, eqn.params["jaxpr"], eqn.params["carried"]
         if self.threads and eqn.params["by_row"]:

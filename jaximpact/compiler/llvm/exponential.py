@@ -28,7 +28,7 @@ ROOT_HALF = 0x3FE6A09E667F3BCD  # the bits of sqrt(1/2)
 
 
 class _Doubles:
-    """Arithmetic in double precision on values of a `Writer` and Python floats."""
+    """Emits arithmetic in double precision on values of the IR and Python floats, by a `Writer`."""
 
     def __init__(self, w: Writer) -> None:
         self.w = w
@@ -37,7 +37,7 @@ class _Doubles:
         return self.w.op(name, *(self.as_value(x) for x in values), dtype=dtype)
 
     def as_value(self, x: Any, dtype: Any = np.float64) -> LaneValue:
-        """A value of the IR itself; a Python number as a constant of the given dtype."""
+        """Returns a value of the IR unchanged, and a Python number as a constant of the given dtype."""
         return x if isinstance(x, LaneValue) else constant(x, dtype)
 
     def add(self, x: Any, y: Any) -> LaneValue:
@@ -68,12 +68,12 @@ class _Doubles:
         return self.w.op(name, x, self.as_value(y, LONG))
 
     def power_of_two(self, k: LaneValue) -> LaneValue:
-        """2^k for integers k from -1022 to 1023."""
+        """Emits 2^k for integers k from -1022 to 1023."""
         return self.w.convert("bitcast", self.integer_op("shl", self.integer_op("add", k, 1023), 52), np.float64)
 
 
 def _reduce_argument(d: _Doubles, x: LaneValue) -> tuple[LaneValue, LaneValue]:
-    """Argument reduction of the exponential, x = k ln 2 + r: the integer k, and exp(r) - 1."""
+    """Reduces the argument of the exponential, x = k ln 2 + r; returns the integer k, and exp(r) - 1."""
     shifted = d.fma(x, 1 / math.log(2), SHIFT)
     k = d.sub(shifted, SHIFT)
     r = d.fma(k, -LN2[0], x)
@@ -114,7 +114,7 @@ def tanh(w: Writer, x: LaneValue) -> LaneValue:
 
 
 def _log(d: _Doubles, u: LaneValue, correction: LaneValue | None) -> LaneValue:
-    """log u + correction, where the correction is the rounding error of u, relative to u."""
+    """Emits log u + correction, where the correction (None: zero) is the rounding error of u, relative to u."""
     tiny = d.compare("olt", u, 2.0**-1022)
     bits = d.w.convert("bitcast", d.select(tiny, d.mul(u, 2.0**54), u), LONG)
     k = d.integer_op("ashr", d.integer_op("sub", bits, ROOT_HALF), 52)
@@ -152,7 +152,10 @@ def log1p(w: Writer, x: LaneValue) -> LaneValue:
 def rule_in_double(
     function: Callable[[Writer, LaneValue], LaneValue], library: Callable[[Writer, str, LaneValue], LaneValue]
 ) -> Callable:
-    """Rule that computes ``function`` in double precision; on processors without fused multiply-add it calls the C library."""
+    """Returns the rule of an elementwise primitive that ``function(writer, x)`` computes in double precision.
+
+    On processors without fused multiply-add the rule calls the C library instead, by ``library(writer, name, x)``.
+    """
 
     def body(w: Writer, x: LaneValue) -> LaneValue:
         if x.dtype == np.float64:

@@ -1,8 +1,8 @@
 """Functions of the IR besides the main one: code that is called from several places, emitted once, and long branches of programs of a single lane.
 
-LLVM takes most of the time before a first result; its time grows with the number of instructions, more than in proportion to the length of a
-function. Also, values that live across a step with contact would occupy registers in steps without. A function reads its arguments from scratch
-memory, and writes its results there.
+LLVM takes most of the time before a first result. Its time grows with the number of instructions, and for a long function faster than its length.
+Also, values that a step with contact keeps would occupy registers in steps without contact. A function reads its arguments from scratch memory, and
+writes its results there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .packs import PackEntry
 
 
 class Place(NamedTuple):
-    """Position in scratch memory, in bytes, of a scalar, vector or pointer, and its type."""
+    """Position of a scalar, vector or pointer in scratch memory, as an offset in bytes, and its type."""
 
     offset: int
     dtype: np.dtype
@@ -47,8 +47,8 @@ class Function(NamedTuple):
 
     Attributes:
         name: its name.
-        taken: the arguments that it reads: pairs of the number of an argument and the place in memory from which it is read.
-        results: its results, in terms of values inside the function.
+        taken: the arguments that it reads: pairs of the number of an argument and the place in memory from which the function loads it.
+        results: its results, as values that exist inside the function; they give the forms of the results of a call.
         given: for each scalar, pack or pointer in the results (`values_of`), the place where the function stores it or, if it is one of the
             arguments, the number of this argument.
     """
@@ -60,7 +60,7 @@ class Function(NamedTuple):
 
 
 class _NotALine(Exception):
-    """Raised while a function of many lanes is emitted, if it turns out to be no straight line: if it has loops, branches or arrays in memory."""
+    """Raised while a function of many lanes is emitted, if it is not straight-line code: if it has loops, branches or arrays in memory."""
 
 
 class Functions:
@@ -79,15 +79,16 @@ class Functions:
         self.counts = Counter(dict(_calls(closed)))
 
     def refuse(self) -> None:
-        """Raises `_NotALine` while a function of many lanes is emitted, so that its code is emitted where it is called instead.
+        """Raises `_NotALine` if a function of many lanes is being emitted; its code is then emitted in place of each call.
 
-        The emitter calls this before loops, branches and arrays in memory: such a function may hold straight-line scalar operations only.
+        The emitter calls this before it emits a loop, a branch or an array in memory, since such a function may hold straight-line scalar operations
+        only.
         """
         if self.inside:
             raise _NotALine
 
     def call(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Results of an equation that calls an outlined function: by a call, or in place if that is cheaper."""
+        """Emits an equation that calls an outlined function, as a call, or as the function's code where that is cheaper; returns its results."""
         e, jaxpr = self.emitter, as_closed(eqn.params[CALLS[eqn.primitive.name]])
         if self.inside or self.counts[id(jaxpr.jaxpr)] < 2 or cost(jaxpr, e.max_scalars) < MIN_FUNCTION_OPS:
             return machine.run(jaxpr, inputs)
@@ -118,7 +119,10 @@ class Functions:
         return results
 
     def _run(self, machine: Any, jaxpr: Any, captured: Collection, values: list[Value]) -> list[Value]:
-        """Results of a jaxpr from ``values``: those of its inputs, followed by those of the program's inputs ``captured``, which it closes over."""
+        """Emits a jaxpr and returns its results.
+
+        ``captured``: variables of the program's inputs that it closes over; ``values``: values of the jaxpr's own inputs, then of these.
+        """
         before, count = machine.input_values, len(values) - len(captured)
         machine.input_values = before | dict(zip(captured, values[count:], strict=True))
         try:
@@ -127,14 +131,14 @@ class Functions:
             machine.input_values = before
 
     def is_long(self, jaxpr: Any) -> bool:
-        """Whether a branch becomes a function of its own: in programs of a single lane."""
+        """Whether a branch is long enough to become a function of its own; only in programs of a single lane."""
         e = self.emitter
         return e.pack > 1 and cost(jaxpr, e.max_scalars) - repeated_cost(jaxpr, e.max_scalars) > MIN_BRANCH_OPS
 
     def apart(self, machine: Any, jaxpr: Any, operands: list[Value], seldom: bool = False) -> list[Value]:
-        """Calls a jaxpr as a function of its own with one call, in a program of a single lane, and returns its results.
+        """Emits a jaxpr as a function that is called here only, in a program of a single lane; returns the results of the call.
 
-        ``seldom``: the function runs so seldom that its code is to be short rather than fast.
+        ``seldom``: whether the function runs so seldom that its code should be short rather than fast.
         """
         e, closed, captured = self.emitter, as_closed(jaxpr), _captured(machine, jaxpr)
         read = value_variables(closed.jaxpr)
@@ -155,7 +159,7 @@ class Functions:
 
 
 def _captured(machine: Any, jaxpr: Any) -> dict[Any, Value]:
-    """Values of the program's inputs that a jaxpr closes over, by variable."""
+    """Returns the values of the program's inputs that a jaxpr closes over, as a mapping from variables."""
     return {v: machine.input_values[v] for v in closed_over_values(jaxpr) if v in machine.input_values}
 
 
@@ -163,19 +167,19 @@ def _captured(machine: Any, jaxpr: Any) -> dict[Any, Value]:
 
 
 def _continues(x: Any, last: Any) -> bool:
-    """Whether an entry follows the entry ``last`` in the same pack."""
+    """Whether x is the entry of a pack that follows the entry ``last`` in the same pack."""
     return (
         isinstance(x, PackEntry) and isinstance(last, PackEntry) and x.pack == last.pack and x.index == last.index + 1
     )
 
 
 def _stored(x: LargeArray) -> LargeArray:
-    """The stored array that a large array is a view of."""
+    """Returns the stored array of which a large array is a view, such as a transpose; the array itself if it is no view."""
     return x.flipped if x.flipped is not None else x.source[0] if x.source else x
 
 
 def values_of(values: Sequence[Value]) -> Iterator[LaneValue]:
-    """The scalars, packs and pointers that values consist of, without constants."""
+    """Yields the scalars, packs and pointers of stored arrays that ``values`` consist of, without constants."""
     for x in values:
         if isinstance(x, LargeArray) and x.known is None:
             yield LaneValue(_stored(x).pointer, POINTER, False)
@@ -186,7 +190,7 @@ def values_of(values: Sequence[Value]) -> Iterator[LaneValue]:
 
 
 def _consisting_of(e: Any, x: Value, parts: Iterator[LaneValue]) -> Value:
-    """A value of the form of x, but consisting of other ``parts``: scalars, packs and pointers in the order of `values_of`; constants stay."""
+    """Returns a value like x in which ``parts`` replace the scalars, packs and pointers that `values_of` yields for x; constants stay."""
     if isinstance(x, LargeArray) and x.known is None:
         y = _stored(x)
         y = arrays.array_at(e, next(parts).name, y.shape, y.dtype, y.is_vector)
@@ -211,19 +215,19 @@ def _kinds(x: Value) -> tuple:
 
 
 def _in_memory(e: Any, x: Value) -> Value:
-    """The value x with a large array, if it is lazy, stored in memory, so that `values_of` can list it."""
+    """Returns the value x, stored in memory if it is a lazy large array, so that `values_of` has a pointer to it."""
     if not isinstance(x, LargeArray) or x.known is not None or _stored(x).pointer:
         return x
     return arrays.materialise(e, x)
 
 
 def _as_it_is_read(e: Any, x: Value) -> Value:
-    """The value x, as a large array in memory if it has too many entries for scalars."""
+    """Returns the value x, as a large array in memory if it has more entries than arrays of scalars may have; None stays."""
     return arrays.as_large_array(e, x) if x is not None and x.size > e.max_scalars else x
 
 
 def _side_by_side(e: Any, x: Value) -> Value:
-    """A value of a single lane in a standard form, packs or a stored array, so that it has the same types in all calls of a function."""
+    """Returns a value of a single lane as packs, or as a stored array if it is large: a form that is the same in all calls of a function."""
     if x.size > e.max_scalars:
         return replace(arrays.materialise(e, x), known=None)
     x = arrays.as_scalars(e, x)
@@ -241,9 +245,9 @@ def _emitted(
     distinct: bool = False,
     attributes: str = "",
 ) -> Function:
-    """Emits the definition of a function ``name`` whose arguments have the form of ``values``, and whose results are those of ``body`` on them.
+    """Emits the definition of a function ``name`` that takes arguments of the form of ``values``, and returns ``body(arguments)``.
 
-    ``distinct``: the function is for one call only, so that equal values can share an argument; ``attributes``: those of LLVM.
+    ``distinct``: whether the function is for one call only, so that equal values can share an argument; ``attributes``: LLVM's, of the function.
     """
     outer, counter = e.w, e.counter
     e.w = w = outer.of_function()
@@ -274,13 +278,13 @@ def _emitted(
 
 
 def _reserved(w: Writer, x: LaneValue) -> Place:
-    """Reserves scratch memory for a value."""
+    """Reserves scratch memory for a scalar, vector or pointer x."""
     size = memory_dtype(x.dtype).itemsize * (w.width if x.is_vector else 1)
     return Place(w.reserve_bytes(size, size), np.dtype(x.dtype), x.is_vector)
 
 
 def _called(e: Any, function: Function, values: Sequence[Value]) -> list[Value]:
-    """Emits a call, and returns its results."""
+    """Emits a call of a function with the arguments ``values``, and returns its results."""
     w, given = e.w, list(values_of(values))
     for i, at in function.taken:
         w.store(w.pointer_to(at.offset), given[i])
@@ -303,13 +307,13 @@ def value_key(x: Value) -> Any:
 
 @remember_by_jaxpr
 def repeated_cost(jaxpr: Any, max_scalars: int) -> int:
-    """Number of operations of a jaxpr in repeated calls of outlined functions, which are emitted only once."""
+    """Returns the number of operations that a jaxpr saves as outlined functions are emitted once: those of their second and later calls."""
     return sum((n - 1) * cost(part, max_scalars) for part, n in _outermost_calls(jaxpr).items())
 
 
 @remember_by_jaxpr
 def _outermost_calls(jaxpr: Any) -> Counter:
-    """Number of calls of each outlined jaxpr in another, without the calls that are made inside outlined jaxprs."""
+    """Counts the calls of each outlined jaxpr in ``jaxpr``, without calls that are made inside outlined jaxprs."""
     found: Counter = Counter()
     for eqn in jaxpr.eqns:
         for part in nested_jaxprs(eqn):
@@ -319,7 +323,7 @@ def _outermost_calls(jaxpr: Any) -> Counter:
 
 @remember_by_jaxpr
 def _calls(jaxpr: Any) -> tuple[tuple[int, int], ...]:
-    """Outlined jaxprs that a jaxpr calls, at any depth: pairs of id and number of calls."""
+    """Returns pairs (id, number of calls) for the outlined jaxprs that a jaxpr calls, at any depth."""
     found: Counter = Counter()
     for eqn in jaxpr.eqns:
         if is_outlined(eqn):

@@ -1,4 +1,4 @@
-"""Lines of LLVM IR that are completed after they are written: phi nodes, and those reserved before a loop."""
+"""Lines of LLVM IR that are completed after they are written: phi nodes, and places for lines that are reserved before a loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Loop:
 
     Attributes:
         before: lines reserved before the loop, to which loop-invariant instructions are hoisted.
-        available: results that are available before the loop, by instruction.
+        available: mapping from instructions to their results, of those that are available before the loop.
     """
 
     before: list
@@ -35,5 +35,5 @@ class PhiNode:
 
 
 def join_lines(lines: list) -> str:
-    """Text of lines: instructions, phi nodes, and lists of lines that were reserved (`Writer.reserve_lines`)."""
+    """Returns the text of ``lines``: instructions, phi nodes, and lists of lines whose places were reserved (`Writer.reserve_lines`)."""
     return "\n".join(filter(None, (join_lines(x) if isinstance(x, list) else str(x) for x in lines)))

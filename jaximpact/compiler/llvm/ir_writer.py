@@ -81,7 +81,7 @@ class Writer:
     ) -> LaneValue:
         """Emits an instruction without side effects, hoisted out of the loops in which it is invariant; returns its result.
 
-        ``what`` says all of the instruction but its operands and the width of vectors.
+        ``what``: text that identifies the instruction, apart from its operands and the width of vectors; equal instructions are emitted once.
         """
         dtype = np.dtype(dtype)
         key = what, tuple(x.name for x in operands), dtype
@@ -106,12 +106,12 @@ class Writer:
         return found
 
     def note_uses(self, operands: Iterable[LaneValue]) -> None:
-        """Records that values are read inside blocks that are written for one register after the other."""
+        """Records the values that an instruction reads, within a `register_scope`, where parts of vectors are loaded only if they are read."""
         if self.register_view is not None:
             self.register_view.used.update(x.name for x in operands)
 
     def lookup(self, key: tuple) -> Any:
-        """Result of an earlier instruction, or of another ``key``, if it is available in the current block; else None."""
+        """Returns what is stored under ``key``, such as an earlier instruction's result, if it is available in the current block; else None."""
         for scope in reversed(self.available):
             if key in scope:
                 return scope[key]
@@ -128,7 +128,7 @@ class Writer:
         self.lines.append(f"  {instruction}")
 
     def op(self, name: str, *values: LaneValue, dtype: Any = None) -> LaneValue:
-        """Emits an instruction whose operands share one type, which is also its result's unless ``dtype`` is given."""
+        """Emits an instruction whose operands have one type; its result has the same type, or ``dtype`` if that is given."""
         first, *_ = operands = self.broadcast(values)
         instruction = f"{name} {self.type_of(first)} {', '.join(x.name for x in operands)}"
         found = self.emit_value(first.dtype if dtype is None else dtype, first.is_vector, name, operands, instruction)
@@ -195,7 +195,7 @@ class Writer:
     # scalars and vectors
 
     def as_vector(self, x: LaneValue) -> LaneValue:
-        """The value as a vector: a scalar is broadcast."""
+        """Returns the value as a vector; broadcasts a scalar."""
         if x.is_vector or self.width == 1:
             return LaneValue(x.name, x.dtype, True)
         if not x.name.startswith("%"):
@@ -211,11 +211,11 @@ class Writer:
         return self.emit_value(x.dtype, True, f"insertelement {i}", [vector, x], instruction)
 
     def as_scalar(self, x: LaneValue) -> LaneValue:
-        """The value as a scalar, where vectors have a single lane."""
+        """Returns the value as a scalar if vectors have a single lane, else unchanged."""
         return LaneValue(x.name, x.dtype, False) if self.width == 1 else x
 
     def extract_lane(self, x: LaneValue, i: int) -> LaneValue:
-        """Element of lane i of a vector; a scalar itself."""
+        """Returns the element of lane i of a vector; returns a scalar unchanged."""
         if x.is_vector and self.width > 1:
             instruction = f"extractelement {self.typed_name(x)}, i64 {i}"
             return self.emit_value(x.dtype, False, f"extractelement {i}", [x], instruction)
@@ -243,11 +243,11 @@ class Writer:
         return [self.as_vector(x) for x in values] if any(x.is_vector for x in values) else values
 
     def any_lane(self, x: LaneValue) -> LaneValue:
-        """Scalar condition: whether x holds in any lane."""
+        """Emits a scalar condition: whether the condition x holds in any lane."""
         return self._reduce_lanes("or", x)
 
     def all_lanes(self, x: LaneValue) -> LaneValue:
-        """Scalar condition: whether x holds in every lane."""
+        """Emits a scalar condition: whether the condition x holds in every lane."""
         return self._reduce_lanes("and", x)
 
     def _reduce_lanes(self, name: str, x: LaneValue) -> LaneValue:
@@ -258,13 +258,13 @@ class Writer:
         return self.emit_value(BOOL, False, function, [x], f"call i1 {function}({self.typed_name(x)})")
 
     def conjunction(self, x: LaneValue, y: LaneValue | None) -> LaneValue:
-        """x and y, where None stands for true."""
+        """Emits the condition "x and y"; y = None stands for true."""
         return x if y is None else self.op("and", x, y)
 
     # memory
 
     def address(self, pointer: str, dtype: Any, *, is_vector: bool, place: LaneValue | str) -> str:
-        """Emits the address of an array entry in memory; ``is_vector``: entries are vectors of ``width`` elements."""
+        """Emits the address of the entry at position ``place`` of an array in memory; ``is_vector``: entries are vectors of ``width`` elements."""
         name = "%" + self.fresh_name("p")
         at = place if isinstance(place, str) else self.typed_name(place)
         self.emit(f"{name} = getelementptr {self.llvm_type(memory_dtype(dtype), is_vector)}, ptr {pointer}, {at}")
@@ -278,7 +278,7 @@ class Writer:
         return found if kept == dtype else self.op("icmp ne", found, constant(0, kept), dtype=BOOL)
 
     def gather(self, pointer: str, dtype: Any, places: LaneValue) -> LaneValue:
-        """Vector of the entries of an array at the given places, all of which exist; of numbers of 4 or 8 bytes."""
+        """Emits the vector of the entries of an array at the given positions, all of which exist; entries have 4 or 8 bytes."""
         if self.width == 1:
             return self.load(self.address(pointer, dtype, is_vector=False, place=places), dtype, True)
         kind, vector = llvm_scalar_type(dtype), self.llvm_type(dtype, True)
@@ -320,13 +320,13 @@ class Writer:
     # functions
 
     def of_function(self) -> Writer:
-        """A writer for another function of the module, whose scratch memory begins at the end of this writer's."""
+        """Returns a writer for another function of the module; the function's scratch memory begins where that of this writer ends."""
         found = Writer(self.width, self.fused, self.hoists_vectors)
         found._count, found.scratch_bytes = self._count, self.scratch_bytes
         return found
 
     def with_function(self, other: Writer, name: str, text: str) -> None:
-        """Adds the function that the ``other`` writer wrote."""
+        """Adds the function ``name`` with this ``text`` to the module; the ``other`` writer, of `of_function`, wrote it."""
         self._count, self.scratch_bytes = other._count, other.scratch_bytes
         self.declared |= other.declared | {name: text}
 
@@ -334,7 +334,10 @@ class Writer:
 
     @contextmanager
     def loop_scope(self, active: LaneValue | None) -> Iterator[None]:
-        """Scope of a loop: invariant instructions in it are hoisted to lines that are reserved here."""
+        """Context manager in which a loop is written: its invariant instructions are hoisted to lines that are reserved in the current block.
+
+        ``active``: as in `scope`.
+        """
         self.loops.append(Loop(self.reserve_lines(), self.available[-1]))
         try:
             with self.scope(active):
@@ -352,13 +355,16 @@ class Writer:
     def branch(self, which: LaneValue, yes: str, no: str, hint: str = "") -> None:
         """Emits a branch to the block labelled ``yes`` if the scalar ``which`` holds, else to ``no``.
 
-        With the ``hint`` `RARE` or `SELDOM` the first block is unlikely, so that LLVM spills registers in it rather than elsewhere.
+        With the ``hint`` `RARE` or `SELDOM` the block ``yes`` is unlikely, so that LLVM spills registers in it rather than elsewhere.
         """
         self.emit(f"br i1 {which.name}, label %{yes}, label %{no}{hint}")
 
     @contextmanager
     def scope(self, active: LaneValue | None) -> Iterator[None]:
-        """Scope of blocks that may be skipped: their results are not available after it; only the lanes of the mask ``active`` matter in it."""
+        """Context manager in which blocks are written that may be skipped: after it, their results are not available.
+
+        ``active``: mask of the lanes whose results matter in these blocks; None for all.
+        """
         outside, self.active = self.active, active
         self.available.append({})
         try:
@@ -369,8 +375,10 @@ class Writer:
 
     @contextmanager
     def register_scope(self, width: int) -> Iterator[RegisterView]:
-        """Scope of blocks for the ``width`` lanes of one register, if a vector takes several; the blocks can read this register's part of earlier
-        vectors."""
+        """Context manager in which blocks are written for the ``width`` lanes of one register only, if a vector takes several registers.
+
+        The blocks read this register's part of earlier vectors through the `RegisterView` that the context gives.
+        """
         before = self.width, self.available, self.active, self.register_view, self.loops
         view = RegisterView(self, width)
         self.width, self.available, self.active, self.register_view, self.loops = width, [{}], None, view, []
@@ -380,7 +388,7 @@ class Writer:
             self.width, self.available, self.active, self.register_view, self.loops = before
 
     def mask_as_integer(self, which: LaneValue) -> LaneValue:
-        """A mask over all lanes as an integer of 64 bits, a bit per lane."""
+        """Converts a mask over all lanes to an integer of 64 bits, with a bit per lane."""
         text = f"bitcast {self.typed_name(which)} to i{self.width}"
         found = self.emit_value(LONG, False, f"bits of {self.width}", [which], text)
         if self.width == 64:
@@ -388,7 +396,7 @@ class Writer:
         return self.emit_value(LONG, False, f"zext {self.width}", [found], f"zext i{self.width} {found.name} to i64")
 
     def mask_of_register(self, bits: LaneValue, i: LaneValue) -> LaneValue:
-        """Mask over the lanes of register i, from `mask_as_integer`."""
+        """Returns the mask over the lanes of register i, from the ``bits`` of all lanes that `mask_as_integer` returns."""
         shifted = self.op("lshr", bits, self.op("mul", i, constant(self.width, LONG)))
         text = f"trunc i64 {shifted.name} to i{self.width}"
         part = self.emit_value(LONG, False, f"trunc {self.width}", [shifted], text)
@@ -396,7 +404,7 @@ class Writer:
         return self.emit_value(BOOL, True, f"mask of {self.width}", [part], text)
 
     def phi(self, dtype: Any, is_vector: bool, sources: Sequence[tuple[LaneValue, str]]) -> LaneValue:
-        """Emits a phi node with pairs of a value and the label of the block that it comes from."""
+        """Emits a phi node; ``sources``: pairs of a value and the label of the block from which it comes."""
         found = LaneValue("%" + self.fresh_name(), np.dtype(dtype), is_vector)
         self.phi_nodes[found.name] = node = PhiNode(f"{found.name} = phi {self.type_of(found)}", [])
         self.note_uses(x for x, _ in sources)
@@ -406,7 +414,7 @@ class Writer:
         return found
 
     def close_loop(self, phis: Sequence[LaneValue], carry: Sequence[LaneValue]) -> None:
-        """Gives phi nodes at the head of a loop their last source, the carry at the end of the current block."""
+        """Adds the last source to each of the ``phis`` at the head of a loop: its value in ``carry``, which comes from the current block."""
         self.note_uses(carry)
         for phi, x in zip(phis, carry, strict=True):
             self.phi_nodes[phi.name].add(x, self.block)
@@ -425,7 +433,7 @@ class RegisterView:
         self.vectors: dict[str, LaneValue] = {}  # name of a part -> vector
 
     def part_of(self, x: LaneValue) -> LaneValue:
-        """The register's part of a vector; a scalar itself."""
+        """Returns the register's part of a vector; returns a scalar unchanged."""
         if not x.is_vector:
             return x
         if x not in self.parts:
@@ -436,8 +444,10 @@ class RegisterView:
         return self.parts[x]
 
     def lookup(self, key: tuple) -> Any:
-        """Looks an instruction on parts of vectors up among the earlier ones on whole vectors: this register's part of the result; None if there is
-        none."""
+        """Returns the register's part of the result of an earlier instruction on whole vectors; None if there is no such instruction.
+
+        ``key``: that of the same instruction on the register's parts of the vectors.
+        """
         what, operands, *rest = key
         if not isinstance(what, str):  # arrays in memory
             return None
@@ -450,7 +460,7 @@ class RegisterView:
         return None
 
     def reserve(self, stores: list) -> None:
-        """Reserves lines for the loads of parts at the beginning of the blocks; ``stores``: lines reserved before the blocks."""
+        """Reserves lines for the loads of parts, at the beginning of the blocks; ``stores``: lines for the stores, reserved before the blocks."""
         self.stores, self.loads = stores, self.w.reserve_lines()
 
     def emit_parts(self, i: LaneValue) -> None:

@@ -126,7 +126,7 @@ def undefined_symbols(code: bytes) -> list[str]:
 
 @lru_cache
 def host() -> Host:
-    """The compiler for this processor.
+    """Returns the compiler for this processor, made at the first call.
 
     Raises:
         ImportError: llvmlite is not installed, or does not support the processor; or this is Windows.
@@ -153,9 +153,9 @@ def compile_module(text: str, loops: bool = False) -> MachineCode:
 
 
 def load_or_emit(name: str | None, write: Callable[[], ProgramText]) -> tuple[ProgramText, MachineCode]:
-    """Text and machine code of the program with the key ``name``, from the cache or emitted by ``write()``.
+    """Returns text and machine code of the program with the key ``name``, from the cache, or else emitted by ``write()`` and compiled.
 
-    Without a name (None) the program is emitted, and only its compilation is cached. Text from the cache has no IR.
+    If the name is None, the program is always emitted, and only its machine code is cached, by the IR. Text from the cache has no IR.
     """
     if name is None:
         text = write()
@@ -172,7 +172,10 @@ def load_or_emit(name: str | None, write: Callable[[], ProgramText]) -> tuple[Pr
 def _load_or_compile(
     key: str, fresh: Callable[[], tuple[str, bytes]], loops: bool = False
 ) -> tuple[MachineCode, bytes]:
-    """Machine code for a cache key, and the bytes stored beside it; if nothing is cached, ``fresh()`` gives the IR and these bytes."""
+    """Returns the machine code for a cache key, and bytes that are stored with it; if nothing is cached, ``fresh()`` returns the IR and these bytes.
+
+    ``loops``: as in `Host.compile`.
+    """
     global compilations
     with _lock:
         if key not in _programs:

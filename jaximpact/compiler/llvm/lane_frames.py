@@ -1,6 +1,7 @@
 """The function around the program of one lane: a loop over vectors of lanes on a CPU, or a kernel with a thread for each lane on a GPU.
 
-Either defines in the IR ``%lane``, the (first) lane, and ``%row``, the padded number of lanes, which is the length of an entry's row in memory.
+Both define names in the IR: ``%lane``, the number of the lane, or of the first lane of a vector; and ``%row``, the padded number of lanes. The lanes
+of an entry are contiguous in memory, so that this is the distance from one entry to the next.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class VectorLoop:
 
 
 class ThreadGrid:
-    """A kernel whose threads compute one lane each; it takes the tables of pointers by value, and each thread has its own scratch memory."""
+    """A GPU kernel whose threads compute one lane each; it takes the tables of pointers by value, and each thread has its own scratch memory."""
 
     def __init__(self, w: Writer) -> None:
         self.w = w
@@ -88,6 +89,6 @@ class ThreadGrid:
 
 
 def _module_text(w: Writer, head: str, first: list[str]) -> str:
-    """IR of a module: a function that begins with the line ``head``, consists of the lines ``first`` and the writer's, and the functions it calls."""
+    """Returns the IR of a module: a function with the line ``head``, the lines ``first`` and the writer's lines; then the functions it calls."""
     body, others = join_lines([*first, *w.entry_lines, *w.lines]), "\n".join(w.declared.values())
     return f"{head} {{\nentry:\n{body}\n}}\n{others}\n"

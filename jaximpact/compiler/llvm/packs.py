@@ -1,8 +1,8 @@
 """Packs: several entries of an array side by side in one vector of the IR, so that programs of a single lane compute with vectors too.
 
-For the interpreter the entries of an array stay scalars, which it can move; each knows its pack and its index in the pack. An operation on a row of
-entries assembles the packs of its operands: without an instruction if the entries already lie in this order, by a shuffle or two if they were moved,
-and by insertions if they are no entries of packs.
+For the interpreter the entries of an array stay scalars, which it can move; each knows its pack and its index in the pack (`PackEntry`). An operation
+on a row of entries assembles the packs of its operands: without an instruction if the entries already lie in this order in a pack, by a shuffle or
+two if they were moved, and by insertions if they are not entries of packs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class PackEntry:
 
 
 def chunks(shape: Sequence[int], pack: int) -> Iterator[tuple[int, int]]:
-    """Bounds of the parts of an array's entries, in C order, that form a pack; no pack crosses rows if a row fills at least half of a pack."""
+    """Yields bounds (start, stop) of the entries, in C order, that form a pack, for an array of this shape and packs of ``pack`` entries.
+
+    If a row fills more than half of a pack, no pack has entries of several rows.
+    """
     size = int(np.prod(shape))
     row = shape[-1] if shape else 1
     row = row if 2 * row > pack else size
@@ -57,12 +60,12 @@ def chunks(shape: Sequence[int], pack: int) -> Iterator[tuple[int, int]]:
 
 
 def entries_of(pack: LaneValue, count: int) -> list[PackEntry]:
-    """The first entries of a pack."""
+    """Returns the first ``count`` entries of a pack, as scalars."""
     return [PackEntry(pack, i) for i in range(count)]
 
 
 def pack_of(w: Writer, entries: Sequence[Any]) -> LaneValue:
-    """Scalars, constant or not, as a pack; surplus places repeat the last one."""
+    """Returns scalars, constant or not, as a pack, assembled if necessary; surplus places of the pack repeat the last scalar."""
     first = entries[0]
     if isinstance(first, PackEntry) and all(
         isinstance(x, PackEntry) and x.pack == first.pack and x.index == i for i, x in enumerate(entries)
@@ -78,7 +81,7 @@ def pack_of(w: Writer, entries: Sequence[Any]) -> LaneValue:
 
 
 def adjacent(entries: Sequence[Any]) -> bool:
-    """Whether entries lie side by side in a pack, or need no pack since they are equal or constant."""
+    """Whether scalars are the first entries of a pack in this order, or need no instruction to form a pack, as they are all equal or constant."""
     first = entries[0]
     if isinstance(first, PackEntry):
         return all(isinstance(x, PackEntry) and x.pack == first.pack and x.index == i for i, x in enumerate(entries))
@@ -86,14 +89,14 @@ def adjacent(entries: Sequence[Any]) -> bool:
 
 
 def scalar_of(w: Writer, x: Any) -> LaneValue:
-    """A scalar of the interpreter as a value of the IR: entries of packs are extracted."""
+    """Returns a scalar of the interpreter as a scalar value of the IR; extracts an entry of a pack."""
     if isinstance(x, PackEntry):
         return w.extract_lane(x.pack, x.index)
     return constant(x, x.dtype) if is_constant(x) else x
 
 
 def _assemble(w: Writer, entries: Sequence[Any]) -> LaneValue:
-    """A pack assembled from any entries: constants, shuffles of the packs in which they lie, and insertions of single scalars."""
+    """Assembles a pack from any scalars: from constants, by shuffles of the packs in which they lie, and by insertions of single scalars."""
     dtype = entries[0].dtype
     sources: dict[Any, dict[int, int]] = {}  # pack -> place -> index in it
     single: dict[int, Any] = {}
@@ -126,14 +129,14 @@ def _assemble(w: Writer, entries: Sequence[Any]) -> LaneValue:
 
 
 def shuffle(w: Writer, x: LaneValue, y: LaneValue, places: Sequence[int]) -> LaneValue:
-    """Vector of the entries at ``places`` in x (0 to width - 1) and y (from width on); -1: any value."""
+    """Emits the vector of the entries at ``places``: 0 to width - 1 are those of x, from width on those of y; -1 stands for any value."""
     mask = ", ".join(f"i32 {'poison' if k < 0 else k}" for k in places)
     instruction = f"shufflevector {w.typed_name(x)}, {w.typed_name(y)}, <{len(places)} x i32> <{mask}>"
     return w.emit_value(x.dtype, True, f"shufflevector {mask}", [x, y], instruction)
 
 
 def operand(w: Writer, entries: Sequence[Any]) -> LaneValue:
-    """Entries as an operand of an instruction: one scalar where all are the same, else a pack."""
+    """Returns scalars as an operand of an instruction: as one scalar if all are the same, else as a pack."""
     first = entries[0]
     if all(x is first for x in entries) or all(
         x == first and type(x) is type(first) and not is_constant(x) for x in entries
@@ -173,8 +176,10 @@ def elementwise(
 def reduce_entries(
     w: Writer, combine: Callable[[LaneValue, LaneValue], LaneValue], entries: Sequence[Any], empty: Any
 ) -> Any:
-    """Reduction of entries to one scalar, pack by pack; ``empty``: neutral element for padding, None if a repeated entry does not change the
-    result."""
+    """Emits the reduction of scalars to one by ``combine``, pack by pack.
+
+    ``empty``: neutral element that fills the last pack; None if a repeated entry does not change the result.
+    """
     total = None
     for first in range(0, len(entries), w.width):
         part = list(entries[first : first + w.width])
@@ -185,7 +190,7 @@ def reduce_entries(
 
 
 def fold_pack(w: Writer, combine: Callable[[LaneValue, LaneValue], LaneValue], x: LaneValue) -> LaneValue:
-    """Reduction of the entries of a pack to a scalar, by combining its halves repeatedly."""
+    """Emits the reduction of the entries of a pack to a scalar; ``combine`` is applied to its halves, again and again."""
     step = w.width // 2
     while step:
         x = combine(x, shuffle(w, x, x, [(i + step) % w.width for i in range(w.width)]))
@@ -194,7 +199,7 @@ def fold_pack(w: Writer, combine: Callable[[LaneValue, LaneValue], LaneValue], x
 
 
 def transpose_packs(w: Writer, rows: list[LaneValue]) -> list[LaneValue]:
-    """Transposes a square matrix whose rows are packs: its columns as packs, by exchanges of ever larger blocks."""
+    """Transposes a square matrix whose rows are packs, by exchanges of ever larger blocks; returns its columns as packs."""
     step, rows = 1, list(rows)
     while step < w.width:
         for i in range(w.width):
@@ -208,13 +213,13 @@ def transpose_packs(w: Writer, rows: list[LaneValue]) -> list[LaneValue]:
 
 
 def packs_of_array(w: Writer, x: np.ndarray) -> list[LaneValue]:
-    """An array of scalars as packs of consecutive entries, in which it passes from one basic block to another."""
+    """Returns an array of scalars as packs of consecutive entries, the form in which it passes from one basic block to another."""
     flat = list(x.flat)
     return [pack_of(w, flat[start:stop]) for start, stop in chunks(x.shape, w.width)]
 
 
 def array_of_packs(shape: Sequence[int], packs: Iterator[LaneValue], width: int) -> np.ndarray:
-    """Inverse of `packs_of_array`; takes the packs that it needs."""
+    """Inverse of `packs_of_array`: returns an array of scalars of this shape; takes as many packs from the iterator as it needs."""
     return object_array(
         shape, [x for start, stop in chunks(shape, width) for x in entries_of(next(packs), stop - start)]
     )

@@ -1,7 +1,7 @@
-"""Simplification of predicates, so that the test whether any lane takes a branch needs few instructions.
+"""Simplification of predicates, boolean values of the IR, so that the test whether any lane takes a branch needs few instructions.
 
 A predicate shared by all lanes is tested as a scalar; finiteness of several values is tested by one comparison; a status integer
-that is only compared with 0 is not assembled. `Writer.origins` records how predicates and status integers were computed.
+that is only compared with 0 is not assembled from its bits. `Writer.origins` records how predicates and status integers were computed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Flag = tuple[LaneValue, int]  # a predicate, and the bits that are set where it 
 
 
 def negate(w: Writer, x: LaneValue) -> LaneValue:
-    """The negation of a predicate; a comparison is replaced by the opposite one."""
+    """Emits the negation of a predicate; that of a comparison is the opposite comparison."""
     name, *parts = w.origins.get(x.name, ("",))
     if name == "not":
         return parts[0]
@@ -34,7 +34,7 @@ def negate(w: Writer, x: LaneValue) -> LaneValue:
 
 
 def _opposite(kind: str, order: str) -> str:
-    """The LLVM comparison that holds where another (icmp or fcmp, with its order) does not."""
+    """Returns the LLVM comparison that holds where another does not: its ``kind``, icmp or fcmp, and its ``order``, such as "sle" or "oge"."""
     if order in ("ord", "uno"):
         return f"{kind} {'uno' if order == 'ord' else 'ord'}"
     if order in OPPOSITE:
@@ -47,7 +47,7 @@ def _opposite(kind: str, order: str) -> str:
 
 
 def flags(w: Writer, x: LaneValue) -> list[Flag] | None:
-    """Bits that a status integer can have set, each with the predicate under which it is set; None if unknown."""
+    """Returns the flags of a status integer: the bits that it can have set, each with the predicate under which it is set; None if unknown."""
     if x.name == "0":
         return []
     name, *parts = w.origins.get(x.name, ("",))
@@ -62,20 +62,20 @@ def with_flags(w: Writer, x: LaneValue, found: Sequence[Flag] | None) -> LaneVal
 
 
 def flags_of_select(w: Writer, which: LaneValue, yes: LaneValue, no: LaneValue) -> list[Flag] | None:
-    """Flags of the selection of ``yes`` where ``which`` holds, else ``no``, if one of the two is 0 and the other a constant; else None."""
+    """Returns the flags of ``select(which, yes, no)`` if one of ``yes`` and ``no`` is 0 and the other a constant; else None."""
     if no.name == "0" and yes.name.isdigit():
         return [(which, int(yes.name))]
     return [(negate(w, which), int(no.name))] if yes.name == "0" and no.name.isdigit() else None
 
 
 def flags_of_or(w: Writer, x: LaneValue, y: LaneValue) -> list[Flag] | None:
-    """Flags of x | y."""
+    """Returns the flags of x | y; None if those of x or y are unknown."""
     a, b = flags(w, x), flags(w, y)
     return None if a is None or b is None else [*a, *b]
 
 
 def flags_of_and(w: Writer, x: LaneValue, mask: LaneValue) -> list[Flag] | None:
-    """Flags of x & mask if the mask is known to clear none of them, else None."""
+    """Returns the flags of x & mask if the mask is known to clear none of the flags of x, else None."""
     found = flags(w, x)
     if found is None:
         return None
@@ -89,7 +89,10 @@ def flags_of_and(w: Writer, x: LaneValue, mask: LaneValue) -> list[Flag] | None:
 
 
 def conjuncts(w: Writer, x: LaneValue, holds: bool) -> Iterator[Literal]:
-    """Conjuncts of a predicate, or of its negation if ``holds`` is False."""
+    """Yields predicates whose conjunction is the predicate x, or its negation if ``holds`` is False.
+
+    Each is a pair of a predicate and False if it is negated.
+    """
     name, *parts = w.origins.get(x.name, ("",))
     if name == "not":
         yield from conjuncts(w, parts[0], not holds)
@@ -104,9 +107,9 @@ def conjuncts(w: Writer, x: LaneValue, holds: bool) -> Iterator[Literal]:
 
 
 def any_lane_where(w: Writer, asked: LaneValue, active: LaneValue | None) -> tuple[LaneValue, LaneValue]:
-    """A scalar, whether ``asked`` holds in any lane of the mask ``active``; and the mask of the lanes where it does.
+    """Emits the test whether the predicate ``asked`` holds in any lane of the mask ``active`` (None: all); returns it, and the mask of these lanes.
 
-    Computed from the conjuncts of the negation: scalar ones, vectors, and tests of finiteness, which are merged.
+    It tests the conjuncts of the negation: scalars, vectors, and tests of finiteness, which are merged.
     """
     known = list(dict.fromkeys(conjuncts(w, asked, False)))
     numbers = [w.origins[x.name][1] for x, holds in known if holds and x.is_vector and _is_finite(w, x)]
@@ -132,10 +135,10 @@ def _is_finite(w: Writer, x: LaneValue) -> bool:
 
 
 def _add_finiteness_test(w: Writer, conditions: list[LaneValue], numbers: Sequence[LaneValue]) -> None:
-    """Adds to a list of conjuncts that all ``numbers`` are finite.
+    """Adds the test that all ``numbers`` are finite to a list of conjuncts.
 
-    x - x is 0 for finite x and NaN otherwise; the differences are OR-ed, and replace the 0 of a conjunct y >= 0 if there is one.
-    Operands whose finiteness follows from that of another number in the list need no test.
+    x - x is 0 for finite x and NaN otherwise. The differences of all numbers are combined by a bitwise OR, which replaces the 0 of a conjunct y >= 0
+    if the list has one. A number whose finiteness follows from that of another one needs no test.
     """
     rest, terms = [x.name for x in numbers], set[str]()
     while rest:

@@ -46,9 +46,9 @@ class NoStableKey(Exception):
 
 
 def program_key(closed: Any, variables: Sequence[Any], *flags: Any) -> str | None:
-    """Key of the program of a closed jaxpr, or None if it has no stable one.
+    """Returns the cache key of the program of a closed jaxpr, or None if it has no stable key.
 
-    ``variables``: inputs of the program; closed-over values of others are part of the key. ``flags``: further parts of it.
+    ``variables``: inputs of the program. Values of other variables that the jaxpr closes over are part of the key; so are the ``flags``.
     """
     hasher = _ProgramHasher(variables)
     try:

@@ -16,13 +16,13 @@ from .ir_writer import Writer
 
 @dataclass(frozen=True, eq=False)
 class StreamEntry:
-    """A value that a stream yields in every iteration, and the place in the code where it can be stored.
+    """An entry of the row that a stream yields in every iteration, and the place in the code where its store is written.
 
     Attributes:
         x: the value.
         stores: lines reserved in the loop's body for its store.
-        place: IR name of the position of (row, first lane) within the part of a result's memory that belongs to one entry.
-        number: number of the row, if the stream stores its rows ``by_row``.
+        place: IR name of an index, row * (padded lanes) + first lane: where the value is stored, relative to the memory of its entry of the result.
+        number: number of the row, if the stream stores its rows one after the other (``by_row``), else None.
     """
 
     x: Any
@@ -36,7 +36,7 @@ class StreamEntry:
 
 
 def store_result(e: Any, target: str, x: Value) -> bool:
-    """Emits the stores of a result at the pointer ``target``; returns whether it is a row of a stream."""
+    """Emits the stores of a program's result x at the pointer ``target``; returns whether it is a row of a stream."""
     w = e.w
     if isinstance(x, LargeArray):
         arrays.for_each_index(
@@ -62,14 +62,17 @@ def store_result(e: Any, target: str, x: Value) -> bool:
 
 
 def _store_entry(e: Any, target: str, entry: LaneValue, x: LaneValue) -> None:
-    """Emits the store of a vector x as entry number ``entry`` of the result at the pointer ``target``."""
+    """Emits the store of a vector x, over lanes, as entry number ``entry`` of the result at the pointer ``target``."""
     w = e.w
     place = w.op("add", w.op("mul", entry, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False))
     w.store(w.address(target, x.dtype, is_vector=False, place=place), x)
 
 
 def _store_row(e: Any, target: str, row: StreamEntry, entries: list) -> None:
-    """Writes the stores of all entries of a stream's row, side by side, into the lines that the loop's body reserved for them."""
+    """Writes the stores of the ``entries`` of a stream's row, at consecutive addresses, into the lines that the loop's body reserved for them.
+
+    ``row``: one of the entries, for its lines and its number.
+    """
     w, number = e.w, row.number
     assert number is not None
     # the lines are in an earlier block: results of later blocks are not available there, and its own are not here
@@ -87,7 +90,7 @@ def _store_row(e: Any, target: str, row: StreamEntry, entries: list) -> None:
 
 
 def _store_stream_entry(w: Writer, target: str, j: int, row: StreamEntry, x: LaneValue) -> None:
-    """Writes the store of entry j of a stream's rows into the lines that the loop's body reserved for it."""
+    """Writes the store of x as entry j of a stream's rows into the lines that the loop's body reserved for it; ``row``: an entry of the row."""
     outside, w.lines = w.lines, row.stores
     name = "%" + w.fresh_name("p")
     w.emit(f"{name}.skip = mul i64 %rows, {j}")

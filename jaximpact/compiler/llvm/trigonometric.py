@@ -72,7 +72,10 @@ def cosine(w: Writer, x: LaneValue, library: Library) -> LaneValue:
 
 
 def _sine_cosine(w: Writer, x: LaneValue, library: Library) -> tuple[LaneValue, LaneValue]:
-    """Sine and cosine of x in its own precision; those of a - b reuse those of b - a if these were emitted. Half precision is computed in single."""
+    """Emits sine and cosine of x in its own precision; those of a - b reuse those of b - a if these were emitted.
+
+    Half precision is computed in single precision.
+    """
     a, b = w.operands_of_difference.get(x.name, (x, None))
     if a == b:
         return x, w.op("fadd", x, constant(1, x.dtype))  # x = a - a is 0 or NaN
@@ -90,7 +93,7 @@ def _sine_cosine(w: Writer, x: LaneValue, library: Library) -> tuple[LaneValue, 
 
 
 def _sine_cosine_of_any_size(w: Writer, x: LaneValue, library: Library) -> tuple[LaneValue, LaneValue]:
-    """Sine and cosine by polynomials, with a branch for huge angles that is taken if any lane has one."""
+    """Emits sine and cosine by polynomials, with a branch for huge angles, which runs if any lane has such an angle."""
     key = "sine and cosine of", (x.name,)
     if (known := w.lookup(key)) is not None:
         return known
@@ -112,7 +115,7 @@ def _sine_cosine_of_any_size(w: Writer, x: LaneValue, library: Library) -> tuple
 
 
 def _sine_cosine_of_huge(w: Writer, x: LaneValue, library: Library) -> tuple[LaneValue, LaneValue]:
-    """Sine and cosine of angles beyond ``large``: by the C library, or in the next higher precision."""
+    """Emits sine and cosine of angles beyond `Precision.large`: by the C library, or in the next higher precision."""
     if x.dtype == np.float64:
         return library(w, "sin", x), library(w, "cos", x)
     sine, cosine = _sine_cosine_of_any_size(w, w.convert("fpext", x, np.float64), library)
@@ -120,7 +123,7 @@ def _sine_cosine_of_huge(w: Writer, x: LaneValue, library: Library) -> tuple[Lan
 
 
 def _sine_cosine_of_moderate(w: Writer, x: LaneValue, precision: Precision) -> tuple[LaneValue, LaneValue]:
-    """Sine and cosine of angles up to ``precision.large``, by argument reduction and polynomials."""
+    """Emits sine and cosine of angles up to ``precision.large``, by argument reduction and polynomials."""
     fma = lambda a, b, c: w.intrinsic("fma", a, b, c)
     mul, sub = (lambda a, b, name=name: w.op(name, a, b) for name in ("fmul", "fsub"))
     real, whole = (lambda value: constant(value, x.dtype)), (lambda value: constant(value, precision.whole))
@@ -134,7 +137,7 @@ def _sine_cosine_of_moderate(w: Writer, x: LaneValue, precision: Precision) -> t
     square = mul(z, z)
 
     def polynomial(coefficients: Sequence[float]) -> LaneValue:
-        """Evaluates a polynomial two terms at a time, which halves the dependency chain."""
+        """Emits a polynomial of r^2, highest power first, two terms at a time, which halves the chain of dependent instructions."""
         pairs = [
             fma(z, real(a), real(b)) if a else real(b)
             for a, b in zip(coefficients[::2], coefficients[1::2], strict=True)
@@ -149,7 +152,7 @@ def _sine_cosine_of_moderate(w: Writer, x: LaneValue, precision: Precision) -> t
     bits = 8 * x.dtype.itemsize
 
     def flip_sign(value: LaneValue, half: LaneValue) -> LaneValue:
-        """``value`` with its sign flipped where the second bit of the number ``half`` of a quadrant is set."""
+        """Emits ``value`` with its sign flipped where the second bit of the integer ``half`` is set: in two of the four quadrants."""
         sign = w.op("and", w.op("shl", half, whole(bits - 2)), whole(-(2 ** (bits - 1))))
         return w.convert("bitcast", w.op("xor", w.convert("bitcast", value, precision.whole), sign), x.dtype)
 

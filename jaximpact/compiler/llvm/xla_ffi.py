@@ -1,7 +1,7 @@
 """Native code as custom calls of XLA's foreign function interface (FFI), so that programs compiled by XLA can call it.
 
-For one lane the handler is native, and passes XLA's buffers on. For many lanes it is a Python function that reads the call frame of
-the C interface (``xla/ffi/api/c_api.h`` of jaxlib). It takes some tens of microseconds, and holds the global interpreter lock while
+XLA calls a handler for each call. For one lane the handler is native, and passes XLA's buffers on. For many lanes it is a Python function that reads
+the call frame of the C interface (``xla/ffi/api/c_api.h`` of jaxlib). It takes some tens of microseconds, and holds the global interpreter lock while
 it transposes operands to the program's layout and results back.
 """
 
@@ -49,7 +49,7 @@ def lane_target(
     before: int = 0,
     **static: Any,
 ) -> str:
-    """Name of the FFI target that runs a jitted function of one lane for all ``lanes``; registered at the first call.
+    """Returns the name of the FFI target that runs a jitted function of one lane for all ``lanes``; registers it at the first call.
 
     Args:
         one: the function, as `jax.jit` returns it.
@@ -58,7 +58,7 @@ def lane_target(
         lanes: number of lanes; None for a single lane without a lane axis.
         results: avals of its results for all lanes.
         turns: function from the operands to the sequences that a `stream` in the function reads, one entry per row.
-        before: number of axes of a result, after the lane axis, in front of the axis of rows.
+        before: number of axes of a result that lie between the lane axis and the axis of rows.
         static: static arguments of the function.
 
     Raises:
@@ -103,7 +103,7 @@ def lane_target(
 def register_target(
     key: Any, make: Callable[[], Callable[[list, list], None]], shapes: Sequence, outputs: Sequence, lasts: bool = False
 ) -> str:
-    """Name of the FFI target for ``key``, registered at the first call: it runs ``make()(operands, results)`` on numpy arrays.
+    """Returns the name of the FFI target for ``key``, registered at the first call; it runs ``make()(operands, results)`` on numpy arrays.
 
     Args:
         key: identifies the target.
@@ -128,7 +128,7 @@ def register_target(
 def register_frame_handler(
     key: Any, run: Callable[[int], None], platform: str, *parts: Any, lasts: bool = False
 ) -> str:
-    """Name of the FFI target for ``key``, registered at the first call: it runs ``run(frame)`` with the address of XLA's call frame.
+    """Returns the name of the FFI target for ``key``, registered at the first call; it runs ``run(frame)`` with the address of XLA's call frame.
 
     ``parts``: objects to keep alive with the target; ``lasts``: as in `register_target`.
     """
@@ -140,7 +140,10 @@ def register_frame_handler(
 
 
 def _register_handler(key: Any, address: int, *parts: Any, lasts: bool = False, platform: str = "cpu") -> str:
-    """Registers the handler at an address, and returns its name; ``parts`` are kept alive with it."""
+    """Registers the handler function at an address as an FFI target for ``key``, and returns the target's name.
+
+    ``parts``, ``lasts``: as in `register_frame_handler`.
+    """
     name = f"jaximpact_{os.getpid()}_{next(_target_numbers)}"
     if lasts:
         name = STABLE_PREFIX + hashlib.sha256(repr((version, key)).encode()).hexdigest()[:32]
@@ -151,7 +154,7 @@ def _register_handler(key: Any, address: int, *parts: Any, lasts: bool = False, 
 
 
 def _one_lane_handler(program: NativeProgram, operands: int, results: int) -> str:
-    """IR of a native handler that passes XLA's buffers to a program of one lane, a hundred times faster than a Python handler."""
+    """Returns the IR of a native handler that passes XLA's buffers to a program of one lane, a hundred times faster than a Python handler."""
     lines: list[str] = []
 
     def at(name: str, base: str, offset: int) -> str:
@@ -197,7 +200,7 @@ _HandlerType = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 @cache
 def lane_pool() -> ThreadPoolExecutor:
-    """Thread pool of this process, one thread per core, that the lanes of a call are divided among."""
+    """Returns the thread pool of this process, with a thread per core, which computes parts of the lanes of a call in parallel."""
     return ThreadPoolExecutor(core_count(), "jaximpact")
 
 
@@ -212,7 +215,7 @@ def _buffer_address(table: int, i: int) -> int:
 
 
 def _call_api(api: int, offset: int, arguments: ctypes.Structure) -> int | None:
-    """Calls a function of XLA's C interface: the one whose pointer lies at ``offset`` in the table at the address ``api``."""
+    """Calls the function of XLA's C interface whose pointer lies at ``offset`` in the table at the address ``api``; returns its error or None."""
     call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_read_pointer(api + offset))
     return call(ctypes.addressof(arguments))
 
@@ -246,8 +249,10 @@ def _make_error(api: int, text: str) -> int | None:
 
 
 def _make_handler(run: Callable[[int], None]) -> Callable[[int], int | None]:
-    """Makes the Python handler of a target: it reports the version of the interface if XLA asks for it, else calls ``run(frame)``; an exception
-    becomes an error of XLA."""
+    """Returns the Python handler of a target, which calls ``run(frame)``, or reports the version of the interface if XLA asks for it.
+
+    It turns an exception into an error of XLA.
+    """
 
     def handler(frame: int) -> int | None:
         api, extension = _read_pointer(frame + API), _read_pointer(frame + EXTENSION)
@@ -266,7 +271,7 @@ def _make_handler(run: Callable[[int], None]) -> Callable[[int], int | None]:
 
 
 def buffer_addresses(frame: int, inputs: int, results: int) -> tuple[list[int], list[int]]:
-    """Addresses of the operands and results of a call."""
+    """Returns the addresses of the data of the operands and results of a call, given the address of its frame."""
     tables = (_read_pointer(frame + ARGUMENTS), inputs), (_read_pointer(frame + RESULTS), results)
     operands, targets = ([_buffer_address(table, i) for i in range(count)] for table, count in tables)
     return operands, targets
@@ -282,7 +287,7 @@ class _GetStream(ctypes.Structure):
 
 
 def stream_of(frame: int) -> int:
-    """Address of the GPU stream of a call."""
+    """Returns the address of the GPU stream of a call, given the address of its frame."""
     arguments = _GetStream(ctypes.sizeof(_GetStream), None, _read_pointer(frame + CONTEXT), None)
     if _call_api(_read_pointer(frame + API), GET_STREAM, arguments):
         raise RuntimeError("XLA has no stream for a kernel")

@@ -1,4 +1,4 @@
-"""Scalarisation: an interpreter that evaluates a jaxpr with every small array taken apart into scalars, and the interface of emitters.
+"""Scalarisation: an interpreter that evaluates a jaxpr with every small array taken apart into scalars; and the interface of emitters.
 
     machine = ScalarInterpreter(emitter)
     results = machine.run(jaxpr, values)          # numpy object arrays of scalars

@@ -19,7 +19,7 @@ FOLDED: dict[str, Callable] = {
 
 
 def fold(name: str, x: Sequence[Any], params: Any) -> Any:
-    """Result of a primitive whose operands x are all constants; None if it has to be computed at run time."""
+    """Computes the result of the primitive ``name`` whose operands x are all constants; None if it has to be computed at run time."""
     if name == "select_n":
         return x[1 + int(x[0])]
     if name == "convert_element_type":

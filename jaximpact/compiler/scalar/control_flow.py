@@ -1,4 +1,4 @@
-"""Rules for loops, branches and calls: the emitter is given their bodies as Python functions of values."""
+"""Rules for loops, branches and calls, functions (interpreter ``m``, equation, inputs) -> results; bodies of loops go to the emitter as functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def while_loop(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Lowers a scan: length 1 is inlined; without xs and ys it becomes a counted loop; any other is left to `Emitter.scan`."""
+    """Lowers a scan: inlines one of length 1, makes a counted loop of one without xs and ys, and leaves any other to `Emitter.scan`."""
     p = eqn.params
     a, count = scan_counts(p)
     constants, start, sequences = inputs[:a], inputs[a : a + count], inputs[a + count :]
@@ -73,7 +73,7 @@ def custom_root(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def platform_index(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Lowers `lax.platform_dependent` to its default branch, which computes the same as those for single platforms."""
+    """Lowers the index of the branch of `lax.platform_dependent`: that of the default branch, which computes the same as all others."""
     return [scalar_array(np.int32(eqn.params["platforms"].index(None)))]
 
 

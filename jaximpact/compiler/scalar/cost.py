@@ -13,7 +13,7 @@ FREE_PRIMITIVES = set(RULES) - {"gather", "dynamic_slice", "dynamic_update_slice
 
 
 def dot_terms(eqn: Any) -> int:
-    """Number of multiplications of a dot_general."""
+    """Returns the number of multiplications in an equation of the primitive dot_general."""
     (contracted, _), _ = eqn.params["dimension_numbers"]
     shape = eqn.invars[0].aval.shape
     return math.prod(eqn.outvars[0].aval.shape) * math.prod(shape[i] for i in contracted)
@@ -52,7 +52,7 @@ def _equation_cost(eqn: Any, max_scalars: int) -> int:
 
 @remember_by_jaxpr
 def count_entries(jaxpr: Any, least: int = 0) -> int:
-    """Total number of entries of the results of a jaxpr's equations, of those with at least ``least`` entries; each loop body is counted once."""
+    """Counts the entries of all results of a jaxpr's equations that have at least ``least`` entries; counts each loop body once."""
     found = 0
     for eqn in jaxpr.eqns:
         parts = nested_jaxprs(eqn)

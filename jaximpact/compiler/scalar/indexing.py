@@ -1,4 +1,7 @@
-"""Rules for data movement: numpy operations on object arrays of scalars; an index that is not constant becomes a selection among all positions."""
+"""Rules for data movement, by numpy on object arrays of scalars; reading at an index that is not constant becomes a selection among all entries.
+
+In all signatures ``m`` is the interpreter (`ScalarInterpreter`), and ``p`` are the parameters of the equation.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from .values import Value, is_constant, object_array, scalar_array, split_consta
 
 
 def _move_rule(move: Callable[[Any, np.ndarray], Any]) -> Callable:
-    """Rule of a primitive with one operand, from ``move(params, array)``."""
+    """Returns the rule of a primitive with one operand, which calls ``move(params, array)``."""
     return lambda m, eqn, inputs: [move(eqn.params, inputs[0])]
 
 
@@ -66,7 +69,7 @@ def _iota(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def slice_at(m: Any, x: np.ndarray, starts: Sequence[Any], sizes: Sequence[int]) -> np.ndarray:
-    """Slice of x with ``sizes`` entries along its axes from ``starts``, which are clamped so that it lies within x."""
+    """Returns the slice of x with ``sizes`` entries along its axes from ``starts``; these are clamped so that the slice lies within x."""
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         last = x.shape[axis] - size
         part = lambda at, x=x, axis=axis, size=size: np.take(x, range(at, at + size), axis)
@@ -93,12 +96,15 @@ def _dynamic_update_slice(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Val
 
 
 def clip_start(m: Any, start: Any, last: int) -> Any:
-    """A start index clamped to 0 ... ``last``."""
+    """Returns a start index clamped to 0 ... ``last``."""
     return m("clamp", start.dtype.type(0), start, start.dtype.type(last))
 
 
 def update_window(m: Any, x: np.ndarray, starts: Sequence[Any], window: np.ndarray, combine: Callable) -> np.ndarray:
-    """Copy of x with ``combine(old, new)`` in the window from ``starts``; a window that is not wholly inside x is skipped."""
+    """Returns a copy of x with ``combine(old, new)`` in the window that begins at ``starts``, where old is in x and new in ``window``.
+
+    A window that is not wholly inside x is skipped.
+    """
     found = x.copy()
     valid = [range(n - size + 1) for n, size in zip(x.shape, window.shape, strict=True)]
     # per axis the positions that the start may have: one if it is a constant, none if that is outside
@@ -165,16 +171,16 @@ def replaces_entries(p: Any) -> bool:
 
 
 def combine_entry(m: Any, p: Any, old: Any, new: Any) -> Any:
-    """The entry that a scatter with an ``update_jaxpr`` computes from the old and the new one."""
+    """Returns the entry that a scatter with the parameters p computes by its ``update_jaxpr`` from the old and the new one."""
     return m.evaluate(
         p["update_jaxpr"], [split_constant(x) for x in p["update_consts"]], [scalar_array(old), scalar_array(new)]
     )[0].item()
 
 
 def _scatter_rule(name: str) -> Callable:
-    """Rule for scatters (x.at[indices].set, .add, ...) that combine by the primitive ``name``, or overwrite if it is empty.
+    """Returns the rule for scatters (x.at[indices].set, .add, ...) that combine by the primitive ``name``, or overwrite if it is empty.
 
-    Windows that are not wholly inside are skipped, or moved inside in mode CLIP.
+    Windows that are not wholly inside the array are skipped or, in mode CLIP, moved inside.
     """
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:

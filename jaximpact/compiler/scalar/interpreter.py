@@ -35,7 +35,7 @@ CONTROL: dict[str, Callable] = control_flow.RULES
 
 
 class NeedsInstruction(Exception):
-    """Raised where a simplified operation still needs an instruction."""
+    """Raised where an operation would need an instruction even after simplification."""
 
 
 def _no_instruction(*_: Any, **__: Any) -> Any:
@@ -45,7 +45,8 @@ def _no_instruction(*_: Any, **__: Any) -> Any:
 class ScalarInterpreter:
     """Evaluates jaxprs on scalars: folds constants, moves data, and has the emitter compute the rest.
 
-    ``input_values`` holds the values of program inputs by variable, closed-over ones too; all other closed-over values are constants.
+    ``input_values`` maps variables to values, for the program's inputs, among them some that the program closes over; all other values that it closes
+    over are constants.
     """
 
     def __init__(self, emitter: Emitter) -> None:
@@ -54,9 +55,10 @@ class ScalarInterpreter:
         self.passing: frozenset = frozenset()  # `passing_values` of the jaxpr that is evaluated
 
     def __call__(self, name: str, *x: Any, params: Any = None, structural: bool = True) -> Any:
-        """Applies an elementwise primitive to scalars: folded, simplified, or emitted.
+        """Applies the elementwise primitive ``name`` to scalars: folds or simplifies it, else emits it.
 
-        ``structural``: a constant 0 comes from a sparse tangent, so 0 * x may be dropped; False keeps the user's own 0 * x, which may be NaN.
+        ``structural``: whether a constant 0 comes from a sparse tangent, so that 0 * x may be dropped. If False, 0 * x is the user's own, and is
+        kept, as it may be NaN.
         """
         if all(map(is_constant, x)):
             found = fold(name, x, params)
@@ -69,7 +71,7 @@ class ScalarInterpreter:
         return self.emitter.op(name, params, *x)
 
     def known(self, name: str, x: Sequence[Any], params: Any, structural: bool) -> Any:
-        """Result of an elementwise primitive of scalars if it needs no instruction, else None."""
+        """Returns the result of the elementwise primitive ``name`` of scalars x if it needs no instruction, else None."""
         if all(map(is_constant, x)):
             return fold(name, x, params)
         if not structural or name not in SIMPLIFIED:
@@ -95,7 +97,7 @@ class ScalarInterpreter:
         return self.evaluate(closed.jaxpr, constants, values)
 
     def constant(self, x: Any) -> Value:
-        """A constant array, as scalars if it is small, else as a constant of the emitter."""
+        """Returns a constant array as an array of scalars if it is small, else as a constant of the emitter."""
         return split_constant(x) if np.size(x) <= self.emitter.max_scalars else self.emitter.constant(np.asarray(x))
 
     def evaluate(self, jaxpr: Any, constants: Sequence[Value], values: Sequence[Value]) -> list[Value]:
@@ -111,9 +113,9 @@ class ScalarInterpreter:
         return [read(v) for v in jaxpr.outvars]
 
     def prefers_memory(self, name: str, inputs: list[Value]) -> bool:
-        """Whether the primitive ``name``, an indexed read or a sort, is cheaper on an array in memory than on scalars.
+        """Whether the primitive ``name``, which indexes or sorts an array, is cheaper on an array in memory than on scalars.
 
-        On scalars an indexed read is a selection among all entries.
+        On scalars, access at an index that is not constant is a selection among all entries.
         """
         if name == "sort":
             return len(inputs[0].shape) == 1 and inputs[0].size > MAX_SORTED_SCALARS
@@ -122,7 +124,7 @@ class ScalarInterpreter:
         return inputs[0].size > most and not all(map(all_constant, places))
 
     def is_sparse(self, eqn: Any, inputs: list[Value]) -> bool:
-        """Whether a product of small matrices has few terms when those with constant zeros are left out."""
+        """Whether an equation is a product of small matrices that has few enough terms for scalars, without the terms with a constant zero."""
         most = self.emitter.max_scalars
         known = self.emitter.sparse and eqn.primitive.name == "dot_general"
         if (
@@ -134,10 +136,10 @@ class ScalarInterpreter:
         return reductions.count_products(eqn, inputs) <= most
 
     def apply_equation(self, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Results of an equation by the rule of its primitive; a primitive without a rule is taken to be elementwise.
+        """Returns the results of an equation by the rule of its primitive; takes a primitive without a rule for an elementwise one.
 
         Raises:
-            Unsupported: it has no rule and is not elementwise, or the emitter has no rule for it.
+            Unsupported: the primitive has no rule and is not elementwise, or the emitter has no rule for it.
         """
         name = eqn.primitive.name
         if name in IDENTITIES:
@@ -165,9 +167,9 @@ class ScalarInterpreter:
 
 @remember_by_jaxpr
 def passing_values(jaxpr: Any) -> frozenset:
-    """Variables of a jaxpr that are read only once, by an equation that goes through their entries.
+    """Returns the variables of a jaxpr that are read only once, by an elementwise operation or a reduction.
 
-    Such an equation is an elementwise operation or a reduction.
+    They need no memory, as such an equation reads each entry once.
     """
     equations = value_equations(jaxpr)
     uses = Counter(v for eqn in equations for v in eqn.invars if not is_literal(v))
@@ -178,10 +180,10 @@ def passing_values(jaxpr: Any) -> frozenset:
 
 
 def program_inputs(closed: Any) -> tuple[list, list]:
-    """Input variables of the program of a closed jaxpr (its own, then closed-over ones), and the values of the closed-over ones.
+    """Returns the input variables of the program of a closed jaxpr, and the values of those inputs that the jaxpr closes over.
 
-    Closed-over floats and tracers are inputs, so that programs that differ only in them share machine code. Closed-over integers are
-    constants of the program: they may be indices, which are cheap only as constants.
+    The inputs are the jaxpr's own, then floats and tracers that it closes over: programs that differ only in these share machine code. Integers that
+    it closes over are constants of the program, as they may be indices, which are cheap only as constants.
     """
     captured = {v: x for v, x in closed_over_values(closed).items() if _is_input(x)}
     return [*closed.jaxpr.invars, *captured], [*captured.values()]

@@ -1,4 +1,8 @@
-"""Rules for decompositions of small matrices and triangular solves, unrolled to scalar operations."""
+"""Rules for decompositions of small matrices and triangular solves, unrolled to scalar operations.
+
+In all signatures ``m`` is the interpreter (`ScalarInterpreter`); calls of it apply elementwise primitives. A pack is a vector of entries of an array
+that one instruction computes side by side.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from .values import Value, object_array, scalar_array
 
 
 def batch_rule(rule: Callable) -> Callable:
-    """Extends a rule for one matrix to matrices with leading batch axes."""
+    """Returns a rule for matrices with leading batch axes, which applies a rule for one matrix to each of them."""
 
     def batched_rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         lead = eqn.invars[0].aval.shape[:-2]
@@ -29,7 +33,7 @@ def batch_rule(rule: Callable) -> Callable:
 
 
 def _subtract_products(m: Any, x: Any, products: Sequence[tuple[Any, Any]], dtype: Any) -> Any:
-    """x minus the sum of the products of pairs."""
+    """Returns x minus the sum of y z over the pairs (y, z) in ``products``."""
     return m("sub", x, sum_entries(m, [m("mul", y, z) for y, z in products], dtype))
 
 
@@ -50,12 +54,12 @@ def _cholesky(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def _aligned(m: Any, i: int) -> int:
-    """Index of the first entry of the pack that contains entry i of a row; a pack: entries that are computed side by side in one vector."""
+    """Returns the index of the first entry of the pack that contains entry i of a row."""
     return i - i % m.emitter.pack
 
 
 def _cholesky_side_by_side(m: Any, a: np.ndarray, dtype: Any) -> np.ndarray:
-    """The Cholesky factor, computed by rows of its transpose; entries of these rows before the diagonal have no meaning."""
+    """Returns the Cholesky factor, computed by packs along the rows of its transpose."""
     n: int = len(a)
     failed: Any = np.bool_(False)
     rows = [a[:, k].copy() for k in range(n)]
@@ -74,7 +78,10 @@ def _cholesky_side_by_side(m: Any, a: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def _triangular_solve_side_by_side(m: Any, a: np.ndarray, b: np.ndarray, lower: bool, unit: bool) -> np.ndarray:
-    """The solution x (n, k) of a x = b for triangular a, computed side by side along the k right sides, or along the equations if k is small."""
+    """Returns the solution x (n, k) of a x = b for triangular a, computed by packs along the k right sides, or along the equations if k is small.
+
+    ``unit``: whether the diagonal of a is 1.
+    """
     (n, k), x = b.shape, b.copy()
     order = range(n) if lower else reversed(range(n))
     divided = lambda i, y: y if unit else m.elementwise("div", y, scalar_array(a[i, i]))
@@ -114,7 +121,7 @@ def _triangular_solve(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """LU factorisation with partial pivoting; rows are exchanged by selections, since the row of the pivot is not known at compile time."""
+    """Rule for LU with partial pivoting; rows are exchanged by selections, since the row of the pivot is not known at compile time."""
     a, dtype = inputs[0].copy(), eqn.outvars[0].aval.dtype
     n = len(a)
     permutation, pivots = [np.int32(i) for i in range(n)], []
@@ -142,7 +149,7 @@ def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def _semidefinite_inverse(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """Inverse and pivots of `jaxtools.semidefinite`, computed on half of the symmetric matrix."""
+    """Rule for the primitive of `jaxtools.semidefinite`, inverse and pivots, computed on half of the symmetric matrix."""
     (a,), dtype, cut = inputs, eqn.outvars[0].aval.dtype, eqn.params["cut"]
     n, zero, one = len(a), dtype.type(0), dtype.type(1)
     low, pivots = a.copy(), object_array((n,), [zero] * n)
@@ -162,7 +169,7 @@ def _semidefinite_inverse(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Val
 
 
 def rule_from_jax(function: Callable[[Any], Callable]) -> Callable:
-    """Rule that traces the jax function ``function(params)`` on the operands' avals, and interprets its jaxpr."""
+    """Returns a rule that traces the jax function ``function(params)`` on the operands' avals, and interprets its jaxpr."""
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         flat = lambda *x: jax.tree.leaves(function(eqn.params)(*x))
@@ -175,10 +182,13 @@ SWEEPS = 12  # of Jacobi's method, which converges quadratically: 6 to 8 suffice
 
 
 def _eigh(p: Any) -> Callable:
-    """Function of a symmetric matrix: eigenvectors and eigenvalues by cyclic Jacobi (Golub and Van Loan, Matrix Computations, 2013, 8.5)."""
+    """Returns a jax function of a symmetric matrix that computes (eigenvectors, eigenvalues) by Jacobi's method with cyclic sweeps.
+
+    Reference: Golub and Van Loan, Matrix Computations (2013), 8.5. ``p``: parameters of the primitive eigh.
+    """
 
     def rotate(a: Array, v: Array, i: int, j: int) -> tuple[Array, Array]:
-        """One Jacobi rotation of a and of the eigenvectors v, which makes a[i, j] zero."""
+        """Makes a[i, j] zero by a Jacobi rotation; returns the rotated matrix a and eigenvectors v."""
         off, difference = a[i, j], a[j, j] - a[i, i]
         nonzero = jnp.abs(off) > 0
         theta = difference / (2 * jnp.where(nonzero, off, 1))

@@ -1,4 +1,7 @@
-"""Rules for sums, products, extremes and sorting of small arrays."""
+"""Rules for sums, products, extremes and sorting of small arrays.
+
+In all signatures ``m`` is the interpreter (`ScalarInterpreter`). Scalars *side by side* are computed by one instruction, as a pack.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from .values import Unsupported, Value, is_constant, object_array, scalar_array
 
 
 def sum_entries(m: Any, entries: Iterable[Any], dtype: Any) -> Any:
-    """Sum of scalars from left to right; the disjunction of booleans."""
+    """Returns the sum of scalars, added from left to right; of booleans, whether any is true."""
     add = "or" if np.dtype(dtype) == bool else "add"
     return reduce(lambda x, y: m(add, x, y), entries, np.dtype(dtype).type(0))
 
 
 def arrange_axes(x: Value, batch: Sequence[int], contract: Sequence[int], last: bool) -> tuple[list[int], list[int]]:
-    """Permutation of an operand's axes for a product, and the sizes of the free axes: those neither in ``batch`` nor in ``contract``.
+    """Returns a permutation of the axes of x for a product, and the sizes of its free axes, which are neither in ``batch`` nor in ``contract``.
 
-    The order is batch, free, contracted axes if ``last``, else batch, contracted, free axes.
+    The new order is batch, free, contracted axes if ``last``, else batch, contracted, free axes.
     """
     free = [i for i in range(len(x.shape)) if i not in (*batch, *contract)]
     return [*batch, *free, *contract] if last else [*batch, *contract, *free], [x.shape[i] for i in free]
@@ -51,7 +54,7 @@ def _dot_general(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def count_products(eqn: Any, inputs: Sequence[Value]) -> int:
-    """Number of products in a dot_general whose factors are not constant zeros."""
+    """Returns the number of products in a dot_general that have no constant zero as a factor."""
     (contract_a, contract_b), (batch_a, batch_b) = eqn.params["dimension_numbers"]
     counts = []
     for x, contract, batch, last in ((inputs[0], contract_a, batch_a, True), (inputs[1], contract_b, batch_b, False)):
@@ -63,7 +66,7 @@ def count_products(eqn: Any, inputs: Sequence[Value]) -> int:
 
 
 def product_side_by_side(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
-    """x y for x (r, n) and y (n, c), with sums side by side along whichever axis takes the fewest instructions."""
+    """Returns the product x y of x (r, n) and y (n, c), computed side by side along the axis that takes the fewest instructions."""
     (rows, n), columns, pack = x.shape, y.shape[1], m.emitter.pack
     zero = np.dtype(dtype).type(0)
     nonzero = lambda z: np.array([[not (is_constant(v) and v == 0) for v in line] for line in z], int).reshape(z.shape)
@@ -96,7 +99,7 @@ def product_side_by_side(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np
 
 
 def _by_columns(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
-    """The product x y of matrices with the sums of a row of it side by side in one vector, each summed from left to right."""
+    """Returns the product x y of matrices, with the sums in a row of it computed side by side, each from left to right."""
     found = np.empty((len(x), y.shape[1]), object)
     add = "or" if np.dtype(dtype) == bool else "add"
     for i in range(len(x)):
@@ -109,7 +112,7 @@ def _by_columns(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def sum_side_by_side(m: Any, entries: Sequence[Any], dtype: Any) -> Any:
-    """Sum of scalars, or disjunction of booleans; entries other than constant zeros are added side by side."""
+    """Returns the sum of scalars, or of booleans whether any is true; leaves constant zeros out, and adds the others side by side."""
     entries = [x for x in entries if not (is_constant(x) and x == 0)]
     if 2 * len(entries) <= m.emitter.pack:
         return sum_entries(m, entries, dtype)
@@ -118,11 +121,9 @@ def sum_side_by_side(m: Any, entries: Sequence[Any], dtype: Any) -> Any:
 
 
 def without_repetition(name: str, entries: Iterable[Any]) -> list:
-    """The ``entries`` to reduce by the primitive ``name``: for max and min without repeated constants, else all.
+    """Returns the ``entries`` that a reduction by the primitive ``name`` needs: all, but for max and min only the last one of equal constants.
 
     The zeros of a sparse row are such constants.
-
-    Of equal constants the last one is kept.
     """
     every = list(entries)
     if name not in ("max", "min"):
@@ -132,7 +133,7 @@ def without_repetition(name: str, entries: Iterable[Any]) -> list:
 
 
 def _reduce_side_by_side(m: Any, name: str, x: np.ndarray) -> Any:
-    """Reductions (r,) of the rows of x (r, n), n > 0, across rows or along them."""
+    """Returns the reductions (r,) of the rows of x (r, n), n > 0: several rows side by side, or if they are few, the entries of each row."""
     rows, n = x.shape
     if 2 * rows > m.emitter.pack:
         return reduce(lambda found, k: m.elementwise(name, found, x[:, k]), range(1, n), x[:, 0])
@@ -149,7 +150,7 @@ def _reduce_side_by_side(m: Any, name: str, x: np.ndarray) -> Any:
 
 
 def _reduce_rule(name: str, start: Any) -> Callable:
-    """Rule for a reduction by the primitive ``name``; ``start`` is the result for no entries (None: by dtype)."""
+    """Returns the rule for a reduction by the primitive ``name``; ``start``: result for no entries, None if it depends on the dtype."""
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         (x,) = inputs
@@ -171,7 +172,7 @@ def _reduce_rule(name: str, start: Any) -> Callable:
 
 
 def _arg_rule(name: str) -> Callable:
-    """Rule for argmax or argmin, by the comparison ``name``: the first of equal entries; NaN beats all others."""
+    """Returns the rule for argmax or argmin, by the comparison ``name``, "gt" or "lt": finds the first of equal entries; NaN beats all others."""
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         (axis,), dtype = eqn.params["axes"], np.dtype(eqn.params["index_dtype"])
@@ -189,7 +190,7 @@ def _arg_rule(name: str) -> Callable:
 
 
 def _cumulative_rule(name: str) -> Callable:
-    """Rule for cumulative sums and the like, by the primitive ``name``."""
+    """Returns the rule for cumulative sums, products or extremes, which combine entries by the primitive ``name``."""
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         x = np.moveaxis(inputs[0], eqn.params["axis"], 0).copy()
@@ -202,7 +203,7 @@ def _cumulative_rule(name: str) -> Callable:
 
 
 def _sort(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """Odd-even transposition sort by one key: n passes of exchanges of neighbours; stable, NaN last."""
+    """Rule for sort by one key: odd-even transposition, n passes in which neighbours are exchanged; stable, NaN last."""
     if eqn.params["num_keys"] != 1:
         raise Unsupported("sort by several keys")
     axis = eqn.params["dimension"]

@@ -16,7 +16,7 @@ class Unsupported(Exception):
 
 
 class Emitter(Protocol):
-    """Interface of an emitter of instructions; its scalars have a ``dtype``, and are shared by all lanes or vary between lanes."""
+    """Interface of an emitter of instructions; its scalars have a ``dtype``, and are either the same for all lanes or differ between lanes."""
 
     pack: int  # entries of an array that it computes side by side in one instruction; 1: one by one
     max_scalars: int  # entries of the largest array that is taken apart into scalars
@@ -36,14 +36,14 @@ class Emitter(Protocol):
     def reduction(self, name: str, entries: Sequence[Any], empty: Any) -> Any:
         """Emits the reduction of many scalars by the primitive ``name``; called only if the attribute `pack` is above 1.
 
-        ``empty``: neutral element of the reduction; None for those whose result repeated entries do not change, such as max.
+        ``empty``: neutral element of the reduction; None for a reduction, such as max, whose result a repeated entry does not change.
         """
 
     def adjacent(self, entries: Sequence[Any]) -> bool:
         """Whether scalars already lie side by side in one vector, in this order."""
 
     def constant(self, x: np.ndarray) -> Value:
-        """A constant array of more than `max_scalars` entries, as a value of the emitter."""
+        """Returns a constant array of more than `max_scalars` entries as a value of the emitter."""
 
     def varies(self, x: Value) -> bool:
         """Whether a value differs between lanes."""
@@ -57,7 +57,7 @@ class Emitter(Protocol):
     ) -> list[Value]:
         """Emits ``while continues(carry): carry = body(carry)``, and returns the last carry; a lane that is done keeps its carry.
 
-        ``varies``: mask of the carry that differs between lanes in some iteration.
+        ``varies``: mask of the carried values that differ between lanes in some iteration.
         """
 
     def switch(
@@ -69,19 +69,20 @@ class Emitter(Protocol):
         avals: Sequence,
         varies: Sequence[bool],
     ) -> list:
-        """Emits the jaxpr ``branches[which]`` on the operands, with ``which``, known at run time only, clamped to the valid range.
+        """Emits a branch that runs the jaxpr ``branches[which]`` on the operands, and returns its results.
 
-        ``avals``: avals of the results; ``varies``: whether they differ between lanes.
+        ``which`` is known at run time only, and is clamped to the valid range. ``avals``: avals of the results; ``varies``: mask of the results that
+        differ between lanes.
         """
 
     def array_primitive(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Emits an equation with a large array among its operands or results."""
 
     def stream(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits the loop primitive of `compiler.stream`."""
+        """Emits an equation of the loop primitive of `compiler.stream`."""
 
     def call(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits a call of an outlined function (`jaxtools.outlined`), or runs it in place."""
+        """Emits a call of an outlined or seldom function (`jaxtools.outlined`), or emits the function's code in place of the call."""
 
     def scan(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Emits a scan with xs or ys."""
@@ -116,6 +117,9 @@ def split_constant(x: Any) -> np.ndarray:
 
 
 def carried_axes(axes: Any, operands: Any) -> Any:
-    """Mask of the leaves with a lane axis, from ``axes``: a prefix tree of ``operands`` with leaves 0 and None, as vmap's in_axes."""
+    """Returns a pytree of booleans like ``operands``: whether each leaf has a lane axis.
+
+    ``axes``: prefix tree of ``operands`` with leaves 0 and None, as the argument in_axes of `jax.vmap`.
+    """
     none = lambda x: x is None
     return jax.tree.map(lambda axis, x: jax.tree.map(lambda _: axis is not None, x), axes, operands, is_leaf=none)
