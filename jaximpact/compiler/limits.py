@@ -1,4 +1,4 @@
-"""Sizes beyond which the compiler generates code in another way; the comment at each says what it counts and which measurements chose it."""
+"""Sizes beyond which the compiler generates code in another way; the comment at each constant says what it counts, and why it has this value."""
 
 from __future__ import annotations
 

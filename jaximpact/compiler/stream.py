@@ -25,8 +25,8 @@ def stream(body: Callable, carry: Any, given: Any, by_row: bool = False, backwar
 
     The caller of the native code passes sequences, of which each iteration reads one entry. ``given``: pytree of `jax.ShapeDtypeStruct`, with the
     shape of an entry of each sequence. An entry has shape () and is the same for all lanes; with ``by_row`` it has any shape and differs between
-    lanes. With ``by_row`` rows are also stored one after the other, so that another stream can read them as a sequence. With ``backwards`` sequences
-    are read from the last entry to the first.
+    lanes. With ``by_row`` the memory of the results has one row after the other, so that another stream can read them as a sequence. With
+    ``backwards`` sequences are read from the last entry to the first.
     """
     closed, shape = jax.make_jaxpr(body, return_shape=True)(carry, given)
     leaves = jax.tree.leaves(carry)

@@ -54,7 +54,7 @@ class LargeArray:
 
 
 class ProgramInput(NamedTuple):
-    """An input of the program: one array for all lanes, or one for each lane (``is_vector``)."""
+    """An input of the program: its pointer in the IR, its aval in one lane, and whether it differs between lanes (``is_vector``)."""
 
     pointer: str
     aval: Any

@@ -26,7 +26,7 @@ def constant_like(x: LaneValue, value: Any) -> LaneValue:
 
 
 def _arithmetic_rule(real: str, whole: str) -> Rule:
-    """Rule for an operation that is one LLVM instruction: ``real`` for floats, ``whole`` for integers."""
+    """Returns the rule for an operation that is one LLVM instruction, called ``real`` for floats and ``whole`` for integers."""
 
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         return w.op(f"{real} {FUSED}" if values[0].is_float else whole, *values)
@@ -71,7 +71,7 @@ def _rem(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def _overflow(w: Writer, x: LaneValue, y: LaneValue) -> LaneValue:
-    """Whether the integer quotient x / y overflows: x is the smallest integer and y = -1."""
+    """Emits the test whether the integer quotient x / y overflows: x is the smallest integer and y = -1."""
     least = w.op("icmp eq", x, constant_like(x, np.iinfo(x.dtype).min), dtype=BOOL)
     return w.op("and", least, w.op("icmp eq", y, constant_like(y, -1), dtype=BOOL))
 
@@ -101,7 +101,7 @@ def _sign(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def comparison_rule(real: str, signed: str, unsigned: str) -> Rule:
-    """Rule for a comparison by LLVM's predicates: ``real`` for floats, the others for signed and unsigned integers."""
+    """Returns the rule for a comparison by LLVM's predicates: ``real`` for floats, the others for signed and unsigned integers."""
 
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x = values[0]
@@ -112,7 +112,7 @@ def comparison_rule(real: str, signed: str, unsigned: str) -> Rule:
 
 
 def _total_order_rule(name: str) -> Rule:
-    """Rule for a comparison in the total order that sorting uses: NaN is largest."""
+    """Returns the rule for the comparison ``name`` in the total order that sorting uses, in which NaN is largest."""
 
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x, y = values
@@ -126,7 +126,7 @@ def _total_order_rule(name: str) -> Rule:
 
 
 def extreme_rule(real: str, whole: str) -> Rule:
-    """Rule for max or min, NaN if either operand is NaN.
+    """Returns the rule for max or min; the result is NaN if either operand is NaN.
 
     ``real``: fcmp predicate for floats; ``whole``: "max" or "min", which ends the name of the intrinsic for integers.
     """
@@ -208,7 +208,7 @@ def _round(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def _integer_pow(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
-    """Power with a constant integer exponent, by repeated squaring."""
+    """Rule for a power with a constant integer exponent, by repeated squaring."""
     (x,) = values
     n = params["y"]
     if n == 0:
@@ -239,7 +239,7 @@ def _logistic(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def _shift_rule(name: str) -> Rule:
-    """Rule for a shift by the instruction ``name``; a shift by the bit width or more gives 0, or the sign if it is arithmetic."""
+    """Returns the rule for a shift by the instruction ``name``; a shift by the bit width or more gives 0, or the sign if it is arithmetic."""
 
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x, by = values
@@ -339,7 +339,7 @@ def _rsqrt(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def _one_minus_square(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
-    """(1 - x) (1 + x), which is accurate near 1, where 1 - x^2 cancels."""
+    """Rule for 1 - x^2, computed as (1 - x) (1 + x), which is accurate near x = 1, where 1 - x^2 cancels."""
     (x,) = values
     one = constant_like(x, 1)
     return w.op("fmul", w.op("fsub", one, x), w.op("fadd", one, x))

@@ -4,9 +4,9 @@ Control flow stays control flow: a loop runs while any lane of the vector contin
 branches of a `cond` the shortest may always run; each other one runs if any lane selects it. A primitive without a rule raises
 `Unsupported`.
 
-Layout of arrays in memory: an input or result that differs between lanes is (entries, padded lanes), where padded lanes are a multiple
-of the vector width; rows of a `stream` are (entries, rows, padded lanes), or (rows, entries, padded lanes) if the `stream` has ``by_row`` set. Inputs shared by all lanes are in
-C order. Booleans are bytes.
+Layout of arrays in memory: an input or result that differs between lanes is (entries, padded lanes), where the number of padded lanes is a multiple
+of the vector width. Rows of a `stream` are (entries, rows, padded lanes), or (rows, entries, padded lanes) if the `stream` has ``by_row`` set. Inputs
+shared by all lanes are in C order. Booleans are bytes.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class LLVMEmitter:
         return self.op_of(name, params, [self.as_value(x) for x in values])
 
     def op_of(self, name: str, params: Any, values: Sequence[LaneValue]) -> LaneValue:
-        """Emits an elementwise primitive on values of the IR."""
+        """Emits the elementwise primitive ``name`` on values of the IR."""
         if name not in RULES:
             raise Unsupported(name)
         return RULES[name](self.w, params, list(values))
@@ -97,7 +97,7 @@ class LLVMEmitter:
         return packs.adjacent(entries)
 
     def passes_packed(self, x: np.ndarray) -> bool:
-        """Whether the entries of an array pass from one basic block to another in packs."""
+        """Whether the entries of an array pass from one basic block to another in packs, rather than as single scalars."""
         return 2 * x.size > self.pack > 1
 
     def varies(self, x: Value) -> bool:
@@ -269,7 +269,8 @@ class LLVMEmitter:
     ) -> list[LaneValue]:
         """Emits an expensive branch for one register of a vector after the other, and skips registers in which no lane selects it.
 
-        Returns the scalars of the branch's results in the lanes of the mask ``lanes``, and the scalars ``now`` in the others.
+        ``branch`` emits the branch for given operands and returns its results. Returns the scalars of these results in the lanes of the mask
+        ``lanes``, and the scalars ``now`` in the others; ``varies``: mask of the results that differ between lanes.
         """
         w, width, bits = self.w, self.w.width, self.w.mask_as_integer(lanes)
         results = [w.reserve(1, x.dtype, True) for x in now]

@@ -64,7 +64,7 @@ class _NotALine(Exception):
 
 
 class Functions:
-    """The functions emitted so far for one program, by jaxpr and arguments."""
+    """The functions emitted so far for one program, found again by jaxpr and form of the arguments."""
 
     def __init__(self, emitter: Any) -> None:
         self.emitter = emitter

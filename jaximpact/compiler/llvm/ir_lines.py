@@ -22,7 +22,10 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class PhiNode:
-    """A line of IR with a phi node, to which sources are added as they become known."""
+    """A line of IR with a phi node, to which sources are added as they become known.
+
+    ``head``: the text before them; ``sources``: pairs of a value and the label of the block from which it comes, as text.
+    """
 
     head: str
     sources: list[str]

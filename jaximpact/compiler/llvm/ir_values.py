@@ -59,5 +59,5 @@ def constant(value: Any, dtype: Any) -> LaneValue:
 
 
 def memory_dtype(dtype: Any) -> np.dtype:
-    """The dtype in which a value is stored in memory: booleans are bytes."""
+    """Returns the dtype in which values of a dtype are stored in memory: that of bytes for booleans, else the same."""
     return np.dtype(np.uint8) if np.dtype(dtype) == BOOL else np.dtype(dtype)

@@ -33,7 +33,7 @@ class VectorLoop:
         w.emit(f"%lane = mul i64 {self.number.name}, {self.width}")
 
     def end(self) -> None:
-        """Ends the function."""
+        """Ends the loop and the function."""
         w = self.w
         w.emit(f"%next = add i64 {self.number.name}, 1")
         w.emit("%more = icmp slt i64 %next, %blocks")
@@ -43,7 +43,7 @@ class VectorLoop:
         w.emit("ret void")
 
     def module(self, inputs: int, results: int) -> str:
-        """IR of the module: the function, and the functions that it calls."""
+        """Returns the IR of the module: the function, and the functions that it calls; ``inputs``, ``results``: numbers of arrays."""
         parameters = (
             "ptr noalias %entries, ptr noalias %results, ptr noalias %given, ptr noalias %work, i64 %lanes, i64 %rows"
         )
@@ -81,7 +81,7 @@ class ThreadGrid:
         self.w.emit("ret void")
 
     def module(self, inputs: int, results: int) -> str:
-        """IR of the module: the kernel, and the functions that it calls."""
+        """Returns the IR of the module: the kernel, and the functions that it calls; ``inputs``, ``results``: numbers of arrays."""
         table = lambda name, count: f"ptr byval([{max(count, 1)} x ptr]) align 8 %{name}"
         parameters = f"{table('entries', inputs)}, {table('results', results)}, {table('given', MAX_GIVEN)}, i64 %lanes, i64 %rows"
         work = [f"  %work = alloca [{self.w.scratch_bytes} x i8], align 64"] if self.w.scratch_bytes else []

@@ -31,7 +31,7 @@ class Precision:
 
     Attributes:
         whole: integer dtype of the same size.
-        large: largest angle that is reduced by these constants.
+        large: largest magnitude of an angle [rad] that these constants reduce accurately.
         shift: x + shift has the nearest integer of x in its last bits.
         half_pi: pi/2 as a sum of parts.
         sine, cosine: coefficients of the polynomials, an even number each.

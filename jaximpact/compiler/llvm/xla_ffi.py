@@ -221,7 +221,7 @@ def _call_api(api: int, offset: int, arguments: ctypes.Structure) -> int | None:
 
 
 def _buffer_arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
-    """Buffers of a call frame as numpy arrays on XLA's memory; ``table``: address of the table of buffers."""
+    """Returns the buffers of a call frame as numpy arrays on XLA's memory; ``table``: address of their table; ``kinds``: shapes and dtypes."""
     found = []
     for i, (shape, dtype) in enumerate(kinds):
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize

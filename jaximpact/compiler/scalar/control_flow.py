@@ -55,7 +55,7 @@ def cond(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def linear_solve(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Lowers `lax.custom_linear_solve`: evaluates its ``solve``."""
+    """Lowers `lax.custom_linear_solve`: evaluates its function ``solve`` on the right side, as only values are needed."""
     # constants of matvec, vecmat, solve and transpose_solve, in this order, before the right side
     ends = np.cumsum(eqn.params["const_lengths"])
     parts = [inputs[a:b] for a, b in zip([0, *ends], [*ends, None], strict=True)]
@@ -63,7 +63,7 @@ def linear_solve(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def custom_root(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Lowers `lax.custom_root` of newer versions of jax, where the equation holds an object with a method ``expand``."""
+    """Lowers `lax.custom_root` of newer versions of jax, whose equation holds an object with a method ``expand`` that computes the results."""
     primitive = eqn.params["_prim"]
 
     def flat(*leaves: Any) -> list:

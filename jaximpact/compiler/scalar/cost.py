@@ -30,7 +30,7 @@ def is_large(eqn: Any, max_scalars: int = MAX_SCALARS) -> bool:
 
 @remember_by_jaxpr
 def cost(jaxpr: Any, max_scalars: int = MAX_SCALARS) -> int:
-    """Estimated number of scalar operations of a jaxpr, with each loop body counted once."""
+    """Estimates the number of scalar operations of a jaxpr; counts each loop body once."""
     return sum(_equation_cost(eqn, max_scalars) for eqn in jaxpr.eqns)
 
 

@@ -90,7 +90,7 @@ class ScalarInterpreter:
         return object_array(arrays[0].shape, (self(name, *x, params=params, structural=structural) for x in entries))
 
     def run(self, jaxpr: Any, values: Sequence[Value]) -> list[Value]:
-        """Outputs of a jaxpr, open or closed, for given inputs."""
+        """Evaluates a jaxpr, open or closed, and returns its outputs for the inputs ``values``."""
         closed = as_closed(jaxpr)
         pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
         constants = [self.input_values[v] if v in self.input_values else self.constant(x) for v, x in pairs]
@@ -101,7 +101,7 @@ class ScalarInterpreter:
         return split_constant(x) if np.size(x) <= self.emitter.max_scalars else self.emitter.constant(np.asarray(x))
 
     def evaluate(self, jaxpr: Any, constants: Sequence[Value], values: Sequence[Value]) -> list[Value]:
-        """Outputs of an open jaxpr for given values of its constants and inputs."""
+        """Evaluates an open jaxpr, and returns its outputs for given values of its constants and inputs."""
         env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
         read = reader(env, lambda v: split_constant(np.asarray(v.val, v.aval.dtype)))
         passing = passing_values(jaxpr)

@@ -154,7 +154,7 @@ class ConeProblem(NamedTuple):
 
     @classmethod
     def of(cls, contacts: Contacts, offset: Array) -> ConeProblem:
-        """Makes the problem of contacts with tangential rows, from normal velocities ``offset`` (m,)."""
+        """Makes the problem of contacts that have tangential rows; ``offset`` (m,): gap velocities without impulses, restitution included."""
         slip: Any = contacts.slip
         b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
         return cls(slip.rows(contacts.jacobian), slip.responses(contacts.response), b, slip.friction, slip.static)

@@ -59,9 +59,9 @@ class Reaction(NamedTuple):
 class Target:
     """A position W to be projected onto f(time, .) >= 0: W = base + increment, (d,) each; the result is Z = W + scale * jump.
 
-    ``scale`` is a time, h or h/(1+e). ``normal``: "implicit", M (Z - W) = scale * G(Z)' L as in the papers, the metric
-    projection; "explicit", G(base)' L with the same exact constraint (SHAKE-like, second order in lasting contact); or
-    "geodesic", along a geodesic of the metric, for one constraint.
+    ``scale`` is a time, h or h/(1+e). ``normal`` says along which gradients W is projected. "implicit": those at Z, M (Z - W) = scale * G(Z)' L, the
+    projection in the metric. "explicit": those at the base, M (Z - W) = scale * G(base)' L, with the same constraint f(Z) >= 0 (as SHAKE; of second
+    order in lasting contact). "geodesic": for one constraint, along a geodesic of the metric.
     """
 
     time: Array
@@ -112,7 +112,7 @@ class ContactLaw(abc.ABC):
 
 
 def restrict_problem(contacts: Contacts, offset: Array, among: Array | None) -> tuple[Contacts, Array]:
-    """Restricts a contact problem to the contacts ``among`` (m,): the others get gradient zero and a positive offset."""
+    """Restricts a contact problem to the contacts ``among`` (m,), None for all: the others get gradient zero and a positive offset, and stay open."""
     if among is None:
         return contacts, offset
     return contacts.masked(among), jnp.where(among, offset, jnp.max(jnp.abs(offset), initial=0.0))
@@ -121,10 +121,10 @@ def restrict_problem(contacts: Contacts, offset: Array, among: Array | None) -> 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Open(ContactLaw):
-    """Law without impulses; ``acts`` marks contacts that are, or may be, violated without one.
+    """Law without impulses; ``acts`` of its reaction marks the contacts that are, or may be, violated without an impulse.
 
-    It is used for free steps, and costs an evaluation of the gaps; expensive gaps are evaluated at the start of the step only, with
-    a bound on how far they can close.
+    It is used for free steps, and costs an evaluation of the gaps. Expensive gaps are evaluated at the start of the step only, with
+    a bound on how far they can close in the step.
     """
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:

@@ -105,7 +105,7 @@ class ContactSolver(abc.ABC):
 
 
 def closing_speed(gap_velocity: Array) -> Array:
-    """Returns the largest closing speed of any contact, ()."""
+    """Returns the largest closing speed () of any contact, given gap velocities (m,); 0 if none closes."""
     return jnp.max(-gap_velocity, initial=0.0)
 
 
