@@ -224,7 +224,7 @@ def _value_equations(jaxpr: Jaxpr) -> tuple[list, set]:
 
 @remember_by_jaxpr
 def used_inputs(jaxpr: Jaxpr, wanted: tuple[bool, ...] | None = None) -> list[bool]:
-    """Returns the mask of the inputs of a jaxpr on which the values of its outputs depend, or only those outputs that the mask ``wanted`` marks."""
+    """Returns the mask of the inputs of a jaxpr on which the values of its outputs depend; ``wanted``: mask of the outputs that count, None: all."""
     outputs = jaxpr.outvars if wanted is None else compress(jaxpr.outvars, wanted)
     used = {v for v in outputs if not is_literal(v)}
     for eqn in reversed(jaxpr.eqns):

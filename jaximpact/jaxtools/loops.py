@@ -20,7 +20,10 @@ from .jaxpr_tools import moving_outputs
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def while_loop(continues: Callable, body: Callable, constants: Any, carry: Any) -> Any:
-    """`lax.while_loop` of ``carry = body(constants, carry)`` while ``continues(constants, carry)``; neither closes over traced values."""
+    """Repeats ``carry = body(constants, carry)`` while ``continues(constants, carry)``, and returns the last carry, as `lax.while_loop`.
+
+    Neither function may close over traced values: these are passed as ``constants``.
+    """
     return lax.while_loop(partial(continues, constants), partial(body, constants), carry)
 
 

@@ -111,8 +111,8 @@ def could_jam(delassus: Array, mu: Array, towards: Array) -> Array:
     """Returns the mask (m,) of the contacts that friction can keep closed although they would lift off without an impulse.
 
     ``towards`` (m, k): unit vectors u in the direction of slip, zero for contacts at rest. A unit of normal impulse with its friction changes the
-    gap velocity of a contact by A_nn - mu A_nt u. The mask has the contacts where this is not positive: for the direction u of a contact that slips,
-    for some direction (`jams`) of a contact at rest.
+    gap velocity of a contact by A_nn - mu A_nt u. The mask marks a contact that slips if this is not positive, and a contact at rest if it is not
+    positive for some direction u (`jams`).
     """
     normal = blocks(delassus, mu.shape[0])[:, 0]
     opens = normal[:, 0] - mu * jnp.sum(normal[:, 1:] * towards, axis=1)
@@ -176,9 +176,9 @@ class ConeProblem(NamedTuple):
     def in_modes(self, x: Array, modes: Array, towards: Array | None, times: int = 1, turning: bool = False) -> Array:
         """Solves for the impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known, by ``times`` Newton steps from impulses x (m, 1 + k).
 
-        ``towards`` (m, k): the directions in which contacts slip; if None, each slips in the direction of its velocity after the impulses, and so, if
-        ``turning``, do those for which ``towards`` is zero. With given directions one step is exact; each further step makes derivatives of one more
-        order exact.
+        ``towards`` (m, k): the directions in which contacts slip; if None, each slips in the direction of its velocity after the impulses.
+        ``turning``: contacts for which ``towards`` is zero slip in that direction too. With given directions one step is exact; each further step
+        makes derivatives of one more order exact.
         """
         # impulses are scaled to velocities by the largest diagonal entry of their contact's block
         scale = lax.stop_gradient(self.scales())[:, None]

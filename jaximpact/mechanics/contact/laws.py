@@ -145,11 +145,11 @@ class Open(ContactLaw):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Held(ContactLaw):
-    """Law with known impulses: its derivative keeps the closed contacts closed.
+    """Law with known impulses, for derivatives: it differentiates a step while the closed contacts stay closed.
 
-    ``closed`` (m,) contacts that stay closed, their ``impulse`` (m,), the admissible position Z ``point`` (d,), and with friction the modes and
-    tangential impulses. The derivative is that of the projection onto {f_a = 0, a closed}, by one Newton step from the known solution; where
-    nothing is closed, that of the free step.
+    ``closed`` (m,): mask of these contacts; ``impulse`` (m,): their impulses; ``point`` (d,): the known projection Z; ``friction``: with friction
+    the modes and tangential impulses. The derivative is that of the projection onto {f_a = 0, a closed}, by one Newton step from the known solution.
+    If no contact is closed, it is that of the free step.
     """
 
     closed: Array
