@@ -74,13 +74,14 @@ class Plan(ABC):
 
         Args:
             study: a `Study`.
-            output: ``output(solution) -> pytree`` of numbers, in terms of jax, of the `Solution` of one lane as the study has
+            output: ``output(solution) -> pytree`` of numbers, computed with jax from the `Solution` of one lane as the study has
                 saved it; by default {"q": ..., "v": ...} at t1.
-            units: of outputs and inputs by name, such as {"y": "m", "args.g": "m/s^2"}; those of "q", "v", "q0", "v0", of e and of
+            units: units of outputs and inputs by name, such as {"y": "m", "args.g": "m/s^2"}; the units of "q", "v", "q0", "v0", e and
                 times are known from the problem.
 
         Raises:
-            ValueError: the study has another design, no such name has a unit, or too many lanes failed. RuntimeError: it has not been computed.
+            ValueError: the study has another design, ``units`` names no output or input, or too many lanes failed. RuntimeError: the study has not
+                been run to its end.
         """
 
     def design(self) -> Design:
@@ -308,7 +309,7 @@ class DGSM(Plan):
 
     ``count``, a power of two, is the number of lanes, points of a scrambled Sobol' sequence. For y without jumps over the
     bounds, ST <= nu (high - low)^2 / (pi^2 Var y) (I. M. Sobol', S. Kucherenko, Math. Comput. Simulation 79 (2009) 3009-3017, theorem 2).
-    Derivatives do not see jumps: a velocity at a fixed time jumps when an impact passes that time.
+    For y with jumps the bound does not hold: a velocity at a fixed time, for instance, jumps where an input moves an impact across that time.
     """
 
     shown: ClassVar = ("bound",)
@@ -376,7 +377,7 @@ class DGSM(Plan):
     def _jacobians(
         self, study: Reading, which: np.ndarray, output: Callable
     ) -> tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray]:
-        """For some of the lanes: output names, outputs (B, n), derivatives by the inputs (B, n, N), and statuses (B,)."""
+        """Returns, for the B lanes in the mask ``which``: output names, outputs (B, n), derivatives by the inputs (B, n, N), statuses (B,)."""
         keys = [Key.of(text) for text in self.bounds]
         wrt = tuple(dict.fromkeys(key.root for key in keys))
         with study.settings():
@@ -396,14 +397,14 @@ def dgsm(y: np.ndarray, jacobian: np.ndarray, width: np.ndarray) -> dict[str, np
 
 
 def causes(status: np.ndarray) -> dict[str, int]:
-    """Number of lanes with each status bit that excludes a lane."""
+    """Number of lanes by name of each failure or doubt about derivatives in ``status`` (B,); names that no lane has are left out."""
     against = [bit for bit in Status if bit & (FAILURES | DOUBTS)]
     counts = {str(bit.name): int(np.sum((status & int(bit)) != 0)) for bit in against}
     return {name: count for name, count in counts.items() if count}
 
 
 def salib(module: str) -> None:
-    """Imports a module of SALib without its warnings."""
+    """Imports a module of SALib and silences the warnings of the import; ImportError that says how to install it if it is missing."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import_optional(f"SALib.{module}", "Sobol and Morris")

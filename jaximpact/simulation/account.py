@@ -14,7 +14,7 @@ from ..mechanics.status import FAILURES, Status, as_status
 
 
 class Account(NamedTuple):
-    """Running totals over the steps of a motion, part of the loop's carry; at the end they are the fields of the same names of `Solution`."""
+    """Running totals over the steps of a motion, all of shape (); part of the loop's carry. `Solution` has fields of the same names."""
 
     penetration: Array
     residual: Array

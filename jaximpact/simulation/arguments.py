@@ -1,4 +1,4 @@
-"""Users' arguments converted to a `Program` with a `Motion`, or an error that says what to do; those of many motions are in `lane_arguments`.
+"""Conversion of the arguments of `solve` to a `Problem` and a `Motion`, and checks of them; `lane_arguments` does so for many motions.
 
 Under a jax transformation numbers are unknown: shapes and types are still checked, values are not.
 """
@@ -87,7 +87,7 @@ def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[A
 
 
 def _default_scheme(problem: Any) -> Scheme:
-    """The scheme where none is given."""
+    """The scheme for a problem if the user gives none; ``problem``: a `Problem` or None."""
     if problem is None:
         return PaoliSchatzman()
     if problem.listed:
@@ -134,7 +134,10 @@ def canonical(
     friction: Any = None,
     static_friction: Any = None,
 ) -> tuple[Problem, Motion]:
-    """Arguments of one motion as checked arrays of one dtype; with ``steps`` given, h is (t1 - t0)/steps."""
+    """Converts arguments of one motion to arrays of one dtype, and checks them; if ``steps`` is given, h is (t1 - t0)/steps.
+
+    Returns the problem without restitution and friction that are numbers, and the `Motion`, which has them.
+    """
     check_problem(problem)
     q0, v0 = canonical_state(q0, v0)
     if q0.ndim != 1 or q0.shape[0] == 0:
@@ -172,7 +175,7 @@ def check_step(h: Any, steps: Any) -> None:
 
 
 def choose_grid(scheme: Scheme, save: Save, h: Any, steps: Any, t0: Any, t1: Any) -> Any:
-    """The user's number of steps; where neither h nor steps is given to a scheme that chooses its own, the number that the rows to save need."""
+    """Returns the user's ``steps`` (None if h is given); without either, for a scheme that chooses its own steps, the number that ``save`` needs."""
     if h is not None or steps is not None or scheme.traits.order is not None:
         return steps
     if save.every is not None:
@@ -201,7 +204,7 @@ def _reports(problem: Problem, motion: Motion, axes: tuple) -> StartReport:
 
 
 def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> StartReport:
-    """Start reports of all lanes (leading axis), for steps h."""
+    """Start reports of all lanes, with a leading lane axis; ``h``: step, which sets the tolerance for closed contacts, or None."""
     starts = lanes.only("q0", "v0", "t0", "args", *OF_FRICTION, h=h)
     through_xla = partial(_reports, axes=starts.axes)
     either = execution_of("auto", problem) == "auto"
@@ -210,7 +213,11 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> StartReport:
 
 
 def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
-    """Raises for an inadmissible start; returns the problem as `fit_room` and `fit_joints` give it, and a remark if v0 is not admissible."""
+    """Raises if the start is not admissible or a number is invalid; traced numbers are not checked.
+
+    Returns the problem, with room for the near pairs at the start (`fit_room`) and joints marked if rows depend on others (`fit_joints`); and a
+    remark for the user, for instance that v0 has to be projected, or None.
+    """
     one = Lanes.of(motion, jax.tree.map(lambda _: -1, motion), 1)
     if is_traced(problem, one.only("q0", "v0", "t0", "args", *OF_FRICTION).motion):
         return MayDepend.of(problem), None
@@ -241,13 +248,13 @@ def check_until(until: Any, problem: Problem, one: Motion) -> Until | None:
 
 
 def fit_joints(problem: Problem, report: StartReport) -> Problem:
-    """The problem, with its joints marked as `MayDepend` if at some start rows of them depend on others."""
+    """Returns the problem, with its joints wrapped as `MayDepend` if at the start of some lane rows of their Jacobian depend on other rows."""
     dependent = report.joints is not None and np.any(report.joints.redundant)
     return MayDepend.of(problem) if dependent else problem
 
 
 def fit_room(problem: Problem, report: StartReport) -> Problem:
-    """The problem with capacity for the near pairs found at the starts; unchanged if it suffices."""
+    """Returns the problem with neighbour lists large enough for the near pairs found at the starts; unchanged if they are already."""
     if report.bodies is None:
         return problem
     before: Any = problem.constraints

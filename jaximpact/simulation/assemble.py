@@ -89,7 +89,7 @@ def assemble(
 
 
 def _places(problem: Problem, free: Any, d: int) -> tuple[int, ...]:
-    """Numbers of the coordinates that are free."""
+    """Numbers, sorted, of the coordinates that ``free`` names or numbers; all of the ``d`` coordinates if it is None."""
     if free is None:
         return tuple(range(d))
     names, found = problem.coordinates or (), []
@@ -106,7 +106,10 @@ def _places(problem: Problem, free: Any, d: int) -> tuple[int, ...]:
 
 @partial(jax.jit, static_argnames="places")
 def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, places: tuple[int, ...]) -> tuple:
-    """Position and velocity (d,); the values and rates (j,) that joints still have at them, and the scales to compare both with."""
+    """Returns position and velocity (d,); the residuals of the joints (j,) and of their rates (j,) there; and the scales of both residuals.
+
+    ``places``: numbers of the k coordinates that may change.
+    """
     some, k, frozen = jnp.array(places), len(places), lax.stop_gradient
     place = lambda x: q0.at[some].set(x)
     joints = lambda x: problem.joint_values(t0, place(x), args)

@@ -1,4 +1,7 @@
-"""Choice of the execution of motions: XLA, native code of a CPU, or one kernel of a GPU."""
+"""Choice of the execution of motions: XLA, native code of a CPU, or one kernel of a GPU.
+
+A *task* is the computation for one motion, ``task(program, motion, length)``; the tasks are in `trajectory` and `sensitivities`.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) ->
 
 
 def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> Call:
-    """Execution by XLA, as operations on all lanes; ``shares``: number of devices that share the lanes."""
+    """Returns a function that runs the task through XLA, as operations on all lanes; ``shares``: number of devices that share the lanes."""
     return lambda motion, length: _vmap_program(program, motion, length, task=task, axes=lanes.axes, shares=shares)
 
 
@@ -91,7 +94,10 @@ def vmap_lanes(one: Callable[[Motion], Any], motion: Motion, axes: tuple, shares
 
 
 def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int) -> Call:
-    """Execution as one GPU kernel, in which each lane takes the branches it needs; ``shares``: number of devices that share the lanes."""
+    """Returns a function that runs the task as one GPU kernel, in which each lane executes only the branches that it needs.
+
+    ``shares``: number of devices that share the lanes. ValueError without a GPU.
+    """
     if platform() != "gpu":
         raise ValueError("execution='kernel' needs a GPU, and there is none: give execution='auto'")
     turns = RowRequest.of(program) if program.rows else ()
@@ -116,7 +122,7 @@ def _share_lanes(call: Callable, axes: Motion, shares: int) -> Callable:
 
 
 def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
-    """Execution as native CPU code, in which each lane takes the branches it needs. Results are numpy arrays."""
+    """Returns a function that runs the task as native CPU code, in which each lane executes only the branches it needs; results are numpy arrays."""
     turns = RowRequest.of(program) if program.rows else ()
     call = native.over_lanes(one_lane, (None, lanes.in_axes), turns, task=task)
     shape = without_rows(program)
@@ -124,14 +130,17 @@ def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
 
 
 def native_or(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..., Any]:
-    """Batched version of a jitted one-lane function: native code if numbers are known and it compiles, else ``xla``."""
+    """Returns a batched version of the jitted one-lane function ``one``: native code if numbers are known and it compiles, else ``xla``.
+
+    ``axes``: lane axes of its operands, as `in_axes` of `jax.vmap`; ``xla``: the batched function for XLA.
+    """
     if platform() != "cpu" or not is_concrete():
         return xla
     return partial(_either, native.over_lanes(one, axes), xla)
 
 
 def without_rows(program: Program) -> Program:
-    """The program without its numbers of steps and rows, which native code takes at run time."""
+    """Returns the program for native code: without its saved times and numbers of steps and rows, which native code is given at run time."""
     rows, every = min(program.rows, 1), program.every and 1
     return program.replace(
         per_lane_branches=True, length=None, times=program.times[:0], rows=rows, every=every, reports_progress=False
@@ -168,8 +177,8 @@ def single_backend(
 ) -> Callable[..., Any]:
     """Function that runs a task for one motion, by the given ``execution``; ``xla``: the function for execution by XLA.
 
-    By default XLA compiles the task for a fixed number of steps, as reverse mode needs it. With "auto" native code runs it where it can, unless
-    contacts are so many that XLA is faster.
+    By default XLA compiles the task for a fixed number of steps, as reverse mode needs it. With "auto" native code or a GPU kernel runs the task if
+    it can; on a CPU XLA does if there are so many contacts that it is faster.
     """
     if xla is None:
         xla = lambda motion: one_lane(program.replace(length=int(motion.steps)), motion, task=task)
@@ -194,7 +203,7 @@ def single_backend(
 
 
 def _suits_xla(program: Program, motion: Motion) -> bool:
-    """Whether steps of one motion take XLA less time than native code, for the size of the contact problem."""
+    """Whether the contact problem of a motion is so large that XLA makes its steps faster than native code."""
     return motion.q0.size * program.problem.count(motion.t0, motion.q0, motion.args) >= MIN_XLA_GRADIENT_ENTRIES
 
 
@@ -208,7 +217,7 @@ def _or_refuse(execution: str, call: Callable[..., Any], *operands: Any) -> Any:
 
 
 def _either(first: Callable[..., Any], xla: Callable[..., Any], *operands: Any) -> Any:
-    """Result of ``first`` on the operands, that is of native code or a kernel, or of ``xla`` if ``first`` turns out to be impossible."""
+    """Returns ``first(*operands)``, run by native code or a kernel, or ``xla(*operands)`` if the former cannot be compiled."""
     try:
         return first(*operands)
     except (Unsupported, ImportError) as error:

@@ -1,4 +1,4 @@
-"""Loop over steps in which all lanes of a batch step together, for XLA; also in stages for neighbour lists."""
+"""Loop over steps in which all lanes of a batch step together, for XLA; with neighbour lists it stops where a list overflows and can go on."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class BatchedLoop:
         self.keeper = RowWriter(program, self.motion, self.content)
 
     def content(self, k: Any, row: Row, i: Any) -> Any:
-        """Content to save for step k, whose ``row`` is given, at the i-th saved time.
+        """Content to save for step k and the i-th saved time: the ``row`` after the step, or the value of the save function.
 
-        It is interpolated to that time, unless this is done afterwards.
+        The value is computed from the row interpolated to that time. A row is saved as it is, and `collect` interpolates it after the loop.
         """
         program, motion = self.program, self.motion
         if program.every is not None:
@@ -42,7 +42,7 @@ class BatchedLoop:
         return self.motion_loop.value(t, self.motion_loop.in_time(t, row, motion.time(k) - t))
 
     def start_carry(self, begin: tuple) -> tuple:
-        """Carry before the first step."""
+        """Carry before the first step, from ``begin`` = (state, row, account) at t0; the row is saved if a row at t0 is wanted."""
         _, initial, _ = begin
         return (*begin, self.keeper.put(self.keeper.empty(initial), 0, initial))
 
@@ -57,8 +57,10 @@ class BatchedLoop:
         return new, row, lax.cond(look, motion_loop.stable, lambda _, account: account, new, account)
 
     def whole(self, begin: tuple, length: Any) -> Solution:
-        """Makes all steps from ``begin`` = (state, row, account), or ``length`` steps if lanes differ in their number; a lane's surplus steps do
-        nothing."""
+        """Makes all steps from ``begin`` = (state, row, account) and returns the solution.
+
+        ``length``: the largest number of steps if lanes differ in it, else None; surplus steps of a lane do nothing.
+        """
         program, motion_loop, steps = self.program, self.motion_loop, self.motion.steps
         first = jnp.asarray(1, jnp.int32)
         forgetful, ragged = motion_loop.forgets(begin[1].q), length is not None
@@ -86,7 +88,7 @@ class BatchedLoop:
         return self.finish(carry)
 
     def up_to(self, carry: tuple, last: Any) -> tuple[tuple, Array]:
-        """Makes steps up to step ``last``, or until a neighbour list overflows: the carry, and whether one did, (). See `run_until_list_full`."""
+        """Makes steps up to step ``last``, but none in which a neighbour list overflows; returns the carry, and whether a list would overflow, ()."""
         lost = lambda account: account.status & int(Status.NEIGHBOURS_LOST) != 0
 
         def continues(now: tuple[tuple, Array]) -> Array:

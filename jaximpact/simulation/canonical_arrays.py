@@ -1,4 +1,4 @@
-"""States, parameters, times and restitution as arrays of one dtype, or errors that name the argument."""
+"""Conversion of states, parameters, times, restitution and friction to arrays of one dtype; errors name the argument."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
 
 
 def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
-    """q0 and v0 as arrays of one floating dtype: that of the arrays among the two, as lists of numbers have none."""
+    """Returns q0 and v0 as arrays of one floating dtype: if only one of them is given as an array its dtype, else the promoted one."""
     arrays = [is_array(x) for x in (q0, v0)]
     q0, v0 = real_array("q0", q0), real_array("v0", v0)
     dtype = np.promote_types(q0.dtype, v0.dtype) if arrays[0] == arrays[1] else (q0 if arrays[0] else v0).dtype
@@ -44,7 +44,7 @@ def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
 
 
 def full_axes(args: Any, args_axes: Any) -> Any:
-    """args_axes expanded to the structure of args: 0 for a lane axis, -1 for none."""
+    """Expands args_axes to a pytree like args: 0 for a leaf with a lane axis, -1 for one without; ValueError if it is no prefix of args."""
     message = f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}"
     given = jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)
     if not all(axis is None or (is_whole(axis) and axis == 0) for axis in given):
@@ -112,7 +112,7 @@ def check_restitution(e: Any) -> None:
 
 
 def check_coefficients(friction: Any, name: str = "friction") -> None:
-    """Raises unless coefficients of friction, None where there are none, are finite and not negative."""
+    """Raises unless the coefficients of friction are finite and not negative; None (no friction) and traced values pass."""
     if friction is not None and not is_traced(friction):
         mu = np.asarray(friction)
         if not np.all((mu >= 0) & np.isfinite(mu)):
@@ -120,7 +120,7 @@ def check_coefficients(friction: Any, name: str = "friction") -> None:
 
 
 def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
-    """Splits the restitution off the problem: the problem without it, with a numeric mass cast to ``dtype``; and the restitution of a `Motion`.
+    """Splits the restitution off the problem; returns the problem without it, a numeric mass cast to ``dtype``, and the restitution of a `Motion`.
 
     A restitution that is a function stays with the problem, unless e replaces it, and the motion's is then 1.
     """
@@ -134,10 +134,10 @@ def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, An
 
 
 def split_friction(problem: Problem, given: Any, dtype: Any, name: str = "friction") -> tuple[Problem, Any]:
-    """Splits the coefficients of friction ``name`` off the problem: the problem without them, and the coefficients of a `Motion`.
+    """Splits the coefficients of friction off the problem; returns the problem without them, and the coefficients of a `Motion`.
 
-    The latter are those ``given`` by the user or else the problem's own. They are None if there are none, or if those of the problem are a function
-    of args, which stays with it.
+    ``given``: coefficients from the user, None for the problem's own. ``name``: "friction" or "static_friction". The returned coefficients are None
+    if there are none, or if the problem computes them from args; such a function stays in the problem.
     """
     own = getattr(problem, name)
     if given is None and (own is None or callable(own)):

@@ -13,10 +13,11 @@ SHORT_VECTORS = (2, 4, 8)
 
 
 def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, Any]]:
-    """Chunks of at most ``chunk`` lanes with similar step ``counts`` (B,), longest first: (lane numbers, the same padded to one of few sizes).
+    """Divides lanes into chunks of at most ``chunk`` lanes with similar numbers of steps ``counts`` (B,), longest first.
 
-    Lanes of a chunk run as many steps as the longest of them. Every size costs a compilation, so sizes are shared as far
-    as the total work, padding included, stays within MAX_WORK_RATIO times the sum of the steps. ``shares``: devices among which a chunk is divided.
+    Returns pairs: the lane numbers of a chunk, and the same padded to one of few sizes. Lanes of a chunk run as many steps as the longest of them.
+    Every size costs a compilation: sizes are shared as far as the total work, padding included, stays within MAX_WORK_RATIO times the sum of the
+    steps. ``shares``: number of devices among which a chunk is divided.
     """
     order = np.argsort(-counts, kind="stable")
     ascending = -counts[order]
@@ -48,7 +49,7 @@ def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, A
 
 
 def split(count: int, chunk: int, shares: int = 1) -> list[tuple[Any, Any]]:
-    """As `divide`, for ``count`` lanes that all have the same number of steps; chunks are slices where possible."""
+    """Divides ``count`` lanes that all have the same number of steps into chunks; returns pairs as `divide`, with slices where possible."""
     number = -(-count // chunk)
     size = -(-count // number)
     if size <= max(SHORT_VECTORS):

@@ -42,7 +42,7 @@ def devices(lanes: int) -> int:
 
 
 def _automatic_chunk(program: Program, one: Motion) -> int:
-    """Number of lanes whose saved rows fit CHUNK_BYTES."""
+    """Number of lanes whose saved rows fit into CHUNK_BYTES; ``one``: the motion of one lane."""
     m = program.problem.count(one.t0, one.q0, one.args)
     made = (one.q0.shape[0] + m) * one.q0.dtype.itemsize if program.function is None else 0
     row = program.row_size(one, m) + made
@@ -73,8 +73,8 @@ def in_chunks(
     copy those of a million balls takes fifty times as long as to compute a thousand steps of them.
 
     ``motion``: the numbers of a chunk; ``length``: its largest step count if lanes differ, else None. ``chunk``: number of lanes
-    computed at once, by default chosen so that all cores stay busy to the end. ``one``: motion of one lane with the user's args, if the args of
-    ``lanes`` hold more than these.
+    computed at once, by default chosen so that all cores stay busy to the end. ``one``: motion of one lane with the user's args, needed if ``lanes``
+    has other numbers in its args too, such as directions of Jacobians.
     """
     count, ragged, shares = lanes.count, lanes.carries("steps"), devices(lanes.count)
     counts = lanes.motion.steps

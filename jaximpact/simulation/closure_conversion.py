@@ -1,4 +1,7 @@
-"""Closure conversion: traced values that a program's functions close over become numbers of the motion, since an operation of jax has operands only."""
+"""Closure conversion: traced values that a program's functions close over become args of the motion.
+
+A jax primitive sees only its operands, so that derivatives by closed-over values need this.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ from .program import Program
 
 @dataclass(frozen=True)
 class HoistedFunction:
-    """A problem's function that closes over nothing: its ``args`` are (the user's args, values that the functions of the problem closed over)."""
+    """A problem's function that closes over nothing: its ``args`` are (the user's args, values that all functions of the problem closed over).
+
+    ``types``: dtypes of the leaves of its operands; ``place``: index of its own values among those of all functions.
+    """
 
     pure: Callable
     types: tuple
@@ -34,7 +40,7 @@ class HoistedFunction:
 
 @dataclass(frozen=True)
 class HoistedReset:
-    """A problem's reset, made of a hoisted function that gives the states after the resets of all surfaces."""
+    """A problem's reset: evaluates the hoisted function ``behind``, which returns the states after the resets of all surfaces, and takes the k-th."""
 
     behind: Any
 
@@ -43,7 +49,7 @@ class HoistedReset:
 
 
 def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]:
-    """The same motion with functions that close over no traced value: these values are passed in its args.
+    """Returns program and motion with traced values that the problem's functions close over moved to the motion's args.
 
     Closures of a scheme or a solver are not converted: see `methods_are_closed`.
     """

@@ -46,10 +46,10 @@ def ensemble(
 ) -> Solution:
     """Integrates B motions at once; B is the common length of the lane axes.
 
-    Every argument may carry one leading axis of length B more than `solve` takes, and is shared by all lanes where it
-    does not: q0 and v0 (B, d), t0, t1, h, e, friction and static_friction (B,) or (B, 1), the last three per contact (B, m) or (1, m) if shared; an e of shape (m,)
-    that could be lanes or contacts is refused. Lanes of different h
-    over the same time make different numbers of steps; the total work stays within 1.3 times the sum of the steps.
+    Every argument may carry one leading axis of length B more than `solve` takes; without it the argument is shared by all lanes. Shapes with it:
+    q0 and v0 (B, d); t0, t1 and h (B,); e, friction and static_friction (B,) or (B, 1), with one number for each contact (B, m), or (1, m) if
+    shared. An e of shape (m,) is refused if m could be the number of lanes or of contacts. Lanes of different h over the same time make different
+    numbers of steps; the total work stays within 1.3 times the sum of the steps.
 
     Args:
         problem, q0, v0, t1, h, t0, scheme, projection, args, e, friction, static_friction: as in `solve`, or with a lane axis.
@@ -58,10 +58,10 @@ def ensemble(
             pytree prefix of args of 0 and None.
         save: as in `solve`; "final" by default. With lanes of different step counts give times or "final".
         until: as in `solve`; each lane ends at its own time.
-        chunk: lanes computed at once; by default what keeps the saved rows of a chunk under 256 MB.
+        chunk: number of lanes computed at once; by default as many as keep the saved rows of a chunk under 256 MB.
         progress: show a progress bar; by default on a terminal, for more than one chunk.
-        execution: "xla", compiled by XLA as thousands of operations on all lanes, on every platform; "native", all steps of a
-            motion as one loop of native code on a CPU; "kernel", this loop as a kernel of an NVIDIA GPU, a thread for each motion; both for small and
+        execution: "xla", compiled by XLA as operations on all lanes, on every platform; "native", all steps of a motion as one loop of native
+            code on a CPU; "kernel", this loop as a kernel of an NVIDIA GPU, a thread for each motion; "native" and "kernel" take small and
             middle-sized systems only; "auto", native or kernel where the problem and ``save`` allow it. Values are equal up to rounding;
             ``iterations`` of "native" are counted only in steps in which a contact may act.
 
@@ -102,9 +102,9 @@ def ensemble(
 def with_room(
     program: Program, lanes: Lanes, found: Solution, lost: np.ndarray, execution: str, chunk: int | None
 ) -> tuple[Program, Solution]:
-    """The program with larger neighbour lists, and the solution ``found`` with some lanes recomputed.
+    """Enlarges the neighbour lists and recomputes the lanes whose lists overflowed, those in the mask ``lost`` (B,).
 
-    These are the lanes whose lists overflowed, the mask ``lost`` (B,).
+    Returns the program with the larger lists, and the solution ``found`` with these lanes replaced.
     """
     q0 = lanes.take(0).q0
     larger = program.replace(problem=enlarge(program.problem, q0, int(np.sum(lost))))

@@ -1,4 +1,4 @@
-"""Users' arguments of many motions converted to a `Program` with `Lanes`, or an error that says what to do."""
+"""Conversion of the arguments of `ensemble` and `sensitivities` to a `Program` with `Lanes`; errors say what to do."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def for_lanes(
     friction: Any = None,
     static_friction: Any = None,
 ) -> tuple[Program, Lanes]:
-    """Checked `Program` and `Lanes` of many motions."""
+    """Checks and converts the arguments of `ensemble`; returns the `Program` and the `Lanes`."""
     refuse_fork()
     refuse_traced((problem, q0, v0, t0, t1, h, e, args, friction, static_friction))
     save = Save.of(save)
@@ -139,7 +139,11 @@ def numbers_of_lanes(name: str, e: Any, m: int | None, lanes: int | None) -> Any
 
 
 def numbers_of_one(name: str, problem: Problem, q0: Any, args: Any, e: Any, scheme: Scheme | None) -> Any:
-    """Restitution ``e`` or coefficients of friction of a call whose other arguments have no lanes: shape (m,) is by contact, as in `solve`."""
+    """Restitution or coefficients of friction ``e`` in a valid shape for lanes, if no other argument has a lane axis.
+
+    Shape (m,), with m contacts, is one number for each contact, as in `solve`, and becomes (1, m); every other ``e`` is returned as it is. ``name``:
+    "e", "friction" or "static_friction".
+    """
     if e is None or callable(e) or np.ndim(e) != 1 or len(e) < 2:
         return e
     check_problem(problem)
@@ -180,7 +184,10 @@ def _canonical_lanes(
     scheme: Scheme,
     of_contacts: dict[str, Any],
 ) -> tuple[Problem, Lanes]:
-    """Arguments of many motions as arrays of one dtype, and which of them carry a lane axis."""
+    """Converts arguments of many motions to arrays of one dtype, and checks them.
+
+    ``of_contacts``: restitution and friction by name. Returns the problem without them, and the `Lanes`.
+    """
     check_problem(problem)
     q0, v0 = canonical_state(q0, v0)
     for name, value in {"q0": q0, "v0": v0}.items():
@@ -275,7 +282,11 @@ def _lane_like(args: Any, args_axes: tuple, lanes: int) -> str:
 
 
 def check_lanes(problem: Problem, lanes: Lanes) -> Problem:
-    """Raises unless every lane has an admissible start and a positive mass; returns the problem as `fit_room` and `fit_joints` give it."""
+    """Raises unless every lane has an admissible start and a positive definite mass.
+
+    Returns the problem, with larger neighbour lists if the starts need them (`fit_room`), and with joints marked if rows depend on others at a start
+    (`fit_joints`).
+    """
     shortest = lanes.motion.h.min()
 
     def part(begin: int) -> tuple[StartReport, bool]:

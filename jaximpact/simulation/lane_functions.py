@@ -1,4 +1,4 @@
-"""What the motion's operations compute of one lane: values and derivatives, as hashable functions of flat operands."""
+"""Functions of one lane that the motion primitives evaluate: the values and their derivatives, hashable, with flat lists of arrays as operands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_MESH = AbstractMesh((), ())
 
 
 class LaneFunction(abc.ABC):
-    """Hashable function of the flat operands of one lane.
+    """Base class: hashable function of the flat operands of one lane.
 
     ``before``: number of leading axes that its results have more than those of its `value`, such as the axis of the directions of a Jacobian.
     """
@@ -72,7 +72,10 @@ class LaneFunction(abc.ABC):
 
 @dataclass(frozen=True)
 class Value(LaneFunction):
-    """Maps the leaves of program and motion to the leaves of a task's result."""
+    """Maps the leaves of program and motion to the leaves of the result of a ``task(program, motion, None)``, such as `trajectory`.
+
+    ``structure``: pytree structure of (program, motion). ``differentiated``: whether the function has been prepared by `with_derivative`.
+    """
 
     task: Task
     structure: Any
@@ -118,7 +121,7 @@ class Value(LaneFunction):
         return found
 
     def with_derivative(self, leaves: Sequence, moved: Sequence[bool]) -> Value:
-        """The function with the derivative by the leaves ``moved``; ValueError if sensitivity="none" forbids it."""
+        """Returns the function prepared for derivatives by the leaves in the mask ``moved``; ValueError if sensitivity="none" forbids them."""
         program, motion = self.unflatten(leaves)
         if program.sensitivity == "none":
             raise ValueError(NO_DERIVATIVE)
@@ -143,7 +146,7 @@ class Derivative(LaneFunction):
         return self.function.value
 
     def outputs(self, operands: Sequence, branches: bool) -> tuple[Callable, list]:
-        """The used outputs as a function of the moved operands, and these operands."""
+        """Returns the function from the moved operands to the used outputs, and the moved operands."""
 
         def of(some: Sequence) -> list:
             numbers = iter(some)
@@ -157,7 +160,10 @@ class Derivative(LaneFunction):
         return replace(self, function=self.function.without_row_count())
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
-        """Shapes of the results in one lane, found without tracing the derivative, as the derivatives of some operations can be transposed but not evaluated."""
+        """Shapes of the results in one lane.
+
+        They are found without tracing the derivative: derivatives of some operations can be transposed but not evaluated.
+        """
         count = len(self.moved)
         values = self.function.native_shapes(members[:count], axes[:count])
         moved = sum(math.prod(x.shape) for x, m in zip(members, self.moved, strict=False) if m)
@@ -166,7 +172,7 @@ class Derivative(LaneFunction):
 
 
 class Tangent(Derivative):
-    """JVP: from the operands and tangents of the moved ones to tangents of the outputs."""
+    """JVP: maps the operands and the tangents of the moved operands to the tangents of the used outputs."""
 
     def __call__(self, *operands: Any, branches: bool = False) -> list:
         count = len(self.moved)
@@ -175,7 +181,7 @@ class Tangent(Derivative):
 
 
 class ValueAndTangent(Derivative):
-    """All outputs, followed by the tangents that `Tangent` gives, in one pass through the steps."""
+    """All outputs, followed by the tangents of the used ones as `Tangent` computes them, in one pass through the steps."""
 
     @property
     def tangent(self) -> Tangent:
@@ -198,7 +204,7 @@ class ValueAndTangent(Derivative):
 
 
 class ForwardJacobian(Derivative):
-    """Jacobian in forward mode: tangents of the outputs for unit tangents of every moved number, along the first axis."""
+    """Jacobian in forward mode: for each used output (p, ...), its derivatives by the p numbers of all moved operands."""
 
     before: ClassVar[int] = 1
 
@@ -212,7 +218,7 @@ class ForwardJacobian(Derivative):
 
 
 class Cotangent(Derivative):
-    """VJP: from the operands and cotangents of the outputs to cotangents of the moved operands; runs backwards through the steps."""
+    """VJP: maps the operands and the cotangents of the used outputs to the cotangents of the moved operands, by a backward pass through the steps."""
 
     def __call__(self, *operands: Any, branches: bool = False) -> list:
         count = len(self.moved)

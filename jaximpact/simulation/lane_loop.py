@@ -1,4 +1,4 @@
-"""Loop over the steps of one lane, which takes only the branches that it needs: for native code of CPUs and kernels of GPUs."""
+"""Loop over the steps of one lane, which executes only the branches that it needs: for native code on CPUs and for GPU kernels."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class LaneLoop:
     def row_at(self, carry: Any, target: Array, turn: RowRequest | None) -> Any:
         """Content of the row that ``turn`` requests (None: the last one), from the carry after step ``target``.
 
-        That is time, state, impulses and energy, or time and value of the save function.
+        The content is (time, state, impulses, energy), or (time, value of the save function).
         """
         program, motion, row = self.program, self.motion, carry[1]
         if program.every is not None or program.rows == 0:
@@ -79,12 +79,12 @@ class LaneLoop:
         return (row.time(t), *row[:4], self.motion_loop.energy(t, row), row.joint_impulse, row.friction_impulse)
 
     def advance(self, carry: Any) -> Any:
-        """One step of one lane, traced once for all executions and derivatives."""
+        """Makes one step; returns the carry after it. Traced once for all executions and derivatives."""
         return _step_once(self.program, self.motion, carry)
 
 
 def _is_before(constants: tuple, carry: Any) -> Array:
-    """Whether the loop goes on: step number below that of ``constants`` (program, motion, step number), and motion not ended."""
+    """Whether the loop goes on, (): the step number is below the last of the ``constants`` (program, motion, step), and the motion has not ended."""
     program, _, step = constants
     return (carry[0].n < step) & program.goes_on(carry[1])
 

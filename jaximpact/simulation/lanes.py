@@ -40,7 +40,7 @@ class Lanes:
         return jax.tree.unflatten(jax.tree.structure(self.motion), flags)
 
     def carries(self, name: str) -> bool:
-        """Whether a number of the motion differs between lanes."""
+        """Whether the field ``name`` of the motion, or one of its leaves, has a lane axis."""
         return any(mark == 0 for mark in jax.tree.leaves(getattr(self.marks, name)))
 
     def only(self, *names: str, h: Any = None) -> Lanes:
@@ -56,13 +56,13 @@ class Lanes:
         return self.take(0)
 
     def take(self, which: Any) -> Motion:
-        """Numbers of the lanes ``which``: an index, several, or a slice."""
+        """Motion of the lanes ``which``, an index, an array of indices or a slice; shared leaves stay as they are."""
         leaves, structure = jax.tree.flatten(self.motion)
         some = [x if axis is None else x[which] for x, axis in zip(leaves, self.axes, strict=True)]
         return jax.tree.unflatten(structure, some)
 
     def some(self, which: Any) -> Lanes:
-        """Selects the lanes ``which``: several, or a slice."""
+        """Lanes in the selection ``which``, an array of indices or a slice."""
         motion = self.take(which)
         leaves = zip(jax.tree.leaves(motion), self.axes, strict=True)
         return Lanes(motion, self.axes, next(len(x) for x, axis in leaves if axis == 0))

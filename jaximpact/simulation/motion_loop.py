@@ -83,7 +83,7 @@ class PartialStep:
         return self.scheme.step(problem, law, motion, state, self.length)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """As `step`, without impulses of contacts."""
+        """As `step`, but a step in which no contact acts."""
         return self.scheme.free_step(problem, motion, state, self.length)
 
 
@@ -130,9 +130,10 @@ class MotionLoop:
         self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
 
     def admissible(self, motion: Motion, neighbours: Any) -> tuple[Motion, Array, JointInfo | None, Array]:
-        """Makes the start admissible: what `start` returns.
+        """Makes the start admissible by `start`, and returns the same four results.
 
-        Where derivatives are taken, the result has the derivatives of a start on constraints, and its status the bits on derivatives at the start.
+        Where derivatives are taken, the motion is differentiated as if its start were projected onto the surfaces of contacts that are closed and
+        pressed together there, and the status includes the bits on derivatives at the start. ``neighbours``: the neighbour list, None without one.
         """
         law = replace(self.law, small_sets=False)
         motion, impulse, joints, status = start(self.problem.near(neighbours), law, motion)
@@ -182,9 +183,9 @@ class MotionLoop:
         return jnp.where(k == self.moving.steps, h - self.over, h)
 
     def make_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
-        """Makes step k in any execution: the carry (state, row, account) after it.
+        """Makes step k, by XLA or in native code; returns the carry (state, row, account) after it.
 
-        ``forgetful``: whether the method `forgets` returned True; a second derivative with reverse mode inside is then an error.
+        ``forgetful``: the value of `forgets`; if True, differentiating the step in reverse mode inside another derivative raises.
         """
         full = lambda: self.contact_step(carry, k, forgetful)
         # through XLA a branch of a lane would be work for all of them, and a selection
@@ -306,7 +307,10 @@ class MotionLoop:
         )
 
     def has_touched(self, impulse: Array, before: Array | None) -> Array | None:
-        """Whether any contact has had an impulse so far; tracked for derivatives where rows hold the impulses of one step only."""
+        """Whether any contact has had an impulse so far, ().
+
+        None unless derivatives of bodies in lists are corrected: other rows hold the sum of the impulses, which tells it.
+        """
         if not (self.listed and self.corrected):
             return None
         return jnp.any(impulse > 0) | (False if before is None else before)
@@ -332,10 +336,10 @@ class MotionLoop:
         return lax.stop_gradient(StepPath(motion.time(state.n), length, state.q, shift, motion.args, bend))
 
     def tunnelling_status(self, path: StepPath, impulse: Array) -> Array:
-        """GAP_UNRESOLVED if ``path``, that of a step, leads through an obstacle, else 0.
+        """GAP_UNRESOLVED () if the ``path`` of a step leads through an obstacle, else 0.
 
-        ``impulse`` (m,): that of the contacts in the step. The status is 0 too if the scheme located an impact in the step, at which the path
-        bends and ``path`` does not.
+        ``impulse`` (m,): impulse of the contacts in the step. If the scheme located an impact in the step, the status is 0: the motion changes
+        direction there, and ``path`` is not what it follows.
         """
         acting = impulse > 0
 
@@ -439,9 +443,9 @@ class MotionLoop:
         return lax.cond(jnp.any(last > 0), before, lambda: row.v)
 
     def close_account(self, state: Any, row: Row, account: Account) -> Account:
-        """The account at the end of the motion: completed by the last state, the check whether the force is too stiff, and bits on derivatives.
+        """Completes the account at the end of the motion: adds the last state, the check whether the force is too stiff, and bits on derivatives.
 
-        Bits on derivatives that were not asked for are removed.
+        If no derivatives were asked for, bits on derivatives are removed.
         """
         if self.program.per_lane_branches:  # in which a step counts the state that it leaves
             still = Info.none(state.q, state.v, len(row.impulse))
@@ -455,7 +459,7 @@ class MotionLoop:
         return account._replace(status=account.status & ~unasked) if self.locates else account
 
     def last(self, row: Row) -> Row:
-        """Row at t1."""
+        """Row at t1, from the ``row`` after the last step."""
         back = self.ended.time(self.moving.steps) - self.moving.t1
         return self.in_time(self.moving.t1, row._replace(before=None), back)
 

@@ -1,5 +1,5 @@
-"""One-sided derivatives of a motion that is only piecewise smooth: those of motions displaced a little in a direction, extrapolated to no
-displacement."""
+"""One-sided derivatives of a motion that is only piecewise smooth: derivatives of two motions displaced in a direction, extrapolated linearly to
+displacement zero."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ APART = 8  # displacement of the nearer motion, over the accuracy with which the
 
 
 def beside(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Mapping[str, Any]) -> Lanes:
-    """Displaces motions a little in a direction: all lanes displaced once, followed by all lanes displaced twice as far.
+    """Displaces motions in a ``direction``, changes by name; returns 2 B lanes: all B lanes displaced, then all of them displaced twice as far.
 
-    The displacement of a lane is in proportion to the size of its own numbers.
+    The displacement of a lane is small, in proportion to the size of its own numbers and to the accuracy with which the scheme locates impacts.
 
     Raises:
         ValueError, TypeError: the direction is zero or invalid, or leads to a start that is not admissible; or the scheme has fixed steps.
@@ -67,7 +67,7 @@ def beside(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Mapping[st
 
 
 def limit(found: Any, count: int) -> Any:
-    """(Jacobian, (outputs, status)) of ``count`` motions, extrapolated from those of the displaced motions that `beside` makes."""
+    """Extrapolates (Jacobian, (outputs, status)) of the 2 ``count`` displaced motions of `beside` to the ``count`` motions at displacement zero."""
     jacobian, (value, status) = found
 
     def at_zero(x: np.ndarray) -> np.ndarray:

@@ -1,7 +1,8 @@
 """The motion as one jax primitive: batching adds lanes, and its derivatives are primitives of the same kind.
 
-On a CPU it is native code, where the problem allows it, also inside a program that XLA compiles; elsewhere XLA compiles the lane
-function. Reverse mode with few inputs multiplies by the Jacobian in forward mode, which needs no memory for the steps.
+On a CPU the primitive runs as native code if the problem allows it, also inside a program that XLA compiles; on an NVIDIA GPU as one kernel.
+Otherwise XLA compiles the lane function (`lane_functions`). Reverse mode with few inputs multiplies by the Jacobian in forward mode, which needs no
+memory for the steps.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ motion_with_tangent_p.multiple_results = True
 
 
 def bind(task: Task, result: Any, program: Program, motion: Motion, execution: str = "auto") -> Any:
-    """Binds ``task(program, motion, None)`` as the motion primitive; ``result`` is the structure of its value."""
+    """Returns ``task(program, motion, None)``, computed by the motion primitive; ``result`` is the pytree structure of this value."""
     leaves, structure = jax.tree.flatten((program, motion))
     # plain numbers, tolerances say, take the types of the motion: an operand has no weak one
     kinds = {float: motion.q0.dtype, int: jnp.int32, bool: bool}
@@ -146,7 +147,7 @@ def _batch_with_tangent(operands: Sequence, dims: Sequence, *, function: ValueAn
 
 
 def _apart(operands: Sequence, function: ValueAndTangent, axes: tuple, count: int | None) -> list:
-    """Results of `motion_with_tangent` by two `motion` primitives: one gives the values, the other the tangents, linear in those of the inputs."""
+    """Results of `motion_with_tangent` by two `motion` primitives: one for the values, one for the tangents, which is linear in the input tangents."""
     number = len(function.moved)
     values = motion_p.bind(*operands[:number], function=function.function, axes=axes[:number], count=count)
     return [*values, *motion_p.bind(*operands, function=function.tangent, axes=axes, count=count)]
@@ -219,7 +220,11 @@ def _cotangents(
     axes: tuple,
     count: int | None,
 ) -> list:
-    """Cotangents of the ``linear`` ones of the changes of the moved operands, None for zero ones: by Jacobians, or a walk back."""
+    """Cotangents of the input tangents that are ``linear``: by the Jacobian in forward mode or a backward pass, whichever `_fits` finds cheaper.
+
+    ``cotangents``: those of the used outputs; ``known``: operands of the motion; ``changes``: tangents of the moved operands, ``linear`` the mask of
+    those to transpose by. Entries of the result are None if all cotangents are zero.
+    """
     number = len(known)
     varied = iter(linear)
     moved = tuple(m and next(varied) for m in function.moved)
@@ -268,7 +273,7 @@ def _cotangents_as_it_stands(
     axes: tuple,
     count: int | None,
 ) -> list:
-    """The same of a second derivative: by the lane function as it stands."""
+    """As `_cotangents`, where ``function`` is the tangent of a derivative: jax transposes the lane function itself."""
 
     def of(some: list) -> list:
         numbers = iter(some)
@@ -333,7 +338,7 @@ def _walks_back(program: Program, motion: Motion) -> bool:
 
 
 def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
-    """Lowering to native code, if possible."""
+    """Lowering for CPUs: to native code if that is possible and asked for, else through XLA."""
     members = _of_one_lane(ctx.avals_in, axes)
     try:
         if not _is_native(function):
@@ -348,7 +353,7 @@ def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int |
 
 
 def _on_gpu(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
-    """Lowering to a kernel of a GPU, if possible."""
+    """Lowering for NVIDIA GPUs: to a kernel if that is possible and asked for, else through XLA."""
     if _is_native(function):
         try:
             run = lambda *operands: function.in_kernel(operands, axes, count)

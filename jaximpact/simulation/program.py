@@ -38,7 +38,7 @@ class Program:
         until: the condition (`Until`) at which the motion ends, if it holds before t1.
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
         clock: whether derivatives by t0, t1 or h are wanted, for which jumps of the force at fixed times count as well.
-        again: whether the derivative is differentiated once more, as far as that is known.
+        again: whether a second derivative is known to be wanted.
         length: the number of steps, where reverse mode must know it; None for one trace for any number.
         per_lane_branches: whether every lane takes branches of its own, as in native code and GPU kernels.
         reports_progress: whether the XLA program reports its progress.
@@ -112,7 +112,7 @@ class Program:
         return replace(self, **changes)
 
     def row_size(self, one: Motion, m: int) -> int:
-        """Bytes of a saved row of one motion."""
+        """Bytes of a saved row of one motion with ``m`` contacts; TypeError if the save function returns nothing."""
         if self.function is not None:
             name = "save: function(t, q, v, args)"
             found = outcome(name, as_array_tree, self.function, one.t0, one.q0, one.v0, one.args)
@@ -124,14 +124,17 @@ class Program:
 
 
 def _classes_of(x: Any) -> tuple[type, ...]:
-    """The class of an object, and the classes of the pytrees in its fields; not those of numbers, in whose place jax may put its own dataclasses."""
+    """Returns the class of an object, and recursively those of its fields that are dataclasses.
+
+    Fields that are leaves, such as numbers, are left out, since jax may put objects of its own, which are dataclasses, in their place.
+    """
     parts = (getattr(x, part.name) for part in fields(x)) if is_dataclass(x) else ()
     nodes = (part for part in parts if is_dataclass(part) and not jax.tree_util.all_leaves([part]))
     return (type(x), *(found for part in nodes for found in _classes_of(part)))
 
 
 def _saved_times(save: Save, motion: Motion) -> Any:
-    """Saved times before t1; ValueError if they are invalid."""
+    """Returns the saved times (k,), a last one at t1 left out, as the final row stands for it; ValueError if they are invalid."""
     dtype = motion.q0.dtype
     times = save.times.astype(dtype) if is_traced(save.times) else np.asarray(save.times, dtype)
     if times.ndim != 1:

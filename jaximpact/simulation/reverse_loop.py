@@ -1,8 +1,8 @@
 """Reverse mode of a motion in native code: stored states, and steps differentiated one by one from last to first.
 
-Each part of the motion (start, steps, one row) is a function whose transposed derivative is compiled once; that of the steps between two rows is a loop
-of machine code. The cost of a step then does not depend on the number of inputs. Of each state only the numbers are stored that a transposed step or
-row reads. The cotangent of a saved row is added when the loop reaches its step.
+Each part of the motion (start, steps, one row) is a function whose transposed derivative is compiled once; that of the steps between two rows is a
+loop of machine code. The cost of a step then does not depend on the number of inputs. Of each state only the numbers are stored that a
+transposed step or row reads. The cotangent of a saved row is added when the loop reaches its step.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Parts:
         return cls(structure, moved, used, tuple(name in of_rows for name in names), told)
 
     def loop(self, leaves: Sequence) -> tuple[LaneLoop, Any]:
-        """The loop of one lane and the motion, from the leaves."""
+        """Returns the loop of one lane and the motion, from the leaves of (program, motion)."""
         program, motion = jax.tree.unflatten(self.structure, leaves)
         return LaneLoop(MotionLoop(without_rows(program), motion)), motion
 
@@ -185,10 +185,10 @@ _of_row = jax.jit(lambda *operands, parts: parts.of_row(*operands), static_argna
 
 
 class Backwards:
-    """Compiled backward pass: from input leaves and output cotangents to cotangents of the input leaves, for so many ``lanes`` (None: one).
+    """Compiled backward pass of ``lanes`` motions (None: one): maps input leaves and output cotangents to cotangents of the moved input leaves.
 
-    ``opened``: function from the leaves to program and motion. ``members``: shapes of the operands in one lane, leaves before cotangents; ``axes``:
-    their lane axes.
+    ``opened``: function from the input leaves to program and motion. ``members``: shapes of the operands in one lane, input leaves before cotangents;
+    ``axes``: their lane axes.
 
     Raises:
         Unsupported, ImportError: as `compile_lanes`; saved times belong to different steps in different lanes, the states would not fit into
@@ -248,7 +248,7 @@ class Backwards:
         return tuple(used_inputs(jaxpr)[first : first + len(jax.tree.leaves(self.carry))])
 
     def __call__(self, operands: list[np.ndarray], found: list[np.ndarray]) -> None:
-        """Computes the cotangents of the input leaves for all lanes, many of them on all cores, and writes them into ``found``."""
+        """Computes the cotangents of the moved input leaves for all lanes and writes them into ``found``; many lanes are shared out to all cores."""
         every = self.lanes or 1
         slices = [slice(0, every)]
         if every >= MIN_REVERSE_LANES_FOR_THREADS:
@@ -269,7 +269,7 @@ class Backwards:
             list(lane_pool().map(share, slices))
 
     def rows(self, leaves: Sequence) -> tuple[list[int], RowRequest]:
-        """Step numbers and requests of all rows, in order of time."""
+        """Returns the numbers of the steps of all rows, in order of time, and the requests for all rows."""
         if not self.program_rows:
             return [self.steps], self.at_end
         program, motion = self.opened(leaves)
@@ -280,7 +280,7 @@ class Backwards:
         return np.where(every.last, self.steps, np.clip(numbers, 0, self.steps)).tolist(), every
 
     def of_lanes(self, operands: list[np.ndarray], lanes: int) -> list[np.ndarray]:
-        """Cotangents of the input leaves for so many ``lanes``, whose operands are given."""
+        """Cotangents of the moved input leaves for ``lanes`` motions, from their input leaves and output cotangents (``operands``)."""
         leaves, given = list(operands[: self.count]), operands[self.count :]
         numbers, turn = self.rows(leaves)
         leaves[self.times] = leaves[self.times][:0]
@@ -314,7 +314,7 @@ class Backwards:
 
 
 class Walk:
-    """Memory of one pass through the steps and back for ``whole`` lanes, padding included, and the compiled calls that are bound to this memory."""
+    """Memory of a forward and a backward pass through the steps for ``whole`` lanes, padding included, with the compiled calls bound to it."""
 
     def __init__(self, of: Backwards, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], whole: int):
         self.steps, self.kept_leaves = of.steps, of.kept
@@ -341,7 +341,7 @@ class Walk:
         ]
 
     def _in_turn(self, part: CompiledFunction, operands: Sequence, given: Sequence = ()) -> list[BoundCall]:
-        """Two bound calls of ``part``: one reads the first buffer of cotangents and writes the second, the other the other way about."""
+        """Returns two bound calls of ``part``: one reads the first buffer of cotangents and writes the second, the other does the reverse."""
         ways = (self.found, self.found[::-1])
         operands_of = lambda here: [*operands, *((x, None) for x in here)]
         return [BoundCall(part, operands_of(here), there, self.whole, 2, given) for here, there in ways]

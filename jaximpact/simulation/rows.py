@@ -54,7 +54,7 @@ class Row(NamedTuple):
     def interpolated(self, back: Array, h: Array) -> Row:
         """The row at the time that lies ``back`` before the end of its step.
 
-        The position lies on the chord, and impulses are spread over the step; those of listed bodies stay.
+        The position lies on the chord, and impulses are spread evenly over the step; impulses between listed bodies stay those of the whole step.
         """
         moved = self._replace(q=self.q - back * self.chord)
         if self.joint_impulse is not None:
@@ -65,7 +65,10 @@ class Row(NamedTuple):
 
 
 class RowRequest(NamedTuple):
-    """Request for a row in native code, or with a leading axis for all rows: number of its step, or its time, and whether it is the last (at t1)."""
+    """Request for a row in native code: the number of its step or its time, and whether it is the last row (at t1).
+
+    With a leading axis it holds the requests for all rows. `Program.every` decides whether the number or the time counts.
+    """
 
     number: Any
     time: Any
@@ -92,8 +95,10 @@ def step_at_or_after(times: Any, t0: Any, h: Any, xp: Any = jnp) -> Any:
 
 
 class RowBuffer(NamedTuple):
-    """Saved rows, part of the carry of `BatchedLoop`: leaves (rows + 1, ...), of which the last entry takes steps that are not saved; and the index
-    () of the next saved time."""
+    """Saved rows, part of the carry of `BatchedLoop`: leaves (rows + 1, ...), and the index () of the next saved time.
+
+    Steps that are not saved are written to the last entry, which nobody reads.
+    """
 
     buffer: Any
     pointer: Array
@@ -113,7 +118,7 @@ class RowWriter:
         self.after = jnp.searchsorted(self.index, self.index, side="right").astype(self.index.dtype)
 
     def empty(self, row: Row) -> RowBuffer:
-        """An empty buffer."""
+        """An empty buffer for contents as of ``row``."""
         buffer, rows = None, self.program.rows
         if rows:
             shape = jax.eval_shape(lambda row: self.content(0, row, 0), row)
@@ -121,7 +126,7 @@ class RowWriter:
         return RowBuffer(buffer, jnp.zeros((), self.index.dtype))
 
     def put(self, kept: RowBuffer, k: Any, row: Row, live: Any = True) -> RowBuffer:
-        """The buffer with the row of step k, if that is saved and the lane is ``live``."""
+        """The buffer with the ``row`` of step k written to it, if that step is saved and the lane is ``live``; else unchanged."""
         rows, every = self.program.rows, self.program.every
         if rows == 0:
             return kept
@@ -143,7 +148,7 @@ class RowWriter:
         return (self.index if every is None else jnp.arange(self.program.rows, dtype=jnp.int32) * every) > n
 
     def all(self, kept: RowBuffer) -> Any:
-        """Saved rows, without the spare one."""
+        """Saved rows (rows, ...) from the buffer, without its spare entry; saved times that lie in one step get the same row."""
         found = jax.tree.map(lambda b: b[: self.program.rows], kept.buffer)
         # times that share a step
         return found if self.program.every is not None else jax.tree.map(lambda b: b[self.first], found)

@@ -80,8 +80,8 @@ def sensitivities(
 
     Args:
         problem, q0, v0, t1, h, steps, t0, scheme, projection, args, args_axes, e, friction, static_friction, save, chunk, progress, execution:
-            as in `ensemble`, native in forward mode, of saved rows with the default output; where nothing carries a lane axis it is one motion, and results
-            have no lane axis.
+            as in `ensemble`. If no argument has a lane axis, there is one motion, and the results have no lane axis. Native code is used for forward
+            mode only, and with saved rows only for the default output.
         wrt: names among "q0", "v0", "e", "friction", "static_friction", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
             "t1" the number of steps is kept, h stretches with t1 - t0.
         output: ``output(solution) -> pytree`` of arrays, of the `Solution` of one motion; by default {"q": ..., "v": ...},
@@ -90,11 +90,12 @@ def sensitivities(
         until: as in `ensemble`: for a motion that ends before t1, the derivatives are those of the time and the state at which it reaches the
             surface.
         sensitivity: "corrected" or "discrete", as in `solve`.
-        mode: "forward", "reverse", or by default the cheaper one: forward where inputs do not outnumber
-            outputs, and where native code takes up to 32 of them.
-        direction: changes of inputs by name, {"q0": (d,), ...}, broadcast against them, of args a pytree with None for what stays: the limit of the
-            Jacobians of motions aside in this direction, with `EventDriven`, to about its tolerance. Where two impacts coincide and the motion is
-            only piecewise smooth its product with the direction is the derivative along it, the B-derivative of arXiv 2102.10702.
+        mode: "forward", "reverse", or by default the cheaper one: forward if there are at most as many inputs as outputs, or up to 32 inputs and
+            native code.
+        direction: changes of inputs by name, {"q0": (d,), ...}, broadcast to the inputs; of args a pytree with None for leaves that stay. The
+            Jacobian is then one-sided: the limit of the Jacobians of motions displaced in this direction, to about the tolerance of `EventDriven`,
+            which it needs. Where two impacts coincide and the motion is only piecewise smooth, this Jacobian times the direction is the derivative along the
+            direction, the B-derivative of arXiv 2102.10702.
 
     Returns:
         `Sensitivities`: ``found.jacobian["q"]["e"]`` is dq(t1)/de.
@@ -192,7 +193,7 @@ def chosen_numbers(lanes: Lanes, wrt: tuple[str, ...]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Again:
-    """Recomputes the Jacobian of one motion at other inputs."""
+    """Recomputes the Jacobian of the motion ``one`` at other inputs; ``options``: further arguments of `sensitivities`."""
 
     problem: Problem
     one: Motion
@@ -201,7 +202,7 @@ class Again:
     def __call__(self, inputs: dict[str, Any]) -> tuple[Sensitivities | None, np.ndarray]:
         """Jacobians at samples of the inputs, given by name with a leading axis S, and status bits (S,) of all samples.
 
-        The Jacobians are those of the samples whose status is 0: valid inputs and an admissible start. They are None if there is no such sample.
+        Jacobians are computed for samples with valid inputs and an admissible start, whose status is 0; None in their place if there are none.
         """
         count = len(jax.tree.leaves(inputs)[0])
         values = self.one._asdict() | {name: x for name, x in inputs.items() if name != "args"}
@@ -275,7 +276,7 @@ def row_by_row(program: Program, output: Callable) -> bool:
 def jacobians(
     program: Program, lanes: Lanes, task: Jacobian, execution: str = "auto", chunk: Any = None, progress: Any = False
 ) -> Any:
-    """Runs the ``task`` for every lane: Jacobians, and (outputs, status)."""
+    """Runs the ``task`` for every lane; returns (Jacobians, (outputs, status)), each with a leading lane axis."""
 
     def through_steps(motion: Motion, length: Any) -> Any:
         # forward mode runs the loop of any number of steps, reverse mode one compiled for this number
@@ -294,8 +295,10 @@ def jacobians(
 
 
 def _lane_by_direction(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
-    """Whether each direction of the Jacobian is computed in a lane of its own: on a GPU, which has threads enough; and on a CPU if
-    joints make the program for all directions at once too large for native code."""
+    """Whether each direction of the Jacobian, the derivative by one number, is computed in a lane of its own.
+
+    True on a GPU, which has threads enough, and on a CPU if joints make the program for all directions at once too large for native code.
+    """
     if platform() == "gpu":
         return not program.problem.listed
     if program.problem.joints is None or execution not in ("auto", "native") or platform() != "cpu":
@@ -308,7 +311,10 @@ def _lane_by_direction(program: Program, lanes: Lanes, task: Varied, execution: 
 def _by_directions(
     program: Program, lanes: Lanes, task: Jacobian, execution: str, chunk: Any, progress: Any
 ) -> tuple[Any, Any]:
-    """Jacobians, outputs and status of all lanes, with a lane for each direction of each."""
+    """Computes each direction, the derivative by one number, of each lane's Jacobian in a lane of its own.
+
+    Returns (Jacobians, (outputs, status)), each with a leading axis of the lanes of ``lanes``.
+    """
     flat, unravel = task.numbers(lanes.first)
     many, count = len(flat), lanes.count
     leaves, structure = jax.tree.flatten(lanes.motion)

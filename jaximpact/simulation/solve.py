@@ -64,10 +64,9 @@ def solve(
     interpolated between the two steps around it where t1 - t0 is no multiple of h. One trace serves all numbers of the
     same shapes and the same count of steps.
 
-    Differentiable, in forward and reverse mode, and vmappable with respect to q0, v0, args, e, friction, static_friction, numbers the problem's
-    functions close over and, with ``steps`` in place of h, t0 and t1; numbers that are traced are not checked. By
-    default derivatives converge, as h -> 0, to those of the motion, across impacts too; the status says where they
-    are not to be trusted (`Status`, DERIVATIVE_...).
+    Differentiable, in forward and reverse mode, and vmappable with respect to q0, v0, args, e, friction, static_friction, numbers that the problem's
+    functions close over and, if ``steps`` is given in place of h, t0 and t1. Traced numbers are not checked. By default derivatives converge, as
+    h -> 0, to those of the motion, also across impacts; the status says where they are not to be trusted (`Status`, DERIVATIVE_...).
 
     Args:
         problem: the mechanical system.
@@ -76,23 +75,24 @@ def solve(
         t1: final time > t0 [s].
         h: step [s], 0 < h <= t1 - t0; or ``steps``, their number, and h = (t1 - t0)/steps. `EventDriven` needs neither: its
             steps are then as many as the rows that ``save`` asks for, 200 for "all".
-        scheme: `PaoliSchatzman()` (default; `MoreauJean()` with joints), `Maury()`, `MoreauJean()`, `EventCorrected()` or `EventDriven()`.
-        projection: `ActiveSet()` (default), `ProjectedGradient()` or `ADMM()`.
+        scheme: `PaoliSchatzman()`, `Maury()`, `MoreauJean()`, `EventCorrected()` or `EventDriven()`. By default `PaoliSchatzman()`;
+            `MoreauJean()` with joints, friction or a restitution that is a function; `EventDriven()` with ``reset``; for listed bodies without
+            friction `Maury()`.
+        projection: `ActiveSet()` (default, except for listed bodies), `ProjectedGradient()` or `ADMM()`.
         args: parameters handed to the problem's functions, any pytree of numbers and arrays.
         e: restitution in [0, 1], in place of the problem's own.
         friction: coefficients of friction >= 0, a number or (m,), in place of the problem's own; only for a problem that states ``slip``.
         static_friction: coefficients >= friction up to which contacts at rest stick, a number or (m,), in place of the problem's own.
         save: "all" steps, "final", every k-th step (k), an array of times, or `Save`.
         until: with `EventDriven`, a function (t, q, v, args) -> () or `Until`: the motion ends where it changes its sign, located to the accuracy of
-            the scheme. ``solution.t[-1]`` and the last state have the derivative of the motion; ``solution.stopped`` says whether it ended so. With
-            schemes of fixed steps `Until.at_rest` or, for listed bodies, `Until.jammed`: the motion ends at a step, without derivatives.
-        sensitivity: the derivative of the solution. "corrected", of the motion, to O(h): the discrete map's on smooth
-            pieces and in lasting contact, a saltation at impacts; "discrete", of the discrete map, exactly (wrong
-            across impacts, whatever h); "none", differentiation raises. The values are the same in all three. By default
-            "corrected" under a transformation of jax, and where none is under way "none": who does not differentiate does
-            not pay, and the status has no remarks on derivatives. Second
-            derivatives, with forward mode inside: of the motion with `EventCorrected` and `EventDriven`, of the discrete map with
-            "discrete"; others raise.
+            the scheme. ``solution.t[-1]`` and the last state have the derivative of the motion; ``solution.stopped`` says whether the function ended
+            the motion before t1.
+            With schemes of fixed steps `Until.at_rest` or, for listed bodies, `Until.jammed`: the motion ends at a step, without derivatives.
+        sensitivity: which derivative the solution has. "corrected": that of the motion, to O(h), which is the discrete map's on smooth pieces and in
+            lasting contact, with the saltation at impacts; "discrete": that of the discrete map, exactly (wrong across impacts for every h);
+            "none": differentiation raises. The values are the same in all three. By default "corrected" under a transformation of jax, else
+            "none", which costs nothing and sets no status bits on derivatives. Second derivatives must have forward mode inside: `EventCorrected`
+            and `EventDriven` give those of the motion, "discrete" those of the discrete map; otherwise they raise.
         progress: show a progress bar; not under a transformation of jax.
         execution: "xla", compiled by XLA anew for every number of steps; "native", as native code of a CPU, compiled once for
             the problem and the methods, also within programs that jax transforms; "auto", native where the problem allows
@@ -151,7 +151,7 @@ def solve(
 
 
 def with_room(program: Program) -> Callable[[Motion], Solution]:
-    """Function that runs a motion with neighbour lists; when a list overflows, the motion continues from the last valid step with larger lists."""
+    """Returns a function that runs a motion with neighbour lists; if a list overflows, it continues from the last valid step with larger lists."""
 
     def call(motion: Motion) -> Solution:
         known = program

@@ -95,8 +95,8 @@ class JointReport(NamedTuple):
 
 
 class SwitchReport(NamedTuple):
-    """Masks (k,) of the surfaces that a problem states, by the values of their functions: those ``finite`` at a start, and those zero both there and
-    at a point near it (``flat``)."""
+    """Masks (k,) of the switching functions that a problem states: which are ``finite`` at a start, and which are zero both at the start and at a
+    point near it (``flat``), so that they define no surface."""
 
     finite: Array
     flat: Array
@@ -225,7 +225,17 @@ class RestitutionReport(NamedTuple):
 
 
 class StartReport(NamedTuple):
-    """Facts about a start, computed before the motion: gaps, gap velocities, closed contacts, and properties of mass, Lagrangian and force."""
+    """Facts about a start, computed before the motion.
+
+    Attributes:
+        gap, gap_velocity: of the contacts (m,).
+        closure: which contacts are closed, violated, or closed with a velocity that points outward.
+        positive, symmetric: whether the mass is positive definite and symmetric ().
+        lagrangian: whether d2L/dv2 of a Lagrangian is independent of v and t (); True without one.
+        finite: whether the force is finite ().
+        naming: names of coordinates and contacts for messages.
+        bodies, joints, switches, friction, restitution: reports on these; None if the problem has none.
+    """
 
     gap: Array
     gap_velocity: Array
@@ -284,7 +294,7 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
 
 
 def _beside(x: Array) -> Array:
-    """A point near x (d,), in a direction that is not special."""
+    """A point (d,) at a moderate distance from x, in a generic direction, for checks whether a function is constant."""
     return x + (0.1 + 0.01 * jnp.arange(len(x), dtype=x.dtype)) * (1 + jnp.abs(x))
 
 
@@ -311,14 +321,14 @@ def refused_lanes(report: StartReport) -> np.ndarray:
 
 
 def is_fine(report: StartReport) -> bool:
-    """Whether no lane needs an error or a remark; of a report in an accelerator's memory only this is copied to the host."""
+    """Whether no lane's start needs an error or a warning; of a report in an accelerator's memory only this is copied to the host."""
     if platform() == "cpu":
         return bool(_is_fine(jax.tree.map(np.asarray, report)))
     return bool(jax.jit(_is_fine)(report))
 
 
 def _is_fine(report: StartReport) -> Any:
-    """Whether no lane needs an error or a remark, (), of a report of numpy or jax arrays."""
+    """Whether no lane's start needs an error or a warning, (), from a report of numpy or jax arrays."""
     at = report.closure
     right = report.positive.all() & report.symmetric.all() & report.lagrangian.all() & report.finite.all()
     for part in report.parts:

@@ -1,4 +1,4 @@
-"""Tasks of one motion: start, loop over steps, rows. Pure functions of one lane's arrays, batched from outside."""
+"""Computations of one motion (start, loop over steps, rows): pure functions of one lane's arrays, which the caller batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .program import Program
 
 
 def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution:
-    """Computes a motion; ``length`` steps are executed, by default its own number, and steps beyond that do nothing."""
+    """Computes a motion; ``length``: number of steps to execute, by default the motion's own; steps beyond the motion's own number do nothing."""
     loop = MotionLoop(program, motion)
     carry = loop.begin(motion)
     return LaneLoop(loop).whole(carry) if program.per_lane_branches else BatchedLoop(loop).whole(carry, length)
@@ -32,7 +32,7 @@ def run_until_list_full(program: Program, motion: Motion, carry: Any = None) -> 
     """Runs a motion with neighbour lists until one overflows, from the start, or from the ``carry`` that an earlier call returned.
 
     Returns:
-        The solution, complete if no list overflowed; the carry before the step whose pairs had no room; whether there was such a step, ().
+        The solution, complete if no list overflowed; the last carry, that before the step in which a list overflowed; whether a list did, ().
     """
     loop = MotionLoop(program, motion)
     batched = BatchedLoop(loop)
@@ -43,10 +43,12 @@ def run_until_list_full(program: Program, motion: Motion, carry: Any = None) -> 
 def resume_until_step(
     program: Program, motion: Motion, carry_and_last: Any
 ) -> tuple[dict[str, Any], Account, Any, Array]:
-    """Runs from a carry (None: the start) up to a given step, with a program that saves no rows.
+    """Runs a motion with neighbour lists up to a given step, or until a list overflows; the program saves no rows.
+
+    ``carry_and_last``: the carry to go on from, None for the start, at which no step is made; and the number of the last step.
 
     Returns:
-        The row at that step by the field names of `Solution`; the account; the carry; whether the lists had no room for the next step, ().
+        The row at the last step made, by the field names of `Solution`; the account; the carry; whether a list overflowed in the next step, ().
     """
     carry, last = carry_and_last
     loop = MotionLoop(program, motion)

@@ -1,6 +1,6 @@
-"""Checks of what a problem states before a motion starts: shapes and types, and whether the scheme covers it.
+"""Checks of a problem before a motion starts: shapes and types of its functions' results, and whether the scheme can treat the problem.
 
-They hold under a jax transformation too, where numbers are unknown; those are checked by `start_report`.
+These checks are made under jax transformations too, where values are unknown. Values are checked by `start_report`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_problem(problem: Any) -> None:
 
 
 def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: Array, e: Any, args: Any) -> None:
-    """Raises if a user's function returns a wrong shape, or the scheme does not cover the problem."""
+    """Raises if a function of the problem returns a wrong shape or type, or the scheme cannot treat the problem."""
     d = q0.shape[0]
     t = np.zeros((), q0.dtype)
 
@@ -201,7 +201,7 @@ def _reset_at(problem: Problem, k: int, t: Any, q: Array, v: Array, args: Any) -
 
 
 def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
-    """Raises for features that are not supported with neighbour lists."""
+    """Raises if the scheme takes no listed bodies, or the problem or the restitution ``e`` has features that listed bodies do not support."""
     dense = "; of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"
     if not scheme.traits.lists:
         raise ValueError(
@@ -222,7 +222,7 @@ def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
 
 
 def check_blocks(problem: Problem, shape: tuple[int, ...], d: int) -> None:
-    """Raises unless the mass of listed bodies is a number, a diagonal or one block per body, but no full matrix."""
+    """Raises if the mass of bodies has blocks (N, D, D) whose number is not that of the bodies, or if listed bodies have a full matrix (d, d)."""
     number: int = problem.between.number  # type: ignore[union-attr, attr-defined]
     if problem.listed and len(shape) == 2:
         raise ValueError(
