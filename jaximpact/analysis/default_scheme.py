@@ -24,7 +24,10 @@ ROWS = 100  # of a period between which passages and impacts are told apart
 def choose_scheme(
     problem: Problem, options: Options, steps: Any, tolerance: float, rows: int = 1
 ) -> tuple[Options, int]:
-    """The options of an analysis with its scheme filled in, and the steps in a period; for a scheme that chooses its own, ``rows`` by default.
+    """Returns the options of an analysis with the scheme filled in, and the number of steps in a period.
+
+    Without ``steps`` the scheme is by default `EventDriven` with the given ``tolerance``, and the returned number is ``rows``; with ``steps`` it is
+    by default `EventCorrected`.
 
     Raises:
         ValueError, TypeError: the scheme is not valid, or has fixed steps and no number of steps is given.

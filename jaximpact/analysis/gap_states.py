@@ -1,4 +1,4 @@
-"""Gaps, their rates and their free accelerations at states of motions."""
+"""Gaps, their rates, and their accelerations without contact forces, at states of motions."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ def gaps_at(
     lane: np.ndarray,
     contact: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
-    """Gap of contact ``contact[i]``, its rate, and its acceleration without contact forces (n,), at the state t[i], q[i], v[i] of lane
-    ``lane[i]``."""
+    """Returns the gap, its rate and its acceleration without contact forces, (n,) each, of one contact at each of n states.
+
+    Entry i is for contact ``contact[i]`` at the state t[i], q[i], v[i], with the args of lane ``lane[i]``.
+    """
     n = len(lane)
     if n == 0:
         return (np.zeros(0),) * 3

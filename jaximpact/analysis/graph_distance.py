@@ -1,6 +1,6 @@
-"""Distance between velocities with jumps, as curves in the (t, v)-plane: an impact that is late counts by its delay, not by its jump.
+"""Distance between velocities with jumps, as curves in the (t, v)-plane: two impacts count by their distance in time, not by the size of the jump.
 
-The Hausdorff distance of the completed graphs (jumps filled in by segments), in which solutions of hybrid systems converge:
+It is the Hausdorff distance of the completed graphs (jumps filled in by segments), in which solutions of hybrid systems converge:
 R. Goebel, R. G. Sanfelice, A. R. Teel, Hybrid Dynamical Systems, Princeton University Press 2012, chapter 5.
 """
 
@@ -26,9 +26,9 @@ STEEP = 2.0  # times faster than the scale: intervals in which a jump is looked 
 def graph_distance(one: Any, other: Any, *, scale: Any = None) -> float:
     """Hausdorff distance between two motions' velocities over time, in seconds.
 
-    Each motion is a curve in the (t, v)-plane, its jumps filled in. The distance is the largest one from a point
-    of either curve to the nearest of the other one, where a difference of velocities dv counts as the time dv/scale: the same jump
-    dt later is at the distance dt, where velocities at the same time differ by all of it.
+    Each motion is a curve in the (t, v)-plane, with vertical segments at its jumps. The distance is the largest one from a point of either curve to
+    the nearest point of the other one; a difference dv of velocities counts as the time dv/scale. So two motions whose only difference is that an
+    impact is dt later are at the distance dt, although their velocities differ by the whole jump between the two impacts.
 
     Args:
         one, other: a `Solution` of one motion that holds every step (an impact stands where it was located, or at the end of its step),
@@ -127,8 +127,8 @@ def distance_between_curves(one: np.ndarray, other: np.ndarray) -> float:
 def _farthest(one: np.ndarray, other: np.ndarray, least: float) -> float:
     """The largest distance from a point of ``one`` to the curve ``other``, or ``least`` if that is larger.
 
-    The distance from a segment's point to another segment is convex along it, so that no point of a segment is farther off than the
-    larger distance of its ends from any one segment of ``other``. Segments whose bound exceeds the largest distance found are halved.
+    The distance from a point to a segment of ``other`` is convex along a segment of ``one``, so that no point of the latter is farther off than the
+    farther of its two ends is from that segment of ``other``. Segments whose bound exceeds the largest distance found so far are halved.
     """
     starts, ends = one[:-1], one[1:]
     noise = ROUNDING * max(float(np.max(np.abs(x))) for x in (one, other))
@@ -177,8 +177,10 @@ def _nearest(starts: np.ndarray, ends: np.ndarray, other: np.ndarray) -> tuple[n
 
 
 def _bounds(starts: np.ndarray, ends: np.ndarray, other: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Distances (n,) of the starts and of the ends of segments from the nearest of the segments ``places`` (n, p) of a curve, and an upper bound
-    (n,) on those of the points between."""
+    """Bounds the distances of n segments from p segments each of the curve ``other``, whose indices are ``places`` (n, p).
+
+    Returns the distances (n,) of the starts and of the ends of the n segments, and an upper bound (n,) on the distances of the points between.
+    """
     a, along = other[places], other[places + 1] - other[places]
     squared = np.sum(along**2, axis=-1)
 

@@ -23,7 +23,10 @@ NEAR = 1e-6  # of the time between two rows: an impact met as near to the first 
 
 @dataclass(frozen=True)
 class Begun:
-    """A batch of motions that can be run again from their ``rows``: t (B, k), q and v (B, k, d); with the args that they were computed with."""
+    """A batch of B computed motions that can be run again from any of their rows.
+
+    ``scheme``: scheme for these runs, by default `EventDriven`; ``rows``: t (B, k), q and v (B, k, d); ``args``, ``args_axes``: those of the motions.
+    """
 
     problem: Problem
     scheme: Scheme | None
@@ -32,7 +35,10 @@ class Begun:
     args_axes: Any
 
     def run(self, lane: np.ndarray, row: np.ndarray, t1: np.ndarray, e: np.ndarray | None, **options: Any) -> Any:
-        """Runs n motions again, each from a ``row`` (n,) of a ``lane`` (n,) to its time ``t1`` (n,)."""
+        """Runs n motions again, each from a ``row`` (n,) of a ``lane`` (n,) to its time ``t1`` (n,); returns a `Solution` of n lanes.
+
+        ``e``: restitution of each, None for the problem's own; ``options``: further arguments of `ensemble`.
+        """
         scheme = EventDriven(ORBIT, ORBIT) if self.scheme is None else self.scheme
         return run_between(self.problem, scheme, self.rows, lane, row, t1, self.args, self.args_axes, e, **options)
 
@@ -41,8 +47,8 @@ class Begun:
     ) -> tuple[np.ndarray, ...]:
         """Locates n impacts, each between a ``row`` (n,) of a ``lane`` (n,) and the row after it.
 
-        Returns whether each is the only impact of its contact in that interval, so that it could be located; its time; and the gap velocities before
-        and after it; all (n,).
+        ``contact`` (n,): the contact of each impact; ``e``: as in `run`. Returns four arrays (n,): whether an impact is the only one of its contact
+        in that interval, so that it could be located; its time; and the gap velocities before and after it.
         """
         t = self.rows[0]
         # from a row earlier: an impact may be met at the row itself
@@ -72,10 +78,11 @@ class Begun:
         known: np.ndarray,
         times: np.ndarray,
     ) -> np.ndarray:
-        """Times (n,) at which lasting contacts open, each between a ``row`` and the next: there the gap's free acceleration becomes positive.
+        """Finds the times (n,) at which n lasting contacts open, each between a ``row`` (n,) of a ``lane`` (n,) and the row after it.
 
-        No other contact of the same motion may last at that time. ``known`` (n,): mask of the contacts to look for; the others, and those whose
-        opening is not found, keep the given ``times``.
+        A contact opens when the acceleration of its gap without contact forces becomes positive; this holds if no other contact of the motion is
+        closed then. ``known`` (n,): mask of the contacts to look for; the others, and those whose opening is not found, keep the given ``times``
+        (n,).
         """
         found, t = times.copy(), self.rows[0]
         for one in np.unique(contact[known]):

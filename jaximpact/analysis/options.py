@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class MotionOptions(TypedDict, total=False):
-    """Options of motions, as in `solve`: parameters, restitution, friction, static friction, scheme and contact solver; None where they are left out."""
+    """Options of motions, as in `solve`: parameters, restitution, friction, scheme and contact solver; None for an option that is not given."""
 
     args: Any
     e: Any
@@ -33,9 +33,9 @@ class LaneOptions(MotionOptions, total=False):
 
 
 def with_options(kind: type[MotionOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator of ``function(..., **options: Unpack[kind])``: it is called with all options of that kind, None by default.
+    """Decorator of ``function(..., **options: Unpack[kind])``: the function receives all options of ``kind``, those not given as None.
 
-    Signature and help show the options by name. TypeError: an argument has another name.
+    Its signature shows the options by name. A call with an unknown option raises TypeError.
     """
     annotations = get_type_hints(kind)
 

@@ -28,7 +28,7 @@ class Packing(Result):
         force: normal force of each contact, the mean over the step (c,) [N].
         push: the contact force on the first body, friction included (c, space) [N].
         net: resultant of the contact forces and the problem's force on each body (N, space) [N].
-        branch: from the second body to the first one, by its nearest periodic image (c, space) [length]; NaN of an obstacle.
+        branch: vector from the second body to the first one, to its nearest periodic image (c, space) [length]; NaN for a contact with an obstacle.
         rattles: mask (N,) of the rattlers: bodies held by fewer contacts than the argument ``needed`` of `packing`; contacts with other rattlers do
             not count.
         coordination: mean number of contacts of the bodies that are not rattlers, obstacles counted; NaN if all are.
@@ -57,8 +57,10 @@ class Packing(Result):
 
     @property
     def unbalance(self) -> float:
-        """Root mean square of the resultant on bodies that are not rattlers, divided by that of the contact forces (Ng 2006); NaN if all are
-        rattlers."""
+        """Root mean square of the resultants on bodies that are not rattlers, divided by the root mean square of the contact forces (Ng 2006).
+
+        NaN if all bodies are rattlers.
+        """
         rms = lambda x: np.sqrt(np.mean(np.square(x))) if len(x) else np.nan
         return float(rms(np.linalg.norm(self.net[~self.rattles], axis=1)) / rms(self.force))
 
@@ -92,19 +94,20 @@ def packing(
     Args:
         problem: bodies with neighbour lists (`jaximpact.bodies`).
         solution: one motion of these bodies, from `solve` or `study.Run`.
-        h: the step of the motion [s]: rows hold the impulses of one step, and a force is an impulse by h.
+        h: the step of the motion [s]; a force is the impulse of the row's step divided by h.
         row: which row; by default the last.
         args: as they were given to `solve`.
         volume: volume that the stress refers to (area in the plane); by default that of the periodic box, if all its directions are periodic.
         needed: number of contacts that hold a body, by default one more than there are directions; with gravity or friction give the number of
             directions.
-        least: contacts count whose force is more than this part of the mean one; smaller ones are errors of the solver.
+        least: smallest force of a contact that counts, as a part of the mean force; smaller forces are errors of the solver.
 
     Returns:
         A `Packing`; ``to_pandas()`` is the table of its contacts.
 
     Raises:
-        ValueError, TypeError: the problem lists no pairs, the solution is a batch or of another problem, h or volume is not positive, there is no such row.
+        ValueError, TypeError: the problem lists no pairs, the solution is a batch or of another problem, h or volume is not positive, there is no
+            such row.
 
     Example:
         >>> found = analysis.packing(problem, motion, h=1e-3)

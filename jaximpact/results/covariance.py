@@ -236,7 +236,8 @@ class Linearity(Drawable):
 def joint(given: Any, names: tuple[str, ...], groups: Mapping[str, list[int]]) -> np.ndarray:
     """Joint covariance (N, N) of all inputs, ``given`` in one of the forms that `Sensitivities.covariance` takes.
 
-    ``names``: those of the N inputs; ``groups``: numbers of the inputs that belong to a common name, such as "q0".
+    ``names``: names of the N inputs; ``groups``: for each common name, such as "q0", the indices of its inputs. ValueError or TypeError if
+    ``given`` is in none of these forms.
     """
     count = len(names)
     if not isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""Encoding of results as arrays and a JSON text, for every class of result by the names of its fields.
+"""Encoding of results, whatever their class, as arrays and a JSON text that names their fields.
 
 An encoded value (a "form") is JSON: null, the name of an array, or a dict with one entry whose key is the kind of its content. No code
 is run to decode it, and the only classes it may name are the results of this package.
@@ -50,7 +50,9 @@ def pack(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def encode_value(value: Any, where: tuple[str, ...], keep: Keep) -> Any:
-    """Encodes a value as a form; ``keep`` stores each array and returns the name that stands for it.
+    """Encodes a value as a form.
+
+    ``where``: names of the fields and keys that lead to the value; ``keep(where, array)`` stores an array and returns the name that stands for it.
 
     Raises:
         TypeError: the value cannot be stored in a file; the message begins with its field.
@@ -87,7 +89,7 @@ def encode_value(value: Any, where: tuple[str, ...], keep: Keep) -> Any:
 
 
 def saved_fields(result: Any) -> list[dataclasses.Field]:
-    """Fields of a result that are stored: all but those that default to None and do not take part in comparison."""
+    """Fields of a result that files store: all but those that default to None and are left out of comparisons (``made`` and functions)."""
     return [f for f in dataclasses.fields(result) if f.compare or f.default is not None]
 
 
@@ -107,7 +109,7 @@ def _array(value: np.ndarray, where: tuple[str, ...], keep: Keep) -> Any:
 
 
 def decode_value(form: Any, numbers: Mapping[str, np.ndarray], made: tuple[tuple[str, str], ...] = ()) -> Any:
-    """Decodes a form; ``made`` is the provenance given to every result in it.
+    """Decodes a form into the value; ``numbers``: arrays by name; ``made``: the provenance given to every result in it.
 
     Raises:
         ValueError, TypeError, KeyError: the form is malformed.

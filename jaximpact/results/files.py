@@ -46,7 +46,7 @@ ENGINES = {".nc": "h5netcdf", ".zarr": "zarr"}
 
 
 def save(result: Result, path: str | Path) -> Path:
-    """See `Result.save`."""
+    """Writes a result to a file and returns its path: see `Result.save`."""
     if result._is_traced():
         raise TypeError("save(path) needs known numbers: call it outside of jax's transformations")
     path = _check_ending(path)
@@ -73,7 +73,7 @@ def save(result: Result, path: str | Path) -> Path:
 
 
 def _parts(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The JSON text and the arrays of a file."""
+    """Returns the data for the JSON text, and the arrays by name, of the file of a result that is no `Solution`."""
     form, found = pack(result)
     return {"result": form, "digest": _digest(found, json.dumps(form))}, found
 
@@ -94,7 +94,7 @@ def _parts_of_solution(solution: Solution) -> tuple[dict[str, Any], dict[str, np
 
 
 def _dataset(result: Result, found: Mapping[str, np.ndarray]) -> xarray.Dataset:
-    """The dataset of `Result.to_xarray`, completed by variables ``field.NAME`` for arrays that it does not hold bit for bit."""
+    """Returns the dataset of `Result.to_xarray`, plus a variable ``field.NAME`` for each array in ``found`` that it does not hold bit for bit."""
     data = named_dataset(result, any_result=True)
     data = data.drop_vars([name for name in data.variables if "/" in str(name)])  # a path in such files
 
@@ -157,7 +157,10 @@ def load(path: str | Path) -> Any:
 
 
 def _numbers(about: Mapping[str, Any], found: Mapping[str, np.ndarray], text: str = "") -> dict[str, np.ndarray]:
-    """Arrays listed in the JSON text, restored to their shapes and dtypes; ValueError if they or ``text`` do not match the digest."""
+    """Returns the arrays by name that the JSON text ``about`` lists, restored to their shapes and dtypes.
+
+    ValueError if these arrays and ``text``, a part of the JSON text, do not match the digest.
+    """
     numbers: dict[str, np.ndarray] = {}
     for name, (shape, dtype) in about["arrays"].items():
         dtype = np.dtype(dtype)

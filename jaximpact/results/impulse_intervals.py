@@ -76,18 +76,18 @@ class Runs(Result):
 def runs(impulse: np.ndarray, timing: Timing | None = None, *, periodic: bool = False) -> Runs:
     """Finds the runs of steps with an impulse.
 
-    A contact has an impulse in a step if the increment is above 1e-9 of its largest in a step, plus four units of rounding of
-    the sum accumulated so far. The first part lies above the errors of solvers, with residuals of 1e-12, and below the
-    impulse of a steady force in a step, which is about h/T of an impact's impulse, T being the time between impacts:
-    1e-8 of it takes a hundred million steps from one impact to the next. The second is the error of a difference of two rounded
-    sums: half a unit from each, and as much again where rows were converted or added up once more. It is the larger part in float32.
+    A contact has an impulse in a step if the increment of the accumulated impulse exceeds the sum of two thresholds: 1e-9 of the contact's largest
+    increment, and four units of rounding of the sum accumulated so far. The first lies above the errors of solvers, whose residuals are 1e-12, and
+    below the impulse of a steady force in a step, which is about h/T of an impact's impulse, with T the time between impacts. The second covers
+    the error of a difference of two rounded sums: half a unit from each, and as much again if rows were converted or added up once more. It is the
+    larger one in float32.
 
-    A run that is longer than the steps of an impact by more than two is lasting contact. So two impacts in successive steps are still
-    impacts, counted as one.
+    A run is lasting contact if it has at least three steps more than an impact takes. So two impacts in successive steps are still impacts, counted
+    as one.
 
     Args:
         impulse: accumulated impulses (B, k, m) at the rows of B motions [N s].
-        timing: that of the scheme (`Solution.timing`), with the number of steps that an impact takes; two, the most, if None.
+        timing: `Solution.timing`, which knows how many steps an impact takes with the scheme; with None two, the most, are assumed.
         periodic: whether the last step is followed by the first, so that runs may extend from the last to the first.
 
     Returns:
@@ -119,7 +119,7 @@ def runs(impulse: np.ndarray, timing: Timing | None = None, *, periodic: bool = 
 
 
 def _edges(active: np.ndarray, periodic: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Lane, contact, first and last step of each run in a mask of steps (B, k, m)."""
+    """Returns lane, contact, first and last step, (n,) each, of the n runs of True along the steps of a mask (B, k, m)."""
     marked = np.moveaxis(active, 1, -1)  # (B, m, k)
     if not marked.size:
         none = np.zeros(0, int)

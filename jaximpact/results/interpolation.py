@@ -21,7 +21,7 @@ ALIGNED = 1e-9  # of a step: times as near as that to a row count as the time of
 
 
 def at(solution: Solution, t: Any) -> Solution:
-    """See `Solution.at`."""
+    """Interpolates a solution to the times ``t``: see `Solution.at`."""
     if is_traced(solution, t):
         raise TypeError(
             "solution.at(t) takes known numbers: inside a jax transformation solve with save=t, or give the problem, solution.at(t, problem)"
@@ -36,7 +36,7 @@ def at(solution: Solution, t: Any) -> Solution:
 
 
 def checked_times(solution: Solution, t: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The times t as an array (k,) within the motion, and the times of its rows; raises unless rows are all steps and t lies in [t0, t1]."""
+    """Returns the times t as an array (k,), and the times of the solution's rows; raises unless its rows are all steps and t lies in [t0, t1]."""
     check_rows(solution)
     times = np.atleast_1d(real("t", t).astype(np.float64))
     if times.ndim != 1 or not np.all(np.isfinite(times)):
@@ -121,7 +121,8 @@ class Curve:
     """Piecewise polynomial motion through n + 1 rows of a solution: in each of the n steps, polynomials in the time since a row.
 
     A step with an impact has two pieces that meet ``kink`` after its start (inf without an impact): ``before`` counts time from the row
-    at the start of the step, ``behind`` from the row at its end. Coefficients are ordered by power, constants first: positions (4, n, d), velocities (3, n, d).
+    at the start of the step, ``behind`` from the row at its end. Coefficients are ordered by power, constants first: positions (4, n, d),
+    velocities (3, n, d).
     """
 
     t: np.ndarray
@@ -191,7 +192,10 @@ def curve(solution: Solution) -> Curve:
 
 
 def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Function of time that evaluates a solution of every step; for schemes of first order its velocity is the slope of the chord."""
+    """Returns a function from times (k,) to positions and velocities (k, d) of a solution that holds every step.
+
+    As `curve`, but for schemes of first order the velocity is the slope of the position, (q_new - q_old)/h in each step.
+    """
     found = curve(solution)
     if _is_located(solution):
         return found

@@ -86,7 +86,7 @@ def settings_now(names: tuple[str, ...] = SETTINGS) -> dict[str, Any]:
 
 @contextmanager
 def settings_of(settings: Mapping[str, Any]) -> Iterator[None]:
-    """Context in which jax has the given settings in this thread, independent of those of the process."""
+    """Context in which jax has the given settings in this thread; other threads keep theirs."""
     with ExitStack() as stack:
         for name, value in settings.items():
             if getattr(jax.config, f"jax_{name}") != value:

@@ -82,13 +82,13 @@ class Result:
         return None
 
     def _table(self, *names: str) -> dict[str, np.ndarray]:
-        """Columns from the fields (n, ...) with these names."""
+        """Columns (n,) by name, from the fields (n, ...) with these names: one for each component."""
         return {
             key: x for name in names for key, x in spread_columns(name, getattr(self, name), self._names(name)).items()
         }
 
     def _names(self, name: str) -> tuple[str, ...] | None:
-        """Names of the components of a field over coordinates or constraints."""
+        """Names of the components of a field whose last axis is that of coordinates, constraints or joints; None if they have none."""
         labels = getattr(self, "naming", None)
         return labels.names(name) if labels is not None and name in QUANTITIES else None
 
@@ -127,7 +127,7 @@ class Result:
         NetCDF and Zarr hold the dataset of `to_xarray`, readable without jaximpact, and all else that is needed to restore the result; they
         need h5netcdf, or zarr, and xarray.
 
-        A function in a result, such as what `Covariance.check` computes new motions with, is left out.
+        Functions in a result are left out: after loading, for instance, `Covariance.check` cannot compute new motions.
 
         Returns:
             The path.
@@ -181,7 +181,7 @@ def _statuses(value: Any) -> str:
 
 @singledispatch
 def describe_value(value: Any) -> str:
-    """Description of a value in one line: shape and range of an array, never its numbers."""
+    """Describes a value in one line; an array by its shape and range, never by its single numbers."""
     return _short(str(value))
 
 

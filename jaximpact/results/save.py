@@ -17,9 +17,9 @@ class Save:
 
     Attributes:
         every: every k-th step from the start, k >= 1; rows at t0, t0 + k h, ..., t1.
-        times: given times (k,), increasing, in [t0, t1]; positions are interpolated affinely between steps. A last time
-            equal to t1 is the final row; where t1 itself is traced, or differs between lanes, the final row comes after.
-        function: ``function(t, q, v, args) -> pytree`` stored in place of the state, as ``solution.values``.
+        times: given times (k,), increasing, in [t0, t1]; positions are interpolated affinely between steps. If the last time equals t1, its row is
+            the final row; if t1 is traced or differs between lanes, a final row at t1 follows it.
+        function: ``function(t, q, v, args) -> pytree`` whose values are stored in place of the states, as ``solution.values``.
 
     With neither ``every`` nor ``times`` only the final state is kept.
     """

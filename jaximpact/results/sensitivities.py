@@ -75,8 +75,8 @@ class Sensitivities(Drawable):
         """Ranks the inputs of each output: derivatives with units, and relative ones, d ln|y| / d ln|p|.
 
         Args:
-            by: "relative": percent of the output for one percent of the input; "absolute": the derivatives, to be compared
-                where all inputs have one unit.
+            by: the quantity to rank by: "relative", percent of the output for one percent of the input; or "absolute", the derivative,
+                comparable if all inputs have one unit.
             units: units of outputs and inputs by name, such as {"args.g": "m/s^2"}; units of coordinates, e and times
                 are known from the problem.
 
@@ -158,7 +158,7 @@ class Sensitivities(Drawable):
         return outputs, y, inputs, x, np.concatenate(rows, axis=1)
 
     def _groups(self) -> dict[str, list[int]]:
-        """Numbers of the flat inputs that belong to each name: "q0", "args", or "args.g" where g is an array."""
+        """Indices of the flat inputs (N,) that belong to each common name: "q0", "args", or "args.g" where g is an array."""
         found: dict[str, list[int]] = {}
         start = 0
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.inputs):

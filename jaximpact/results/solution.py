@@ -185,15 +185,15 @@ class Solution(Drawable):
     def at(self, t: Any, problem: Any = None, **options: Any) -> Solution:
         """Interpolates the motion to other times, as ``save=t`` would have given it.
 
-        Positions are affine over each step, impulses are spread over it, v and z are those of the step that ends at or
-        after t: to rounding what `solve` gives with ``save=t``. For `EventCorrected` and `EventDriven`, whose velocities belong to the times of the
-        rows, the path is a cubic between rows, or two parabolas that meet in the impact if the step has one: of second order in h at least,
-        like the rows of `EventCorrected`; rows of ``save=t`` are as accurate as all others. Energies are left out: they are
+        Without ``problem``: positions are affine and impulses are spread evenly over each step; v and z are those of the step that ends at or after
+        t. Up to rounding these are the rows that `solve` gives with ``save=t``. For `EventCorrected` and `EventDriven`, whose velocities belong to
+        the times of the rows, the path is a cubic between rows or, in a step with an impact, two parabolas that meet at the impact; its error is of
+        second order in h, whereas rows of ``save=t`` are as accurate as the scheme. Energies are left out: compute
         ``problem.energy(t, q, v, args)``.
 
-        With the problem, and args and e as they were given (args_axes too), the motion is run again from the row before each time: as accurate as the
-        scheme, also near impacts, at the cost of a substep or two for each time. Under a transformation of jax this is the only way, for one motion
-        only; it has the derivative of the motion, also by t.
+        With ``problem``, and args, args_axes and e as they were given, the motion is run again from the row before each time. The result is as
+        accurate as the scheme, also near impacts, and costs a substep or two for each time. Under a transformation of jax this is the only way, for
+        one motion only; the result then has the derivative of the motion, also by t.
 
         Args:
             t: times in [t0, t1], a number or (k,) [s]; a number gives one row.
@@ -201,7 +201,7 @@ class Solution(Drawable):
             **options: args, args_axes, e, and the scheme, by default `EventDriven(1e-12, 1e-12)` or `EventCorrected()`.
 
         Returns:
-            A `Solution` of numpy arrays with a row for each time; what belongs to the whole motion stays.
+            A `Solution` of numpy arrays with a row for each time; fields of the whole motion, such as ``status``, are unchanged.
 
         Raises:
             ValueError: a time outside [t0, t1], or rows that are not all steps: solve with save="all" (ensemble: save=1).

@@ -85,7 +85,7 @@ def value_name(where: tuple[str, ...]) -> str:
 
 
 def to_dataset(solution: Solution) -> xarray.Dataset:
-    """See `Solution.to_xarray`."""
+    """Converts a solution to a dataset: see `Solution.to_xarray`."""
     xarray = import_optional("xarray")
     found, rank = arrays(solution), np.ndim(solution.penetration)
     lanes = ("lane",) if rank == 1 else tuple(f"lane_{i}" for i in range(rank))
@@ -127,7 +127,10 @@ def to_dataset(solution: Solution) -> xarray.Dataset:
 
 
 def named_dataset(result: Result, any_result: bool = False) -> xarray.Dataset:
-    """The dataset of `Result.to_xarray`; with ``any_result`` a result without named dimensions gives one without arrays instead of TypeError."""
+    """Returns the dataset of `Result.to_xarray`.
+
+    For a result without named dimensions it raises TypeError or, with ``any_result``, returns a dataset without arrays.
+    """
     found = result._arrays()
     if found is None and not any_result:
         raise TypeError(f"the arrays of a {type(result).__name__} have no named dimensions")
@@ -155,7 +158,7 @@ def named_dataset(result: Result, any_result: bool = False) -> xarray.Dataset:
 
 
 def dimension_of(quantity: str) -> str:
-    """Name of the dimension of a quantity's components."""
+    """Name of the dimension along which the components of a ``quantity`` lie: "coordinate", "joint" or "constraint"."""
     return "coordinate" if quantity in OF_COORDINATES else "joint" if quantity in OF_JOINTS else "constraint"
 
 
@@ -165,7 +168,7 @@ def dimension_names(naming: Labels) -> dict[str, tuple[str, ...] | None]:
 
 
 def to_table(solution: Solution) -> pandas.DataFrame:
-    """See `Solution.to_pandas`."""
+    """Converts a solution to a table: see `Solution.to_pandas`."""
     pandas = import_optional("pandas")
     found, rank = arrays(solution), np.ndim(solution.penetration)
     t = found["t"]

@@ -147,7 +147,7 @@ def _batch_with_tangent(operands: Sequence, dims: Sequence, *, function: ValueAn
 
 
 def _apart(operands: Sequence, function: ValueAndTangent, axes: tuple, count: int | None) -> list:
-    """Results of `motion_with_tangent` by two `motion` primitives: one for the values, one for the tangents, which is linear in the input tangents."""
+    """Results of `motion_with_tangent` by two `motion` primitives: one for the values, and one, linear in the input tangents, for the tangents."""
     number = len(function.moved)
     values = motion_p.bind(*operands[:number], function=function.function, axes=axes[:number], count=count)
     return [*values, *motion_p.bind(*operands, function=function.tangent, axes=axes, count=count)]

@@ -94,8 +94,8 @@ def sensitivities(
             native code.
         direction: changes of inputs by name, {"q0": (d,), ...}, broadcast to the inputs; of args a pytree with None for leaves that stay. The
             Jacobian is then one-sided: the limit of the Jacobians of motions displaced in this direction, to about the tolerance of `EventDriven`,
-            which it needs. Where two impacts coincide and the motion is only piecewise smooth, this Jacobian times the direction is the derivative along the
-            direction, the B-derivative of arXiv 2102.10702.
+            which it needs. Where two impacts coincide and the motion is only piecewise smooth, this Jacobian times the direction is the derivative
+            along the direction, the B-derivative of arXiv 2102.10702.
 
     Returns:
         `Sensitivities`: ``found.jacobian["q"]["e"]`` is dq(t1)/de.
