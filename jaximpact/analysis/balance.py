@@ -69,7 +69,7 @@ class Balance(Drawable):
         return self._table("t", *self._parts())
 
     def _parts(self) -> list[str]:
-        """Names of the arrays."""
+        """Names of the arrays other than ``t``."""
         rubbed = [] if self.friction is None else ["friction"]
         return ["kinetic", "work", "loss", *rubbed, "driven", "energy", "momentum"]
 
@@ -91,8 +91,8 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
 
     Args:
         problem: the mechanical system.
-        solution: one motion of it (no lane axis) with its rows: `solve` with save="all", or every k-th step where no two
-            impacts of a contact come within k steps; for listed bodies every step.
+        solution: one motion of it (no lane axis), from `solve` with save="all"; or with every k-th step, if no two impacts of a contact follow each
+            other within k steps and bodies are not listed.
         args, e: as they were given to `solve`.
 
     Returns:
@@ -138,7 +138,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
 
 @jax.jit
 def _contents(problem: Problem, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
-    """Kinetic energy (k,) and momentum (k, d) of the rows."""
+    """Kinetic energy (k,) and momentum M v (k, d) at the rows q, v (k, d)."""
 
     def one(q: Array, v: Array) -> tuple[Array, Array]:
         momentum = Metric.at(problem, q, args).times(v)
@@ -151,7 +151,7 @@ def _contents(problem: Problem, q: Array, v: Array, args: Any) -> tuple[Array, A
 def _intervals(
     problem: Problem, t: Array, q: Array, v: Array, impulse: Array, e: Array, args: Any, held: Any, rubbed: Any
 ) -> tuple[Array, ...]:
-    """For each interval between rows: work, losses in impacts and to friction, driven work (k-1,), and momentum change (k-1, d).
+    """Returns for each interval between rows: work, loss in impacts, loss to friction, driven work, (k - 1,) each, and momentum gained (k - 1, d).
 
     ``impulse``, ``held`` and ``rubbed``: impulses of contacts, joints and friction in each interval.
     """
@@ -187,7 +187,7 @@ def _interval(
     s = h - left
 
     def rates(t: Array, q: Array, v: Array) -> tuple[Array, Array]:
-        """Power and rate of momentum."""
+        """Power of the forces, (g + Ṁ v / 2)·v, and rate of the momentum, g + Ṁ v."""
         force = problem.generalised_force(t, q, v, args)
         _, turn = jax.jvp(lambda x: Metric.at(problem, x, args).times(v), (q,), (v,))
         return v @ (force + 0.5 * turn), force + turn

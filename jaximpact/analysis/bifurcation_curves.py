@@ -116,20 +116,20 @@ def continue_curve(
 ) -> BifurcationCurve:
     """Follows a fold, a period doubling or a grazing of a periodic orbit of a forced system over two parameters.
 
-    It starts near one that `continue_orbit` has found, as its `BranchEvent` gives it: the first parameter is corrected with the second one
-    held, then both change along the curve. Each point takes a batch of some ten motions.
+    The start is a guess of such an orbit, for instance the `BranchEvent` that `continue_orbit` found: first the first parameter is corrected with
+    the second one fixed, then both change along the curve. Each point takes a batch of some ten motions.
 
     Args:
         problem, period, t0, cycles, steps, scheme, projection, e: as in `periodic_orbit`.
         q0, v0: guess of the state at t0 (d,), for the parameters' values in args (and e).
         kind: "fold", "period doubling" or "grazing".
         parameters: two, each a key of args whose value is one number, or "e", the restitution, "friction" or "static_friction".
-        bounds: intervals of the two in which to stay.
+        bounds: intervals (low, high) of the two parameters; the curve ends where it leaves them.
         contact: which constraint is touched at a grazing.
         direction: 1 to start towards larger values of the second parameter, -1 towards smaller ones.
         step: length of the first arc, in units of the widths of the bounds and the size of the first state; then it adapts.
-        points: points at most.
-        tol: largest scaled residual over 1 + |z|; by default eps^(2/3).
+        points: largest number of points.
+        tol: largest residual of the scaled equations relative to 1 + |z|, with z the scaled unknowns; by default eps^(2/3).
 
     Returns:
         `BifurcationCurve`.
@@ -182,7 +182,7 @@ def continue_curve(
 
 
 class Numbers(NamedTuple):
-    """Numbers of B motions of a `ForcedSystem`: args and their lane axes, restitution and friction (B, 1) or as the user gave them, periods (B,)."""
+    """Arguments of B motions of a `ForcedSystem`, by `ensemble`: args and their lane axes, restitution and friction by name, and periods (B,)."""
 
     args: Any
     args_axes: Any
@@ -199,7 +199,10 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True)
 class ForcedSystem:
-    """A forced system with two varied parameters ``names``, in [low, low + width], each (2,); ``methods``: options of `solve`."""
+    """A forced system with two varied parameters, called ``names``, in the intervals [low, low + width], (2,) each.
+
+    ``args`` and ``of_contacts``: args, and restitution and friction by name, as the user gave them; ``methods``: scheme, solver and steps of `solve`.
+    """
 
     problem: Problem
     names: tuple[str, ...]
@@ -217,7 +220,7 @@ class ForcedSystem:
         return self.low + self.width * z[:, -2:]
 
     def numbers(self, values: np.ndarray) -> Numbers:
-        """The numbers of motions with parameters (B, 2)."""
+        """Returns the arguments of B motions with the parameters ``values`` (B, 2)."""
         own = dict(zip(self.names, values.T, strict=True))
         # restitution and friction have no values beyond their bounds, where points of a difference may lie
         varied = {name: np.clip(own.pop(name), *bounds)[:, None] for name, bounds in BOUNDS.items() if name in own}
@@ -227,7 +230,7 @@ class ForcedSystem:
         return Numbers(args, axes, self.of_contacts | varied, np.broadcast_to(period, (len(values),)))
 
     def begin(self, numbers: Numbers) -> np.ndarray:
-        """Returns the times (B,) at which the orbits cross the section, by `t0`."""
+        """Returns the times (B,) of the section: ``t0``, evaluated for the args of each motion."""
         found = number_of("t0", self.t0, numbers.args, numbers.args_axes)
         return np.broadcast_to(found, numbers.period.shape)
 
@@ -247,14 +250,14 @@ class Equations(ABC):
 
     @abstractmethod
     def can_start(self, z: np.ndarray) -> bool:
-        """Whether a motion can start from unknowns (n,)."""
+        """Whether a motion can start from unknowns z (n,): its gaps are not negative."""
 
     def is_near(self, z: np.ndarray) -> bool:
         """Whether the parameters at unknowns (n,) lie within the bounds, or not far beyond."""
         return bool(np.all(np.isfinite(z)) and np.all(np.abs(z[-2:] - 0.5) <= 0.5 + BEYOND))
 
     def settle(self, z: np.ndarray) -> None:  # noqa: B027  # most have nothing to make ready
-        """Prepares the equations, such as their bordering vectors, for the points after z (n,)."""
+        """Updates what the equations take from the last point z (n,) of the curve, such as their bordering vectors; by default nothing."""
 
     @abstractmethod
     def point(self, z: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, float]:
@@ -328,7 +331,7 @@ class Singular(Equations):
 
 
 class Touching(Equations):
-    """Equations of grazing orbits, which touch a constraint with zero gap rate. Unknowns: state and time of the touch, and parameters."""
+    """Equations of grazing orbits, which touch the constraint ``contact`` with zero gap rate. Unknowns: state and time of the touch, parameters."""
 
     def __init__(self, system: ForcedSystem, q: np.ndarray, v: np.ndarray, p: np.ndarray, contact: int) -> None:
         super().__init__(system, q, v)
@@ -342,7 +345,7 @@ class Touching(Equations):
         self.start = np.concatenate([state / self.size, [t / self.length], self.scaled(p)])
 
     def _nearest(self, q: np.ndarray, v: np.ndarray, numbers: Numbers) -> tuple[float, np.ndarray]:
-        """Time and state of the row of an orbit that is nearest to a touch: of least gap and gap rate."""
+        """Returns the time and the state (2d,) of the row of an orbit that is nearest to a touch, with the least combination of gap and gap rate."""
         begin = self.system.begin(numbers)[0]
         args = numbers.first
         options = self.system.methods | {"steps": max(ROWS, self.system.methods["steps"])}
@@ -393,7 +396,7 @@ def _gap_and_rate(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> 
 
 
 def _with_lift(problem: Problem) -> Problem:
-    """The problem with args {"own": its args, "lift": (m,)}: its gaps are enlarged by "lift"."""
+    """Returns the problem with its gaps enlarged by args["lift"] (m,); its own args become args["own"]."""
     mass, switches, reset, e = problem.mass, problem.switches, problem.reset, problem.restitution
     slip = problem.slip
     rubs = {name: getattr(problem, name) for name in OF_FRICTION}
@@ -419,9 +422,9 @@ def _follow(kind: str, equations: Equations, direction: int, step: float, most: 
     last = len(equations.start) - 1
 
     def corrected(guess: np.ndarray, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray, int, float] | None:
-        """The point of the curve on the plane through ``guess`` with this normal, found by Newton's method; None if that fails.
+        """Finds the point of the curve on the plane through ``guess`` with this normal, by Newton's method; None if that fails.
 
-        Also returns the Jacobian there, the number of evaluations, and the residual.
+        Returns the point (n,), the Jacobian there (n - 1, n), the number of evaluations, and the residual.
         """
 
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -482,6 +485,6 @@ def _follow(kind: str, equations: Equations, direction: int, step: float, most: 
 
 
 def _tangent(jacobian: np.ndarray, along: np.ndarray) -> np.ndarray:
-    """Unit vector that the Jacobian (n - 1, n) maps to zero, oriented along another."""
+    """Unit vector (n,) that the Jacobian (n - 1, n) maps to zero, oriented so that its product with ``along`` is not negative."""
     found = np.linalg.svd(jacobian)[2][-1]
     return -found if found @ along < 0 else found

@@ -95,7 +95,8 @@ class Branch(Drawable):
         parameter: its values (n,).
         q, v: states at the section (n, d).
         period: (n,) [s].
-        multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; (n, 2d - 1) through a surface; fewer with joints, as of `PeriodicOrbit`.
+        multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; (n, 2d - 1) through a surface; fewer with joints, as of
+            `PeriodicOrbit`.
         stable: whether all lie inside the unit circle (n,).
         impacts: impacts in one period (n,), without those that accumulate.
         accumulations: how often in one period infinitely many impacts accumulate and end in lasting contact (n,).
@@ -157,23 +158,23 @@ def continue_orbit(
 ) -> Branch:
     """Follows a periodic orbit as one parameter changes, through folds, until it grazes or the parameter leaves its bounds.
 
-    Of a `Study` as ``continue_orbit(study, lane=0, parameter=...)``: from the start, the args and the method of that lane, and within the
-    values of the parameter that the study varies, unless q0, v0, bounds and the others are given.
+    ``continue_orbit(study, lane=0, parameter=...)`` takes the start, the args and the methods from that lane of a `Study`, and the bounds from the
+    values of the parameter that the study varies, unless they are given.
 
     Args:
         problem, e, scheme, projection, tol: as in `periodic_orbit`.
         q0, v0: guess of the orbit's state at t0 (d,), for the parameter's value in args (or e).
         parameter: a key of args whose value is one number, or "e", the restitution, "friction" or "static_friction".
         bounds: interval of the parameter in which to stay; with "e" within [0, 1], with "friction" not below 0, nor above "static_friction".
-        period, t0: numbers or functions of args, as in `periodic_orbit`. Internally the section moves away from impacts;
-            states are reported at t0.
+        period, t0: numbers or functions of args, as in `periodic_orbit`. During the continuation the section is moved away from impacts, but states
+            are reported at t0.
         steps, cycles: as in `periodic_orbit`.
-        surface: as in `periodic_orbit`, for an autonomous system, whose period is an unknown along the branch; it does not move: keep
-            it away from impacts.
+        surface: as in `periodic_orbit`, for an autonomous system, whose period is an unknown along the branch. It is not moved: keep it away from
+            impacts.
         direction: 1 to start towards larger values of the parameter, -1 towards smaller ones; or of the state, if the parameter does not change along
             the branch, as for orbits of a conservative system over a dissipation parameter.
         step: length of the first arc, in units of the width of the bounds and the size of the first state; then it adapts.
-        points: points at most.
+        points: largest number of points.
 
     Returns:
         `Branch`, with the events in order.
@@ -219,7 +220,7 @@ def check_bounds(bounds: Any) -> tuple[float, float]:
 
 
 def value_of(parameter: str, problem: Problem, options: MotionOptions) -> float:
-    """Value of the parameter at the start of the branch."""
+    """Value of the parameter at the start of the branch, from args or, for restitution and friction, from the options or the problem."""
     args = options["args"]
     if parameter in OF_CONTACTS:
         own = options[parameter]  # type: ignore[literal-required]
@@ -265,7 +266,7 @@ TESTS = {"fold": _folds, "branch point": _crosses, "period doubling": _doubles, 
 
 
 def _room(k: int, point: Point) -> float:
-    """Test function of sticking that gives way to a reversal of slip: the k-th smallest `OrbitSlips.room`, k from 0."""
+    """Test function of an end of sticking by a reversal of slip: the k-th smallest `OrbitSlips.room`, k from 0, which changes its sign there."""
     return float(point.slips.room[k]) if k < len(point.slips.room) else np.nan
 
 
@@ -384,7 +385,7 @@ def _event(
 
 
 def _end_of_sticking(family: Family, branch: list[Point], behind: Point) -> BranchEvent | None:
-    """The end of sticking at a branch's last point, if the orbit ``behind``, found beyond it, has fewer accumulations of impacts; else None."""
+    """Returns the end of sticking at the branch's last point if the orbit ``behind``, found beyond that point, has fewer accumulations; else None."""
     last = branch[-1]
     if behind.contacts.accumulations >= last.contacts.accumulations:
         return None
@@ -392,7 +393,7 @@ def _end_of_sticking(family: Family, branch: list[Point], behind: Point) -> Bran
 
 
 def _grazing_ahead(family: Family, branch: list[Point]) -> BranchEvent | None:
-    """The grazing just beyond a branch's last point, where an impact speed or a clearance extrapolates to zero; None if neither does."""
+    """Returns the grazing just beyond the branch's last point, where an impact speed or a clearance extrapolates to zero; None if neither does."""
     if len(branch) < 2:
         return None
     before, last = branch[-2:]
@@ -414,7 +415,7 @@ def _grazing_ahead(family: Family, branch: list[Point]) -> BranchEvent | None:
 
 
 def _end_of_slip_ahead(family: Family, branch: list[Point]) -> BranchEvent | None:
-    """The end of sticking just beyond a branch's last point, where the squared rate at which a slip reaches zero extrapolates to zero; else None."""
+    """Returns the end of sticking just beyond the branch's last point, where `OrbitSlips.square` extrapolates to zero; None if it does not."""
     if len(branch) < 2:
         return None
     before, last = branch[-2:]

@@ -47,7 +47,7 @@ FINE = (2, 4)  # multiples of the most steps in the two runs that locate a refer
 
 @dataclass(frozen=True, repr=False)
 class Convergence(Drawable):
-    """Errors over a sequence of step sizes, one entry for each step count; with several phases the worst of each band of counts.
+    """Result of `convergence`: errors for a sequence of k step counts; with ``phases`` > 1 the worst error of each band of counts.
 
     Attributes:
         steps: numbers of steps (k,).
@@ -61,7 +61,7 @@ class Convergence(Drawable):
         floor: estimated error of the reference by name ("position", "velocity", "impulse"), or the round-off of the runs if larger. Errors
             below twice that are not significant, and no order is taken from them.
         naming: names and units of the problem.
-        graph: `graph_distance` of the velocities (k,) [s], in which a late impact counts by its delay; None unless asked for.
+        graph: `graph_distance` between the velocities and those of the reference (k,) [s]; None unless asked for.
     """
 
     steps: np.ndarray
@@ -94,7 +94,7 @@ class Convergence(Drawable):
         return [*found, ("orders", ", ".join(f"{name} {order:.2f}" for name, order in self.orders().items()))]
 
     def known(self, name: str) -> np.ndarray:
-        """Mask (k,) of the errors of one of `measures` that exceed the error of the reference itself."""
+        """Mask (k,) of the errors ``name``, one of `measures`, that are significant: more than twice the error of the reference itself."""
         return getattr(self, name) > TELL * self.floor[name]
 
     def orders(self) -> dict[str, float]:
@@ -216,15 +216,15 @@ def convergence(
     Args:
         problem, q0, v0, t0, t1, scheme, projection, args, e: as in `solve`.
         steps: numbers of steps, increasing; h = (t1 - t0)/steps. Default `prime_steps()`.
-        phases: an error depends on where within its step each impact falls; with phases > 1 every count stands for a
-            band of that many consecutive primes, whose worst error is reported. Orders then scatter much less.
-        exact: ``exact(t) -> (q, v)`` for t of shape (k,), each (k, d): a closed form or any trusted reference. Without
-            it the reference is `EventDriven` with four times as many rows as the most steps; where that cannot be
-            (impacts at one instant, another limit) it is the scheme's run with the most steps, which is left out of the errors.
-            Its own error is estimated and errors below are shown as such.
+        phases: with phases > 1 every step count is replaced by a band of that many consecutive primes, whose worst error is reported. An error
+            depends on where within its step each impact falls, so that orders then scatter much less.
+        exact: ``exact(t) -> (q, v)`` for t of shape (k,), each (k, d): a closed form or any trusted reference. Without it the reference is a run of
+            `EventDriven` with four times as many rows as the most steps. If `EventDriven` cannot serve, because of simultaneous impacts or
+            because the scheme converges to another motion, the reference is the scheme's run with the most steps, which is then left out of
+            the errors. The error of the reference is estimated, and errors below twice that estimate are marked.
         impulse: exact total impulse of each constraint over [t0, t1], (m,).
-        graph: also the `graph_distance` of the velocities, which takes longer than the motions. Accelerations are in units of the
-            range of the reference's velocity over t1 - t0.
+        graph: whether to compute also the `graph_distance` between the velocities and those of the reference, which takes longer than the motions.
+            Its ``scale`` is the range of the reference's velocity divided by t1 - t0.
 
     Returns:
         A `Convergence`, whose ``table()`` and ``plot(path)`` show it.
@@ -324,16 +324,17 @@ class Reference:
         self._runs = ((self.motion, t), (other, np.asarray(coarse.t, np.float64)))
 
     def graph_floor(self) -> float:
-        """Estimated error of the graph of velocities [s]."""
+        """Estimated error of the reference as a `graph_distance` of velocities [s]: the distance between its two runs."""
         one, two = (sampled_rows(*run) for run in self._runs)
         return distance_between_curves(*(scaled_curve(*rows, acceleration_scale(*one)) for rows in (one, two)))
 
 
 def _locate_impacts(run: Callable, most: int, runs: Sequence[Solution], own: Reference) -> Reference:
-    """Reference by `EventDriven`, which locates impacts, with more rows than any run; ``own`` if that motion cannot serve.
+    """Returns the reference by `EventDriven`, which locates impacts, with more rows than any run; or ``own`` if that motion cannot serve.
 
-    It cannot serve if it fails, is doubtful (impacts at one instant) or has the larger estimated error, nor if the scheme converges to
-    another motion (obtuse corners): the scheme's runs then approach each other, but not this one.
+    It cannot serve if it fails, if impacts are simultaneous, or if its estimated error is larger than that of ``own``. Nor can it if the scheme
+    converges to another motion, as at obtuse corners: then the scheme's ``runs`` approach each other, but not the motion of `EventDriven`.
+    ``run(counts, scheme=...)``: computes the motion with given step counts; ``most``: the largest step count.
     """
     counts = [next_primes(factor * most, 1)[0] for factor in FINE]
     try:
@@ -368,7 +369,10 @@ def sweep(
     static_friction: Any = None,
     remarks: bool = True,
 ) -> Iterator[Solution]:
-    """Yields the motion with every step saved, for each number of steps; one trace serves all."""
+    """Yields the motion with every step saved, for each number of steps in ``counts``; one trace serves all.
+
+    ``remarks``: whether to warn if the start velocity has to be projected, and the like.
+    """
     for n in counts:
         known, motion = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme, friction, static_friction)
         motion = motion._replace(steps=np.asarray(n, np.int32))
@@ -405,7 +409,7 @@ def _errors(
 ) -> tuple[float, float, float, float]:
     """Errors of a solution in position, velocity, impulse, and in the graph of velocities, as `Convergence` defines them.
 
-    ``exact`` and ``impulse``: as in `convergence`; ``scale``: of accelerations for the graph, whose error is NaN without it.
+    ``exact`` and ``impulse``: as in `convergence`; ``scale``: that of `graph_distance`; if it is None the last error is NaN.
     """
     t, q = np.asarray(solution.t, np.float64), np.asarray(solution.q, np.float64)
     found = exact(t)

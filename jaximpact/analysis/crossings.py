@@ -81,8 +81,8 @@ def crossings(
     """Finds the passages of motions through a surface, between the rows of a solution that holds every step.
 
     A passage is a change of sign of s along the motion, located on the path between two rows: a cubic, broken where the step has an
-    impact. So it is of second order in h with `EventCorrected`, and of first order with the others, as the motion itself. A jump of s at
-    an impact is no passage: a velocity that an impact reverses is not zero at any time. Two passages within one step are not seen.
+    impact. Its error is of second order in h with `EventCorrected`, and of first order with the other schemes, as that of the motion. A jump of s
+    at an impact is no passage: a velocity that an impact reverses is not zero at any time. Two passages within one step are not seen.
 
     Args:
         solution: one motion or a batch, from `solve` with save="all" or `ensemble` with save=1.
@@ -161,8 +161,10 @@ Pieces = tuple[Any, ...]
 
 
 def _state(piece: Pieces, s: Array) -> tuple[Array, Array, Array]:
-    """Time, position and velocity on one polynomial piece of a curve at its local time s; a piece is (origin, start, end, coefficients of q, of
-    v)."""
+    """Returns time, position and velocity on one polynomial piece of a curve, at its local time s ().
+
+    ``piece``: (origin, start, end, coefficients of q, coefficients of v), an entry of `Curve.pieces`.
+    """
     origin, _, _, positions, velocities = piece
     q, v = (sum(x * s**i for i, x in enumerate(part)) for part in (positions, velocities))
     return origin + s, q, v
@@ -222,7 +224,7 @@ def poincare_section(
     """States of motions at their passages through a surface: the Poincaré map of autonomous or forced systems.
 
     Motions run until each has passed ``skip + cycles`` times, in runs of 32 periods of which every step is kept; see `crossings` for what
-    a passage is. Where the surface is a time, t = phase * period + k period, this is `stroboscopic`, which keeps no other rows.
+    a passage is. For sections at the times t = (phase + k) period use `stroboscopic`, which keeps only the rows at these times.
 
     Args:
         problem, q0, v0, args, args_axes, e, projection: as in `ensemble`; without any lane axis there is one lane.
@@ -234,9 +236,9 @@ def poincare_section(
         cycles: number of passages kept, at least one.
         skip: number of passages left out before these, the transient.
         phase: part of the period, in [0, 1), at which the motion starts.
-        scheme: by default `EventDriven(1e-10, 1e-10)`, and where ``steps`` are given `EventCorrected()`; `MoreauJean()` will do too. The next step of
-            these schemes depends on the state (q, v) only. With `EventDriven` passages are as accurate as the motion; ``steps``, by default
-            100 in a period, are then the rows between which passages are distinguished.
+        scheme: by default `EventDriven(1e-10, 1e-10)`, or `EventCorrected()` if ``steps`` are given; `MoreauJean()` is possible too. The next step of
+            these schemes depends on the state (q, v) only. With `EventDriven` passages are as accurate as the motion, and ``steps``, by default 100,
+            is the number of rows in a period: two passages between neighbouring rows are not seen.
         progress: show a progress bar, as in `ensemble`.
 
     Returns:
@@ -263,7 +265,7 @@ def passages(
     skip: int,
     progress: bool | None,
 ) -> Section:
-    """The Poincaré section of motions whose arguments have been checked."""
+    """Computes the Poincaré section of checked ``motions``; other arguments as in `poincare_section`."""
     check_restarts(motions.scheme)
     one = motions.lanes.take(0)
     dtype = motions.lanes.motion.q0.dtype
@@ -289,7 +291,7 @@ def _passages(
     periods: int,
     progress: bool | None,
 ) -> Section:
-    """The Poincaré section of the first ``live`` lanes of a group of motions."""
+    """Computes the Poincaré section of a group ``part`` of motions, in runs of ``periods`` periods; only its first ``live`` lanes are returned."""
     lanes, d = part.lanes.motion.q0.shape
     dtype = part.lanes.motion.q0.dtype
     wanted, count = skip + cycles, np.zeros(lanes, int)
@@ -327,7 +329,7 @@ def _passages(
 
 
 def _located(motions: Forced, window: Solution, found: Crossings, surface: Surface, args: Any) -> Crossings:
-    """Locates passages found between rows to the accuracy of the motion, by running it again with a scheme that can end at the surface."""
+    """Locates the passages ``found`` between rows of ``window`` more accurately: runs each motion again, from the row before, until the surface."""
     t, q, v = (np.array(x) for x in (found.t, found.q, found.v))
     times, positions, velocities = (np.asarray(x) for x in (window.t, window.q, window.v))
     rows = times, positions, velocities
@@ -353,7 +355,7 @@ def _located(motions: Forced, window: Solution, found: Crossings, surface: Surfa
 
 
 def section(surface: Surface | None, direction: int, problem: Problem, q0: Any, v0: Any, **options: Any) -> Section:
-    """The section through ``surface``, or the stroboscopic one if ``surface`` is None."""
+    """Returns `poincare_section` through ``surface``, or the `stroboscopic` section if ``surface`` is None."""
     if surface is None:
         if direction != 0:
             raise ValueError(

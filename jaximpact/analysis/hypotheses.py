@@ -7,10 +7,10 @@
   impact law of the limit is not Moreau's and depends on the discretisation.
 - M must be positive definite, and gradients bounded away from zero near the boundary.
 
-With friction: Painlevé's condition for each contact, mu |A_nt| < A_nn, with A its block of the Delassus matrix, under which a single contact in the
-plane has exactly one solution in a step; and which theorems cover the motion.
+With friction, Painlevé's condition is checked for each contact: mu |A_nt| < A_nn, with A its block of the Delassus matrix, under which a single
+contact in the plane has exactly one solution in a step. Notes say which theorems cover the motion.
 
-And whether h is small enough for penetrations, which add up along chains of contacts, to be small compared with the motion.
+Another check is whether h is small enough: penetrations, which add up along chains of contacts, should be small compared with the motion.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _of_friction(problem: Problem, bound: np.ndarray, e: float, ends: np.ndarray
 
 
 def _name(problem: Problem, ends: np.ndarray | None, a: int) -> str:
-    """Contact a in messages; with listed bodies by its bodies, ``ends`` (m, 2)."""
+    """Name of contact ``a`` in messages; with listed bodies it is made of the bodies, from ``ends`` (m, 2)."""
     return problem.naming.constraint(a) if ends is None else pair_name(ends[a])
 
 
@@ -236,8 +236,9 @@ def _failures(
 ) -> list[str]:
     """Failed hypotheses in words.
 
-    ``opposed`` are corners without an interior, ``corners`` those that the theorems exclude for this restitution, ``ends`` the bodies of
-    each contact, with listed bodies.
+    ``active`` (k, m): mask of the active constraints; ``deficit`` (k,): rank deficit of their gradients; ``flat``: constraints whose gradient
+    vanishes. ``opposed`` and ``corners``: (row, a, b, cosine) of active pairs with opposite gradients, and of those that the theorems exclude for
+    this restitution. ``ends`` (m, 2): the bodies of each contact, with listed bodies.
     """
 
     def contact_label(a: int) -> str:
@@ -302,7 +303,7 @@ def _corners(active: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, list[
 def _flat(
     problem: Problem, args: Any, t: Array, z: Array, gap: np.ndarray, active: np.ndarray, diagonal: np.ndarray
 ) -> list[int]:
-    """Constraints whose gradient vanishes on their boundary; Newton's method finds a point of the boundary from the nearest row.
+    """Returns the constraints whose gradient vanishes on their boundary, at the point that Newton's method finds from the nearest row.
 
     At a regular boundary the gradient keeps its size; at a flat one the distance and the gradient both shrink with every iteration.
     """

@@ -37,7 +37,7 @@ from .stroboscopic_map import allowed_directions, directions, lost_derivatives, 
 
 @dataclass(frozen=True, repr=False)
 class Lyapunov(Drawable):
-    """Lyapunov exponents; a batch adds a leading axis B to each array.
+    """Result of `lyapunov`: Lyapunov exponents of a motion in d coordinates; a batch adds a leading axis B to each array.
 
     Attributes:
         exponents: exponents (2d,), or with j independent joints (2 (d - j),) [1/s], in decreasing order if they are well resolved; NaN if the motion
@@ -105,10 +105,10 @@ def lyapunov(
             forcing. It must be short enough that tangents do not align within it.
         steps: number of steps in one interval, for a scheme with fixed steps.
         intervals: number of intervals that are averaged over, a multiple of ``blocks``.
-        skip: number of intervals before these, left out: the motion finds its attractor, the frame its directions.
-        blocks: parts of the average whose scatter gives the error; long against correlations, two at least.
-        scheme: by default `EventDriven(1e-10, 1e-10)`, and where ``steps`` are given `EventCorrected()`. With one that locates no impacts
-            a derivative is lost wherever an impact falls within two steps of an end of an interval.
+        skip: number of intervals before these that are left out, in which the motion settles on its attractor and the frame aligns.
+        blocks: number of parts of the average, at least two, whose scatter gives the error; a part must be long compared with correlation times.
+        scheme: by default `EventDriven(1e-10, 1e-10)`, or `EventCorrected()` if ``steps`` are given. With a scheme that locates no impacts the
+            derivative is not to be trusted if an impact falls within two steps of an end of an interval.
 
     Returns:
         `Lyapunov`.

@@ -36,10 +36,10 @@ class OrbitContacts(NamedTuple):
     """Properties of the contacts of one orbit, found by `Family.contacts`.
 
     Attributes:
-        impacts, speed: number of impacts in a period that do not accumulate, and their smallest speed.
+        impacts, speed: number of impacts in a period that do not accumulate, and the smallest closing speed among them, inf without any.
         accumulations: number of accumulations in a period.
         lasting: share of the period in which a contact lasts.
-        clearance: smallest minimum of a gap in free flight.
+        clearance: smallest minimum of a gap in free flight, inf without any.
         room: distance from the section to the nearest impulse, as a share of the period.
         middle: row in the middle of the longest flight.
     """
@@ -59,8 +59,17 @@ class OrbitContacts(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A point of the branch: scaled unknowns z (n + 1,), unit tangent of the branch (n + 1,), Jacobian (n, n + 1) of the equations, number of
-    evaluations; and of its orbit the monodromy matrix, contacts, states (k, 2d) at its rows, and instants where slip vanishes."""
+    """A point of a branch, and its orbit.
+
+    Attributes:
+        z, tangent: scaled unknowns and unit tangent of the branch (n + 1,).
+        jacobian: Jacobian (n, n + 1) of the equations.
+        monodromy: monodromy matrix of the orbit (2d, 2d).
+        evaluations: number of evaluations of the equations that Newton's method took.
+        contacts: properties of the orbit's contacts.
+        rows: states (k, 2d) at the rows of the orbit.
+        slips: instants of the orbit at which slip vanishes.
+    """
 
     z: np.ndarray
     tangent: np.ndarray
@@ -179,7 +188,7 @@ class Family:
         return self.closing.return_map((jacobian[:, :-1] * self.size / self.scale)[None])[0]
 
     def slope_of(self, time: Any) -> Callable[[float], float]:
-        """Derivative with respect to the parameter of a time that may be a function of args; compiled, since every evaluation calls it."""
+        """Returns the function p -> derivative of ``time``, a number or a function of args, with respect to the parameter p; compiled."""
         if not callable(time):
             return lambda p: 0.0
         slope = jax.grad(lambda p: time(self.args(p)))
@@ -194,7 +203,7 @@ class Family:
         return at
 
     def rates(self, p: float) -> np.ndarray:
-        """Derivatives of start and end of the orbit with respect to the parameter."""
+        """Derivatives (2,) of the times at which the orbit starts and ends, with respect to the parameter, at its value p."""
         given = self.section["t0"], self.section["period"]
         if self.parameter in OF_CONTACTS or not any(map(callable, given)):
             return np.zeros(2)
@@ -206,8 +215,10 @@ class Family:
         return np.array([begin, begin + length])
 
     def correct(self, guess: np.ndarray, normal: np.ndarray, along: np.ndarray | None) -> Point | None:
-        """Corrects ``guess`` by Newton's method to an orbit on the plane through it with this normal: a point whose tangent is oriented along
-        ``along``; None if that fails."""
+        """Finds an orbit by Newton's method on the plane through ``guess`` with this ``normal``, all (n + 1,); None if that fails.
+
+        The tangent of the point is oriented so that its product with ``along`` is not negative.
+        """
 
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             value, jacobian, status = self.evaluate(z[0])
@@ -244,7 +255,7 @@ class Family:
         return found._replace(tangent=found.tangent * np.sign(found.tangent[-1] * point.tangent[-1]))
 
     def contacts(self, z: np.ndarray) -> tuple[OrbitContacts, np.ndarray, OrbitSlips]:
-        """`OrbitContacts`, states (k, 2d) at the rows, and `OrbitSlips` of the orbit with unknowns z."""
+        """Computes the orbit with unknowns z; returns its `OrbitContacts`, its states (k, 2d) at the rows, and its `OrbitSlips`."""
         program, data = self.program, self.at(z).take(0)
         motion = solve(
             program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.rows, args=data.args,
@@ -288,8 +299,8 @@ def _contacts(
 ) -> OrbitContacts:
     """`OrbitContacts` from gaps (k, m) at the nodes of a closed orbit and accumulated impulses (k + 1, m) at its rows.
 
-    ``approach`` gives speeds (m,) before impacts from changes (m,) of gap velocities.
-    A minimum in free flight is taken from the parabola through three nodes without an impulse between them.
+    ``e`` (m,): restitution; ``approach``: maps the changes (m,) of gap velocities in impacts to the closing speeds (m,) before. A minimum in free
+    flight is taken from the parabola through three nodes without an impulse between them.
     """
     if gap.shape[1] == 0:
         return OrbitContacts(0, np.inf, 0, 0.0, np.inf, 1.0, 0)
@@ -317,8 +328,8 @@ def _contacts(
 def _isolated_impacts(found: Runs, e: np.ndarray) -> tuple[np.ndarray, int]:
     """Mask of the runs that are isolated impacts, and the number of accumulations in a periodic motion.
 
-    For e > 0, lasting contact after impacts is the limit of infinitely many: all impacts since the previous lasting contact accumulate. How many
-    are resolved depends on h.
+    For e > 0 impacts before a lasting contact accumulate: the contact is the limit of infinitely many impacts, of which only some are resolved, how
+    many depends on h. So all impacts of a contact that has lasting contact in the period belong to accumulations.
     """
     isolated, ends = found.impact.copy(), np.zeros(len(found), bool)
     for contact in np.unique(found.contact[found.lasting & (e[found.contact] > 0)]):

@@ -23,7 +23,8 @@ class OrbitSlips(NamedTuple):
     Attributes:
         room: (n,), increasing: (limit of friction - force that would hold the contact) / limit of friction; where it is positive the contact sticks,
             where it is negative the slip reverses.
-        square: smallest square of the rate at which a slip comes to rest [square of velocity over time], inf where none does.
+        square: of all slips that end in sticking, the smallest square of the rate at which the slip velocity vanishes [(velocity/time)^2]; inf if
+            there are none.
     """
 
     room: np.ndarray = np.zeros(0)
@@ -36,7 +37,10 @@ class OrbitSlips(NamedTuple):
 
 
 def orbit_slips(problem: Problem, solution: Solution, data: Motion) -> OrbitSlips:
-    """`OrbitSlips` of a closed orbit that holds every step."""
+    """Finds the instants at which slip vanishes on a closed orbit.
+
+    ``solution``: one period of the orbit with every step; ``data``: the motion that `solve` computed it from, with args and friction.
+    """
     found = slips(problem, solution, args=data.args, friction=data.friction, static_friction=data.static_friction)
     zeros = np.flatnonzero(np.isin(found.kind, (STOP, REVERSAL)))
     if zeros.size == 0:
@@ -58,8 +62,8 @@ def orbit_slips(problem: Problem, solution: Solution, data: Motion) -> OrbitSlip
 def _vanishing(last: np.ndarray, before: np.ndarray, earlier: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Share (n,) of a step after the ``last`` row at which a slip vanishes, and the square (n,) of its change per step at that time.
 
-    From the slips (n, k) at the ``last`` row and the two rows before, by the parabola through their sizes: the square is that of the slope at the
-    last row, less twice the curvature times the slip there, which is smooth also where the slip only just reaches zero.
+    Both follow from the parabola through the magnitudes of the slips (n, k) at the ``last`` row and the two rows before. The square is the slope at
+    the last row squared, minus twice the curvature times the slip there; it is smooth also where the slip only just reaches zero.
     """
     x, y, z = (np.linalg.norm(slip, axis=1) for slip in (last, before, earlier))
     bend = x - 2 * y + z

@@ -151,9 +151,9 @@ def stroboscopic(
         cycles: number of periods kept, at least one.
         skip: number of periods left out before these, the transient.
         phase: part of the period, in [0, 1), at which the motion starts and states are taken.
-        scheme: by default `EventDriven(1e-10, 1e-10)`, and where ``steps`` are given `EventCorrected()`, of second order, which takes less time
-            where few digits will do. With whole steps in a period a scheme of first order ties impacts to the grid of steps: near resonance
-            `MoreauJean` shows several periodic attractors where there is one.
+        scheme: by default `EventDriven(1e-10, 1e-10)`; or, if ``steps`` are given, `EventCorrected()`, of second order, which takes less time if a
+            few digits are enough. A scheme of first order with a whole number of steps in a period ties impacts to the grid of steps: near
+            resonance `MoreauJean` shows several periodic attractors although there is only one.
         progress: show a progress bar, as in `ensemble`.
 
     Returns:
@@ -198,9 +198,9 @@ def impact_section(
     The motions are restarted after ``skip`` periods, so that every step is saved only from then on.
 
     Args:
-        scheme: as in `stroboscopic`, or `MoreauJean()`, whose next step depends on the state (q, v) only too. With `MoreauJean` a position
-            inside a wall is moved onto it, by O(h). With `EventDriven` impacts are as accurate as the motion; ``steps``, by default 100 in a
-            period, are then the rows between which impacts are distinguished.
+        scheme: as in `stroboscopic`, or `MoreauJean()`, with which a position inside a wall is moved onto the wall, by O(h), at the restart. With
+            `EventDriven` impacts are as accurate as the motion, and ``steps``, by default 100, is the number of rows in a period: impacts of a
+            contact within two rows count as one.
         others: as in `stroboscopic`.
 
     Returns:
@@ -231,10 +231,10 @@ def impact_section(
 def windows(
     motions: Forced, steps: int, cycles: int, skip: int, progress: bool | None
 ) -> Iterator[tuple[Forced, Solution, np.ndarray, Section]]:
-    """Runs motions group by group; of each group yields what happens in the last ``cycles`` periods.
+    """Runs motions group by group over ``skip + cycles`` periods, and yields the last ``cycles`` periods of each group.
 
-    Yields the lanes restarted after ``skip`` periods; their solution with every step; a mask of the lanes that neither failed nor are padding; and
-    the section of the lanes that are not padding.
+    For each group it yields: the motions restarted after ``skip`` periods; their solution with every step over ``cycles`` periods; a mask of the
+    lanes that neither failed nor are padding; and the section of the lanes that are not padding.
     """
     d, m = motions.lanes.motion.q0.shape[1], motions.constraints()
     for part, live in motions.parts(8 * (1 + 3 * d + m) * (steps * cycles + 1)):
@@ -267,9 +267,9 @@ def _behind(part: Forced, transient: Solution, skip: int) -> Forced:
 def period_of(section: Section, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
     """Period of each motion, in forcing periods or passages through a surface (B,), from its section.
 
-    The smallest p with |x[k + p] - x[k]| <= tolerance for all states x kept (`Section.states`, largest component), unless the motion
-    still settles: from the rate at which the changes over p periods, and over the divisors of p, decay follows how far the states are from
-    their limit, and whether the limit has a shorter period.
+    The period is the smallest p with |x[k + p] - x[k]| <= tolerance for all states x kept (`Section.states`, largest component), unless the motion
+    is still settling. How far the states are from their limit, and whether the limit has a shorter period, is estimated from the rate at which the
+    changes over p periods, and over divisors of p, decay.
 
     Args:
         section: at least two states of each lane; a period p is seen from 2p states on.
@@ -317,10 +317,10 @@ def repeats_after(section: Section, *, tolerance: float | None = None, most: int
 def transient(states: np.ndarray, p: int, *, few: bool = True) -> tuple[np.ndarray, np.ndarray]:
     """Whether states (B, n, c) visibly approach a motion of period p (B,), and their final distance from it (B,).
 
-    Near that motion the changes u[k] = x[k + p] - x[k] obey u[k + 2p] = c1 u[k + p] + c0 u[k], with the same two numbers for all
-    phases and components once only the two slowest modes remain (with one coordinate there are no others). The roots of that recurrence
-    are the modes' multipliers mu; the remaining distance is u/(1 - mu). Changes that obey no such recurrence are rounding or chaos.
-    With ``few``, to be given if the period is known, few states suffice: one mode, u[k + p] = c1 u[k], and a looser fit of the recurrence.
+    Near that motion the changes u[k] = x[k + p] - x[k] obey u[k + 2p] = c1 u[k + p] + c0 u[k], with the same c0 and c1 for all phases and
+    components, once only the two slowest modes remain (with one coordinate there are no others). The roots of the recurrence are the modes'
+    multipliers mu; the remaining distance is u/(1 - mu). Changes that obey no such recurrence are due to rounding or chaos. With ``few``, to be set
+    if the period is known, fewer states are enough: one mode, u[k + p] = c1 u[k], and a looser fit of the recurrence.
     """
     lanes, n, c = states.shape
     u = states[:, p:] - states[:, :-p]

@@ -51,9 +51,10 @@ def prepare_strobe(
     t0: Any = 0.0,
     name: str = "period",
 ) -> tuple[Program, Lanes, bool]:
-    """Checked program and lanes of motions over ``cycles`` periods of ``steps`` steps each, and whether the arguments were those of a single motion.
+    """Checks the arguments of motions over ``cycles`` periods of ``steps`` steps each.
 
-    ``tolerance``: that of the default scheme if no steps are given; ``name``: the caller's name for the period, used in messages.
+    ``tolerance``: tolerance of the default scheme if no steps are given; ``name``: the caller's name for the period, used in messages. Returns the
+    program, the lanes, and whether no argument has a lane axis.
     """
     if period is None:
         raise ValueError(
@@ -172,7 +173,8 @@ def damped_newton(
         iterations: evaluations at most.
 
     Returns:
-        x, jacobian, status (of a lane that fails also that of its last trial), residual (B,), evaluations (B,), and whether each lane has converged (B,).
+        x, jacobian, status (of a lane that fails also that of its last trial), residual (B,), evaluations (B,), and whether each lane has converged
+        (B,).
     """
 
     def newton_step(value: np.ndarray, jacobian: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
