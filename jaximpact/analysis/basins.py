@@ -76,9 +76,9 @@ class Basins(Drawable):
     Attributes:
         coordinates: which initial numbers run along x and y: ("q", i) or ("v", i).
         x, y: their values (nx,), (ny,).
-        labels: number of the attractor that each start leads to (ny, nx); `UNSETTLED` (-1), `FORBIDDEN` (-2, the start
+        labels: for each start (ny, nx) the index in ``attractors`` of the attractor that it leads to; or `UNSETTLED` (-1), `FORBIDDEN` (-2, the start
             violates a constraint) or `FAILED` (-3).
-        attractors: most frequented first.
+        attractors: the attractors, those that most motions end on first.
         status: `Status` bits (ny, nx).
         naming: names and units of the problem.
     """
@@ -148,12 +148,12 @@ def basins(
     """Finds the attractor that each start of a grid leads to.
 
     Args:
-        problem, args, e, scheme, projection, phase, progress: as in `stroboscopic`; args and e without lane axes. Or a `Study` over a
-            grid of two initial numbers, in place of problem, args, e, x, y, coordinates, q0 and v0; without ``steps`` or ``scheme=EventDriven()``
-            its saved rows are taken as in `bifurcation`.
+        problem, args, e, scheme, projection, phase, progress: as in `stroboscopic`; args and e without lane axes. A `Study` over a grid of two
+            initial numbers may stand in place of problem, args, e, x, y, coordinates, q0 and v0. Motions are then computed only if ``steps`` or
+            ``scheme=EventDriven()`` is given; otherwise states are taken from the rows that the study saved, as in `bifurcation`.
         x, y: values (nx,), (ny,) of the two initial numbers that ``coordinates`` names.
         coordinates: ("q", i) or ("v", i), for x and for y.
-        q0, v0: the other initial numbers (d,).
+        q0, v0: initial position and velocity (d,), in which the two numbers are replaced by x and y.
         period: forcing period [s], a number or a function of args; with a surface an estimate of the time between two passages.
         surface, direction: as in `poincare_section`; by default states are taken once a forcing period.
         steps, cycles, skip: as in `stroboscopic`; ``skip`` periods must be enough to settle, and attractors of periods up
@@ -211,19 +211,19 @@ def recognise(
 ) -> tuple[np.ndarray, tuple[Attractor, ...]]:
     """Finds the attractors on which the motions of a section end, and assigns each motion to one.
 
-    Motions of one period p whose last p states (`Section.states`) agree within ``radius``, up to a cyclic shift, are one
-    attractor. A motion of period 2p whose halves agree within ``radius`` counts as one of period p that it slowly settles to. A
-    motion that has no period yet belongs to an attractor if the second half of its states stays within ``radius`` of it. The remaining
-    motions are grouped by boxes of state space, 1/32 of the range of each coordinate wide: motions connected by common boxes are one
-    attractor without a period, if they are at least two and 0.2 % of all. The rest is unsettled: skip more periods.
+    Motions of the same period p whose last p states (`Section.states`) agree within ``radius``, up to a cyclic shift, end on the same attractor. A
+    motion of period 2p whose two halves agree within ``radius`` is taken as one that slowly settles to period p. A motion without a period
+    belongs to a periodic attractor if the second half of its states stays within ``radius`` of it. The remaining motions are grouped by boxes of
+    state space, 1/32 of the range of each coordinate wide: motions connected by common boxes form an attractor without a period, if they are at
+    least two, and at least 0.2 % of all motions. Motions that belong to none of these are labelled `UNSETTLED`: skip more periods.
 
     Args:
         section: what `stroboscopic` returned, at least two states of each motion.
         tolerance: as in `period_of`.
-        radius: [unit of q]; by default 100 tolerances. Attractors closer than that count as one.
+        radius: distance below which two attractors count as one [unit of q]; by default 100 tolerances.
 
     Returns:
-        Labels (B,), `UNSETTLED` and `FAILED` among them, and the attractors, most frequented first.
+        Labels (B,): for each motion the index of its attractor, or `UNSETTLED` or `FAILED`; and the attractors, those that most motions end on first.
     """
     check_result("section", section, Section, "stroboscopic")
     tolerance = default_tolerance(section) if tolerance is None else distance("tolerance", tolerance)
@@ -275,9 +275,9 @@ def recognise(
 def _by_frequency(
     section: Section, labels: np.ndarray, members: list[int], periods: list[int]
 ) -> tuple[np.ndarray, tuple[Attractor, ...]]:
-    """The ``labels`` (B,) of the motions, renumbered in the order of the attractors; and the attractors, most frequented first.
+    """Sorts attractors by the number of their motions; returns the ``labels`` (B,) of the motions, renumbered accordingly, and the attractors.
 
-    ``members``: a motion on each attractor; ``periods``: periods of the first attractors, the others have none.
+    ``members``: index of one motion on each attractor; ``periods``: periods of the first attractors; the others are not periodic.
     """
     sizes = np.array([np.sum(labels == k) for k in range(len(members))], int)
     order = np.argsort(-sizes, kind="stable")
@@ -316,7 +316,10 @@ def _apart(states: np.ndarray, orbit: np.ndarray) -> np.ndarray:
 
 
 def _connected_groups(states: np.ndarray, fewest: int) -> list[np.ndarray]:
-    """Groups of at least ``fewest`` motions (B, n, c) that are connected by boxes in common, largest first."""
+    """Returns the indices of the motions in each group of at least ``fewest`` motions that visit common boxes of state space; largest group first.
+
+    ``states`` (B, n, c): n states of each motion.
+    """
     lanes, n = states.shape[:2]
     if lanes < fewest:
         return []

@@ -39,8 +39,8 @@ class Bifurcation(Drawable):
         parameter: name of the parameter.
         values: its values (P,).
         starts: number of starts S.
-        sweep: None, "up" or "down".
-        section: all lanes (P * S), the starts of one value next to each other (`Section`).
+        sweep: None, "up" or "down", as in `bifurcation`.
+        section: states of all P * S lanes (`Section`); lanes of the same value follow each other.
         of: name of the quantity in ``points``, "" if the diagram shows the states of the section.
         points: values (n, k) of this quantity in all lanes; None without ``of``.
         lane: the lane of each point (n,), S * value + start; None without ``of``.
@@ -96,8 +96,8 @@ class Bifurcation(Drawable):
         return self._in_shape(period_of(self.section, tolerance=tolerance, most=most))
 
     def points_of(self, component: int) -> tuple[np.ndarray, np.ndarray, str]:
-        """Data of the diagram for one component of the states, or of ``points``: the parameter's values (n,), the component (n,), and the label of
-        its axis.
+        """Returns the n points of the diagram for one component of the states, or of ``points``: the parameter's values (n,), the component (n,), and
+        the label of its axis.
 
         Raises:
             ValueError: there is no such component.
@@ -130,7 +130,7 @@ class ParameterMap(Drawable):
     """Result of `two_parameter_map`: period and impacts of the motions over a grid of two parameters.
 
     Attributes:
-        parameters: names of those along x and y.
+        parameters: names of the parameters along x and y.
         x, y: their values (nx,), (ny,).
         period: as `period_of` finds it (ny, nx): 0 for none, -1 where the motion failed, -2 where it has not settled.
         impacts: mean number of impacts in a forcing period (ny, nx), inf where they accumulate, NaN where the motion failed; all NaN in
@@ -196,20 +196,19 @@ def bifurcation(
     """Computes the section of a system for every value of one parameter: stroboscopic for a forced system, on a ``surface`` for any.
 
     Args:
-        problem, args, e, scheme, projection, phase, steps, cycles, skip, progress: as in `stroboscopic`; args without
-            lane axes. Or a `Study`, for problem, starts, values and methods: its lanes are computed over the section, ``parameter``
-            being one of the quantities that it varies. Without ``steps`` or ``scheme=EventDriven()`` nothing is computed: the states are those in
-            the rows that the study saved, which must include every t = (phase + k) period of the last ``cycles`` periods (or of all periods after
-            ``skip``).
+        problem, args, e, scheme, projection, phase, steps, cycles, skip, progress: as in `stroboscopic`; args without lane axes. A `Study` may stand
+            in place of problem, starts, values and methods; ``parameter`` is then one of the quantities that it varies. Its motions are computed
+            again only if ``steps`` or ``scheme=EventDriven()`` is given. Otherwise the states are taken from the rows that the study saved, which
+            must include every t = (phase + k) period of the last ``cycles`` periods (or of all periods after ``skip``).
         q0, v0: one start (d,), or several (S, d).
         parameter: a key of args, a sequence of keys into nested args, or "e", the restitution, "friction" or "static_friction".
         values: values of the parameter (P,).
         period: forcing period [s], a number or a function of args; with a surface an estimate of the time between two passages.
         surface, direction: as in `poincare_section`; by default states are taken once a forcing period.
         sweep: None: all values from the same starts, in one batch. "up" or "down": values in increasing or decreasing
-            order, each started from the final state at the value before, at the same phase of the forcing; this follows an
-            attractor into the range where others coexist with it, and takes as long as all periods one after the other. The
-            force must then depend on t through t/period only (with a surface not at all), and the scheme be `EventDriven`, `EventCorrected` or
+            order, each started from the final state at the value before, at the same phase of the forcing. This follows an
+            attractor into the range where others coexist with it, but the values are computed one after the other. The
+            force must then depend on t through t/period only (with a surface not at all), and the scheme must be `EventDriven`, `EventCorrected` or
             `MoreauJean`, whose next step depends on the state (q, v) only.
         of: quantity to show in place of the states: "impact velocity", the gap velocity before every impact of the last
             ``cycles`` periods; "rms" or "peak to peak" of every position over their rows; or a function ``of(motion, args)`` of one
@@ -291,7 +290,7 @@ def _onward(
     progress: bool | None,
     motions: Forced,
 ) -> tuple[Section, np.ndarray, np.ndarray]:
-    """The section of ``motions`` at one value of the parameter, and the states q, v (B, d) from which the next value starts; NaN for failed lanes."""
+    """Computes the section of ``motions`` at one value of the parameter; also returns their final states q, v (B, d), NaN for failed lanes."""
     if surface is not None:
         found = passages(motions, surface, direction, steps, cycles, skip, progress)
         return found, found.q[:, -1], found.v[:, -1]
@@ -335,12 +334,12 @@ def two_parameter_map(
     """Computes the period of the motion and its impacts per forcing period over a grid of two parameters, in one batch.
 
     Args:
-        problem, q0, v0: the start (d,) of every motion; or a `Study` over a grid of two parameters, in place of these, parameters,
-            values, args, e and methods. Without ``steps`` or ``scheme=EventDriven()`` its saved rows are taken as in `bifurcation`; the numbers of
-            impacts are then NaN.
+        problem, q0, v0: the problem and the start (d,) of every motion. A `Study` over a grid of two parameters may stand in place of these,
+            parameters, values, args, e and methods. Motions are then computed only if ``steps`` or ``scheme=EventDriven()`` is given; otherwise
+            states are taken from the rows that the study saved, as in `bifurcation`, and the numbers of impacts are NaN.
         parameters: the parameters along x and y, each as in `bifurcation`.
         values: values of the two, (nx,) and (ny,).
-        cycles: periods kept; motions of up to half as many periods are recognised.
+        cycles: number of periods kept; motions that repeat after up to half as many periods are recognised as periodic.
         tolerance: as in `period_of`.
         steps, scheme: `EventCorrected()` by default, with ``steps`` in a period; `EventDriven` needs none, and takes five times as long, as impacts
             are found from 60 rows of a period. Impacts that follow each other within two steps count as one; more steps in a row, as lasting contact.

@@ -64,7 +64,7 @@ def check_result(name: str, value: Any, kind: type, source: str) -> None:
 
 
 def one_lane(args: Any, args_axes: Any, lane: int = 0) -> Any:
-    """The args of one lane."""
+    """Returns the args of the lane numbered ``lane``, without lane axes."""
     return jax.tree.map(lambda axis, x: x if axis < 0 else x[lane], full_axes(args, args_axes), args)
 
 
@@ -75,7 +75,10 @@ def of_one_lane(e: Any) -> Any:
 
 
 def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
-    """Evaluates a time given as a number, one number per lane, or a function of the args of one lane: () or (B,), finite."""
+    """Evaluates a time given as a number, as numbers (B,) by lane, or as a function of the args of one lane; returns () or (B,), finite.
+
+    ``name``: name of the argument in messages.
+    """
     if callable(value):
         value = _lane_by_lane(name, value, args, args_axes)
     value = real(name, value)
@@ -86,7 +89,7 @@ def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
 
 
 def _lane_by_lane(name: str, function: Callable[..., Any], args: Any, args_axes: Any) -> Any:
-    """Evaluates a function of one lane's args for all lanes."""
+    """Evaluates a ``function`` of one lane's args for all lanes: by vmap, or one by one if it cannot be traced; ``name``: its name in messages."""
     axes, (leaves, structure) = leaf_axes(args, args_axes), jax.tree.flatten(args)
     carried = [np.asarray(x) for axis, x in zip(axes, leaves, strict=True) if axis == 0]
     lengths = {len(x) for x in carried}
@@ -152,9 +155,9 @@ def check_solution(problem: Problem, solution: Solution, args: Any) -> None:
 
 
 def check_gaps(solution: Solution, gap: np.ndarray) -> None:
-    """Raises if gaps (k, m), computed with the problem and args, contradict the motion: then it was computed with others.
+    """Raises if gaps (k, m), computed with a problem and args at the rows of a solution, show that the solution belongs to another problem or args.
 
-    They contradict it if a position lies deeper in a wall than the solution's largest penetration, or an impulse acts where the gap is wide.
+    They show it if a gap is more negative than the solution's largest penetration allows, or if an impulse acts where the gap is wide.
     """
     if gap.size == 0 or not np.all(np.isfinite(gap)):
         return
@@ -214,7 +217,7 @@ STATED = (
 
 
 def takes_study(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: the analysis also takes a `Study` in place of its first arguments, and arguments that the study supplies may be left out.
+    """Decorator: the analysis also takes a `Study` as its first argument, which supplies the problem, the solution or the starts, args and methods.
 
     For an analysis of one motion ``lane=`` selects it, as in `Study.lane`; the motion is recomputed with every step saved.
     """
@@ -245,7 +248,10 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _call_eagerly(function: Callable[P, R], *given: P.args, **options: P.kwargs) -> R:
-    """Calls an analysis eagerly, also inside another function's jit, where jax would otherwise trace operations on concrete numbers."""
+    """Calls an analysis eagerly, also inside another function's jit, where jax would otherwise trace operations on concrete numbers.
+
+    TypeError if some of the numbers are traced.
+    """
     if is_concrete():
         return function(*given, **options)
     try:

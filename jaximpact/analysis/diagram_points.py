@@ -38,7 +38,7 @@ def check_of(of: Any, surface: Any) -> None:
 
 
 class Points:
-    """Collects the values of ``of`` (see `bifurcation`) for motions, group by group.
+    """Collects the points of a bifurcation diagram: values of the quantity ``of`` of `bifurcation` for each lane, over several batches of motions.
 
     Attributes:
         name: name of the quantity, for tables and axes.
@@ -51,7 +51,7 @@ class Points:
         self._found: list[np.ndarray] = []  # (n, k) for each lane
 
     def of_all(self, motions: Forced) -> tuple[Section, np.ndarray, np.ndarray]:
-        """Runs motions and keeps their points; returns their section, and their final states q, v (B, d), NaN for failed lanes."""
+        """Runs motions and adds their points; returns the section of the motions, and their final states q, v (B, d), NaN for failed lanes."""
         check_restarts(motions.scheme)
         sections = []
         for begun, window, sound, section in windows(motions, *self._counts, self._progress):
@@ -83,17 +83,17 @@ class Points:
         return found if found.ndim == 2 else found.reshape(-1, 1)
 
     def in_order(self, order: Iterable[int], starts: int) -> None:
-        """Sorts the lanes by the parameter's value: value number ``order[k]`` was the k-th to be run, with all of its ``starts`` at once."""
+        """Reorders the lanes by the index of the parameter's value; ``order[k]``: index of the k-th value that was run, with ``starts`` lanes."""
         parts = {i: self._found[k * starts : (k + 1) * starts] for k, i in enumerate(order)}
         self._found = [one for i in sorted(parts) for one in parts[i]]
 
     def joined(self) -> np.ndarray:
-        """All points (n, k)."""
+        """All points collected, in order of the lanes: n points with k components each (n, k)."""
         widths = {x.shape[1] for x in self._found if len(x)} or {1}
         if len(widths) > 1:
             raise ValueError(f"of(motion, args) must return as many columns for every motion, got {sorted(widths)}")
         return np.concatenate([x for x in self._found if len(x)] or [np.zeros((0, 1))])
 
     def lanes(self) -> np.ndarray:
-        """The lane of each point (n,)."""
+        """The number of the lane that each of the n points belongs to (n,)."""
         return np.repeat(np.arange(len(self._found)), [len(x) for x in self._found])

@@ -1,4 +1,4 @@
-"""Motions of one forced system, each lane with its own forcing period: run over whole periods, and restarted from their ends."""
+"""Batches of motions of one forced system, each lane with its own forcing period; they are run over whole periods and restarted from the ends."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ LIFT = 4e3  # rounding units of gap at which a motion is started again: above wh
 
 @dataclass(frozen=True)
 class Forced:
-    """Checked motions of one forced system: starts q0, v0 (B, d), restitution and args in ``lanes``, and forcing periods ``period`` (B,) [s].
+    """Motions of one forced system, with checked arguments.
 
-    ``begins``: start time of all motions in periods, a phase plus a whole number.
+    ``lanes``: starts q0, v0 (B, d), restitution, friction and args; ``period``: forcing periods (B,) [s]; ``begins``: start time of all motions
+    divided by their period, a phase plus a whole number.
     """
 
     problem: Problem
@@ -78,8 +79,10 @@ class Forced:
         return e[:, None] if own is not None and e.ndim == 1 else np.atleast_2d(e)
 
     def friction(self, name: str = "friction") -> np.ndarray | None:
-        """Coefficients ``name`` that replace the problem's, by lane (B, 1), or by lane and contact (B, m) or (1, m); None if the problem's own are
-        used."""
+        """Coefficients of friction by lane (B, 1), or by lane and contact (B, m) or (1, m); None if the problem's own are used.
+
+        ``name``: "friction" or "static_friction".
+        """
         mu = getattr(self.lanes.motion, name)
         return None if mu is None else mu[:, None] if mu.ndim == 1 else np.atleast_2d(mu)
 
@@ -88,9 +91,9 @@ class Forced:
         return replace(self, lanes=self.lanes.some(which), period=self.period[which])
 
     def parts(self, size: int) -> Iterator[tuple[Forced, int]]:
-        """Splits the lanes into groups that fit memory at ``size`` bytes a lane; yields each group with its number of real lanes.
+        """Splits the lanes into groups that fit into memory at ``size`` bytes for a lane; yields each group with its number of real lanes.
 
-        All groups have the same number of lanes, the last one padded, so that they share one compilation.
+        All groups have the same number of lanes, so that they share one compilation: the last group is padded with copies of the last lane.
         """
         groups = -(-len(self) * size // CHUNK_BYTES)
         count = -(-len(self) // groups)
@@ -99,7 +102,7 @@ class Forced:
             yield self.some(np.minimum(np.arange(first, first + count), len(self) - 1)), live
 
     def run(self, periods: int, steps: int, save: Any, progress: bool | None) -> Solution:
-        """Runs all lanes over a number of periods, with ``steps`` steps in each period."""
+        """Runs all lanes over a number of ``periods``, with ``steps`` steps in each; ``save`` and ``progress`` as in `ensemble`."""
         motion, dtype = self.lanes.motion, self.lanes.motion.q0.dtype
         times = (self.begins * self.period, (self.begins + periods) * self.period, self.period / steps)
         t0, t1, h = (x.astype(dtype) for x in times)
@@ -109,12 +112,12 @@ class Forced:
         ))  # fmt: skip
 
     def after(self, solution: Solution) -> Forced:
-        """Restarts the lanes from the end of ``solution``; failed lanes keep their previous start."""
+        """Returns the motions with the final states of ``solution`` as starts; failed lanes keep their previous start."""
         q, v = (np.asarray(x[:, -1]) for x in (solution.q, solution.v))
         return self.restart(np.where(np.asarray(solution.failed)[:, None], np.nan, q), v)
 
     def restart(self, q: np.ndarray, v: np.ndarray) -> Forced:
-        """Restarts the lanes from states (B, d); lanes with a state that is not finite keep their previous start."""
+        """Returns the motions with states q, v (B, d) as starts, made admissible; lanes with a state that is not finite keep their previous start."""
         motion = self.lanes.motion
         lost = ~np.all(np.isfinite(q) & np.isfinite(v), axis=1)
         q, v = (np.where(lost[:, None], old, new) for old, new in ((motion.q0, q), (motion.v0, v)))
@@ -128,9 +131,9 @@ class Forced:
 
 @partial(jax.jit, static_argnames=("axes",))
 def admit(problem: Problem, t: Array, motion: Motion, axes: tuple) -> Array:
-    """Admissible positions (B, d): contacts that are violated, or closed and approaching, are opened slightly along M^-1 grad f.
+    """Returns admissible positions (B, d): starts whose contacts are violated, or closed and approaching, are moved along M^-1 grad f.
 
-    The gap becomes positive, not zero: a motion that starts on a wall and moves into it would lose its normal velocity.
+    The gap becomes slightly positive, not zero: a motion that starts on a wall and moves into it would lose its normal velocity.
     """
 
     def one(t: Array, motion: Motion) -> Array:
@@ -203,8 +206,11 @@ def check_restarts(scheme: Scheme) -> None:
 def of_contacts(
     name: str, problem: Problem, q0: np.ndarray, args: Any, axes: Any, e: Any, scheme: Scheme, sizes: dict
 ) -> Any:
-    """Restitution ``e`` or friction as a number, (1, m), (B, 1) or (B, m); its shape is interpreted as in `solve` if no other argument has lanes,
-    else as in `ensemble`."""
+    """Returns restitution or friction ``e`` of a section as a number or with shape (1, m), (B, 1) or (B, m); None if it is None.
+
+    The shape of ``e`` is interpreted as in `solve` if no other argument has lanes, else as in `ensemble`. ``name``: "e", "friction" or
+    "static_friction"; ``sizes``: numbers of lanes of the other arguments by name.
+    """
     if e is None:
         return None
     e = known_numbers(STATED[name], e).astype(q0.dtype)

@@ -1,4 +1,4 @@
-"""Diagrams, maps and basins from the lanes of a `Study`: recomputed, or without ``steps`` from the rows that the study saved."""
+"""Arguments and sections for analyses of a `Study`: its lanes are computed again or, without ``steps``, the rows that it saved are used."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def computes_anew(options: dict[str, Any]) -> bool:
 def diagram_lanes(
     study: StudyLike, parameter: Any, sweep: str | None, surface: Any, direction: int, options: dict[str, Any]
 ) -> tuple[np.ndarray, int, Section]:
-    """Data of a bifurcation diagram from a study: the distinct values (P,) of a varied quantity, the number of lanes for each, and the section of all
-    lanes, grouped by value."""
+    """Returns the data of a bifurcation diagram from a study: the P distinct values of the varied quantity ``parameter``, the number of lanes of each
+    value, and the section of all lanes, sorted by value. Other arguments as in `bifurcation`."""
     if sweep is not None:
         raise ValueError(
             f"sweep={sweep!r}: the lanes of a study start from states of their own; to follow an attractor give problem, q0, v0 and values"
@@ -72,7 +72,9 @@ def saved_section(
     surface: Any = None,
     **rest: Any,
 ) -> Section:
-    """States of all lanes once a forcing period, from the saved rows of a study: the last ``cycles``, or all after ``skip``.
+    """Returns the states of all lanes at ``cycles`` times, one in each forcing period, from the rows that a study saved.
+
+    The periods are the last ones or, if ``skip`` is given, those after the first ``skip``.
 
     Raises:
         ValueError: no row was saved at one of these times. TypeError: an option requires a new computation.
@@ -133,9 +135,9 @@ def basin_arguments(study: StudyLike) -> dict[str, Any]:
 
 
 def _pair(study: StudyLike, roots: tuple[str, ...], what: str) -> tuple[tuple[Any, ...], tuple[np.ndarray, ...]]:
-    """Keys and values of the two quantities that a study varies over a grid; raises unless their names begin with one of ``roots``.
+    """Returns the keys and the values of the two quantities that a study varies over a grid; ValueError unless their names begin with ``roots``.
 
-    ``what``: description of such quantities, for the message.
+    ``what``: description of allowed quantities, for the message.
     """
     design = study.design
     keys = design.keys
@@ -183,6 +185,6 @@ def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> dict[str, A
 
 
 def _first(study: StudyLike) -> dict[str, Any]:
-    """Arguments of a study's first lane, without t0 and t1, for which sections take a phase."""
+    """Arguments of `solve` for a study's first lane, without t0 and t1: sections have a phase and a number of periods instead."""
     found = motion_arguments(study, 0)
     return {name: x for name, x in found.items() if name not in ("t0", "t1")}

@@ -151,21 +151,21 @@ def impacts(
 ) -> Impacts:
     """Finds all impacts in a solution that holds every step.
 
-    For `EventDriven`, impacts and the ends of lasting contact (of one contact at a time) are located by running the motion again from the row before
-    them, to the accuracy of the motion. For other schemes the time of an impact is of second order in h, given the motion before it: so times and
-    velocities are of second order with `EventCorrected`, and with the others those of the first impact, after which the motion itself is late by
-    O(h) for every impact. Impacts of one contact that follow each other within two steps count as one.
+    For `EventDriven`, impacts and the ends of lasting contact (of one contact at a time) are located to the accuracy of the motion, by running it
+    again from the row before. For other schemes the time of an impact is extrapolated from the motion before it, with an error of second order in
+    h. So all times and velocities are of second order with `EventCorrected`. With the other schemes only those of the first impact are, since each
+    impact delays the computed motion by O(h). Impacts of one contact that follow each other within two steps count as one.
 
     Args:
         problem: the mechanical system.
         solution: one motion or a batch, from `solve` with save="all" or `ensemble` with save=1.
         args, args_axes: as they were given to `ensemble` (or `solve`).
-        e: restitution, as it was given to `ensemble` (or `solve`). Without it a contact counts as elastic if a rebound is visible in
-            the rows.
+        e: restitution, as it was given to `ensemble` (or `solve`), which decides whether impacts of a contact can accumulate (e > 0). Without it
+            a contact counts as one with e > 0 if a rebound is visible in the rows.
         scheme: needed for a solution put together by hand, which does not record it (`Solution.timing`): schemes differ in the
             number of steps of an impact and in the time to which a velocity belongs. For solutions of `EventDriven` the scheme that locates impacts
             again, by default with tolerances 1e-12.
-        lanes: which lanes (B,) to look at, all by default; those of a failed motion may hold NaN.
+        lanes: mask (B,) of the lanes to analyse, by default all; lanes left out may hold NaN.
 
     Returns:
         An `Impacts`.
@@ -295,7 +295,7 @@ def timing_of(solution: Solution, scheme: Scheme | None) -> Timing:
 
 
 def _fall(gap: np.ndarray, gap_velocity: np.ndarray, gap_acceleration: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Time (n,) after which a gap with these derivatives reaches zero or, if it does not, its minimum; within [-most, most]."""
+    """Time (n,) after which a gap with this velocity and acceleration reaches zero or, if it does not, its minimum; clipped to [-most, most]."""
     root = np.sqrt(np.maximum(gap_velocity**2 - 2 * gap_acceleration * gap, 0))
     with np.errstate(divide="ignore", invalid="ignore"):
         lowest = np.where(gap_acceleration < 0, (gap_velocity + root) / -gap_acceleration, 0.0)
@@ -312,10 +312,12 @@ def _accumulations(
     lasting: Intervals,
     h: float,
 ) -> Intervals:
-    """Accumulations: groups of impacts with ever shorter flights between them that end in lasting contact, the limit of infinitely many.
+    """Finds accumulations: groups of impacts with ever shorter flights between them that end in lasting contact, the limit of infinitely many
+    impacts.
 
-    How many impacts are resolved before the limit depends on h only. With ``sure``, if contacts are known to rebound, the impact that begins the
-    lasting contact suffices; otherwise an earlier impact with a visible rebound is required. ``rebounds`` (n,): whether one is visible.
+    How many impacts of a group are resolved depends on h. ``lane``, ``contact``, ``t``, ``rebounds`` (n,): of each impact the lane, contact and time,
+    and whether the contact rebounds. ``sure``: whether this is known from e; then the impact that begins the lasting contact suffices, otherwise an
+    earlier impact with a visible rebound is required. ``h``: the longest step.
     """
     n = len(lane)
     if n == 0 or len(lasting) == 0:
@@ -354,9 +356,10 @@ def _accumulations(
 def _release_times(
     t: np.ndarray, impulse: np.ndarray, lane: np.ndarray, contact: np.ndarray, end: np.ndarray
 ) -> np.ndarray:
-    """Release times of lasting contacts: when the force vanishes within the last step with an impulse, which leads to row ``end``.
+    """Returns the times (n,) at which n lasting contacts open, because their force vanishes, within the step that ends at row ``end`` (n,).
 
-    The force is extrapolated linearly from its means over the two steps before; a contact that lasts to the last row ends with it.
+    That step is the last one with an impulse. The force is extrapolated linearly from its means over the two steps before. A contact that lasts to
+    the last row ends at the time of that row.
     """
     rows = impulse[lane[:, None], end[:, None] + np.arange(-3, 0), contact[:, None]]
     times = t[lane[:, None], end[:, None] + np.arange(-3, 1)]
@@ -382,9 +385,9 @@ def _gap_states(
     *,
     lag: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gap of a contact, its rate and its free acceleration (n,) at given rows and lanes.
+    """Returns the gap of a contact, its rate and its acceleration without contact forces, (n,) each, at given rows and lanes.
 
-    ``lag``: by which part of the step the velocity of a row lags behind its time; the rate returned is at the row's time.
+    ``lag``: by which part of a step the velocity of a row is older than the row's time; the returned rate is extrapolated to the row's time.
     """
     at = t[lane, row], q[lane, row], v[lane, row]
     # h is zero in the first row, whose velocity does not lag
@@ -398,7 +401,11 @@ def _arrays(record: Impacts | Intervals) -> dict[str, np.ndarray]:
 
 
 def _rebuilt(arrays: Callable[[Callable], dict[str, np.ndarray]]) -> Impacts:
-    """`Impacts` from ``arrays(part)``, the fields of each of its parts: impacts, lasting contacts and accumulations."""
+    """Makes `Impacts` with new arrays.
+
+    ``arrays(part)`` returns the arrays by name of one of the three records; ``part`` is a function that selects this record from an `Impacts`:
+    itself, ``lasting`` or ``accumulations``.
+    """
     lasting = Intervals(**arrays(lambda x: x.lasting))
     accumulations = Intervals(**arrays(lambda x: x.accumulations))
     records: dict[str, Any] = arrays(lambda x: x)

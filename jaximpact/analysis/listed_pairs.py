@@ -1,6 +1,6 @@
-"""Motions of bodies with neighbour lists as problems with fixed constraints for the analyses, and corners between these constraints.
+"""For analyses of motions with neighbour lists: the pairs of bodies as a fixed set of constraints, and the corners between these constraints.
 
-The constraints are the pairs that have an impulse, or are on the list, at some time; their number grows linearly with the number of bodies.
+The set holds the pairs that have an impulse, or are on the list, at some time; its size grows linearly with the number of bodies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Chosen(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, solution: Solution, every: bool) -> Chosen:
-        """Selects the pairs that have an impulse at some time, or with ``every`` all that are on the list at some time.
+        """Selects the pairs that have an impulse at some time, or with ``every`` all pairs that are on the neighbour list at some time.
 
         Raises:
             ValueError: the solution is not one of these bodies.
@@ -123,15 +123,21 @@ def every_step(solution: Solution) -> None:
 
 
 def over_rows(problem: Problem, one: Any) -> Any:
-    """``one`` mapped over rows: by vmap, or in small batches for listed bodies, whose arrays are large."""
+    """Returns the function ``one`` of a row mapped over rows: by vmap or, for listed bodies, whose arrays are large, in small batches."""
     if not problem.is_local:
         return jax.vmap(one)
     return lambda *rows: jax.lax.map(lambda row: one(*row), rows, batch_size=ROWS_AT_ONCE)
 
 
 class PairRow(NamedTuple):
-    """The constraints at one row, linearised at z: gaps at q and at z and diagonal of the Delassus matrix (m,); sparse gradients and M^-1 times
-    these."""
+    """The m constraints at one row, linearised at z.
+
+    Attributes:
+        at_q, gap: gaps at q and at z (m,).
+        diagonal: diagonal of the Delassus matrix (m,).
+        gradients: gradients of the gaps, rows of a sparse matrix.
+        responses: M^-1 times the gradients, in the same form.
+    """
 
     at_q: np.ndarray
     gap: np.ndarray
@@ -148,7 +154,7 @@ class PairRow(NamedTuple):
 
 
 def rows_of(problem: Problem, t: Any, q: Any, z: Any, args: Any) -> list[PairRow]:
-    """The constraints at every row (t, q, z) of a motion."""
+    """Linearises the constraints at every row (t, q, z) of a motion."""
 
     @jax.jit
     def look(t: Any, q: Any, z: Any) -> tuple:
@@ -174,7 +180,11 @@ def rows_of(problem: Problem, t: Any, q: Any, z: Any, args: Any) -> list[PairRow
 
 
 def corners(rows: list[PairRow], active: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int, int, float]]]:
-    """Rank deficit of the active gradients in each row (k,), and (row, a, b, cosine) of active pairs that share a body."""
+    """Returns the rank deficit of the active gradients in each row (k,), and (row, a, b, cosine) of each two active constraints that share a body.
+
+    ``active`` (k, m): mask of the active constraints. If some two active constraints of a row share no body, one entry (row, a, a, 0) stands for
+    them.
+    """
     deficit, found = np.zeros(len(rows), int), []
     for k, row in enumerate(rows):
         chosen = np.flatnonzero(active[k])
@@ -192,7 +202,10 @@ def corners(rows: list[PairRow], active: np.ndarray) -> tuple[np.ndarray, list[t
 
 
 def _deficit(cosines: scipy.sparse.csr_array, gradients: scipy.sparse.csr_array) -> int:
-    """Rank deficit of the gradients, summed over clusters; for a large cluster the lower bound contacts - coordinates."""
+    """Rank deficit of the gradients, summed over clusters of contacts that are connected by common bodies.
+
+    For a cluster of more than `MAX_RANK_CONTACTS` contacts it is the lower bound (number of contacts - number of coordinates).
+    """
     count, label = scipy.sparse.csgraph.connected_components(cosines, directed=False)
     total = 0
     for cluster in range(count):

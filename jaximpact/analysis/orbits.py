@@ -47,12 +47,12 @@ class PeriodicOrbit(Drawable):
             autonomous system is left out.
         monodromy: Jacobian (2d, 2d), of (q, v), of the stroboscopic map at the orbit, or of the map from the surface back to it.
         residual: largest component of P(q, v) - (q, v), and of the distance from the surface, ().
-        iterations: Newton iterations, damped ones included, ().
+        iterations: number of Newton iterations, including trials with a shortened step, ().
         converged: whether the residual met the tolerance, ().
         status: `Status` bits of the motion over one period, (); DERIVATIVE_AT_END: an impact lies within two steps
             of t0, or with `EventDriven` within 1000 rtol periods.
-        error: with ``extrapolate``, the largest change that extrapolation made in the state, an estimate of the finest run's
-            error, (); else None.
+        error: with ``extrapolate``, the largest difference between the state of the finest run and the extrapolated one, an estimate of the
+            error of that run, (); else None.
         order: with ``extrapolate``, observed orders over h, h/2, h/4 of "state" and "monodromy", and with a surface of the "period",
             () each; else None.
         naming: names and units of the problem.
@@ -147,9 +147,9 @@ def periodic_orbit(
             no derivative.
         surface: ``surface(t, q, v, args) -> ()``, zero on the section of an autonomous system, which the orbit crosses, and away
             from its impacts: for instance a velocity that is zero at the top of a flight. Called with t = t0.
-        scheme: by default `EventDriven(1e-12, 1e-12)`, and where ``steps`` are given `EventCorrected()`, of second order: both can be restarted from
+        scheme: by default `EventDriven(1e-12, 1e-12)`, or, if ``steps`` are given, `EventCorrected()`, of second order: both can be restarted from
             (q, v).
-        tol: largest |P(x) - x| over 1 + |x|; by default eps^(2/3).
+        tol: largest residual |P(x) - x| relative to 1 + |x|; by default eps^(2/3).
         iterations: largest number of evaluations of the map.
         extrapolate: compute the orbit also with 2 and 4 times the steps, and extrapolate state and monodromy from the two finest runs
             (Richardson; second order for `EventCorrected`, first otherwise).
@@ -197,7 +197,7 @@ def periodic_orbit(
 
 
 def _solve(closing: Closing, lanes: Lanes, tol: float, iterations: int) -> PeriodicOrbit:
-    """Computes periodic orbits of all lanes at one step size."""
+    """Solves the shooting equations ``closing`` by Newton's method from the starts of all ``lanes``; multipliers are left NaN."""
     problem = closing.program.problem
     count, d = lanes.motion.q0.shape
     y, matrix, status, residual, used, done = damped_newton(
@@ -220,9 +220,9 @@ def _solve(closing: Closing, lanes: Lanes, tol: float, iterations: int) -> Perio
 
 
 def _without_remarks(orbit: PeriodicOrbit, scheme: Scheme) -> np.ndarray:
-    """Status (B,) without bits on derivatives for orbits whose monodromy matrix is zero, as lasting contact makes it in every direction.
+    """Returns the status (B,), for orbits with a zero monodromy matrix without the bits on derivatives.
 
-    Their derivatives are zero whatever happens before that contact.
+    Lasting contact in all directions makes the monodromy matrix zero. It is then right whatever happens before that contact.
     """
     zero = FORGOTTEN * max(float(np.finfo(orbit.monodromy.dtype).eps), float(getattr(scheme, "rtol", 0.0)))
     forgets = np.all(np.abs(orbit.monodromy) <= zero, axis=(1, 2))
@@ -231,7 +231,7 @@ def _without_remarks(orbit: PeriodicOrbit, scheme: Scheme) -> np.ndarray:
 
 
 def _extrapolate(found: list[PeriodicOrbit], order: int, unknown: bool) -> PeriodicOrbit:
-    """Richardson extrapolation of orbits with steps h, h/2, h/4; ``unknown``: whether their periods were unknowns too."""
+    """Extrapolates orbits with steps h, h/2, h/4 (Richardson); ``order``: order of the scheme; ``unknown``: whether periods were unknowns."""
     coarse, middle, fine = found
     factor = 1 / (2**order - 1)
 

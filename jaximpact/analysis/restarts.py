@@ -1,4 +1,4 @@
-"""Motions run again from rows of a solution: states between two rows, as accurate as the scheme."""
+"""Runs motions again from rows of a solution, for states between two rows that are as accurate as the scheme."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ def run_between(
     static_friction: Any = None,
     **options: Any,
 ) -> Solution:
-    """Runs n motions: from row ``row[i]`` of lane ``lane[i]`` of a batch to the time ``t1[i]``.
+    """Runs n motions, each from row ``row[i]`` of lane ``lane[i]`` of a batch to the time ``t1[i]``; returns a solution of n lanes.
 
-    ``rows``: t (B, k), q and v (B, k, d) of the batch; e, friction and static_friction: (n, m) or None; ``options``: those of `ensemble`.
+    ``rows``: t (B, k), q and v (B, k, d) of the batch; ``args``, ``args_axes``: those of the batch; e, friction and static_friction: (n, m), or
+    None for the problem's own; ``options``: further arguments of `ensemble`.
     """
     n = len(lane)
     size = 1 << max(n - 1, 0).bit_length()  # few sizes, few compilations
@@ -80,7 +81,7 @@ def recomputed(
     static_friction: Any = None,
     scheme: Scheme | None = None,
 ) -> Solution:
-    """The motion at other times t, each computed by a run from the row before: see `Solution.at`."""
+    """Returns the motion at other times t, each computed by a run from the row before it: see `Solution.at`, with a problem."""
     of_name: dict[str, Scheme] = {"EventDriven": EventDriven(ORBIT, ORBIT), "EventCorrected": EventCorrected()}
     made_by = None if solution.timing is None else solution.timing.scheme
     scheme = of_name.get(str(made_by)) if scheme is None else scheme
@@ -131,7 +132,7 @@ def _by_lane(e: Any, lanes: int, m: int, batch: bool) -> np.ndarray:
 def _recomputed_one(
     problem: Problem, scheme: Scheme, solution: Solution, t: Any, args: Any, of_contacts: dict[str, Any]
 ) -> Solution:
-    """`recomputed` for one motion under a transformation of jax."""
+    """`recomputed` for one motion under a transformation of jax; ``of_contacts``: restitution and friction by name, None where not given."""
     check_rows(solution)
     if jnp.ndim(solution.q) != 2:
         raise TypeError("solution.at(t, problem) under a transformation of jax is of one motion: vmap over motions")

@@ -38,7 +38,10 @@ Surface = Callable[[Any, Array, Array, Any], Any]
 
 @dataclass(frozen=True)
 class Closing:
-    """The shooting equations: orbits of a program's motions that close after a known period, or on returning to ``surface``."""
+    """The shooting equations of orbits that close after a known period or, with a ``surface``, when they return to it.
+
+    ``program``: the program by which motions are computed.
+    """
 
     program: Program
     surface: Surface | None
@@ -46,7 +49,7 @@ class Closing:
 
     @classmethod
     def of(cls, program: Program, lanes: Lanes, surface: Any) -> Closing:
-        """Checks that the surface is valid and the system autonomous, and makes the equations."""
+        """Makes the equations; with a surface it raises unless the surface is valid and the system autonomous."""
         if surface is not None:
             one = lanes.take(0)
             check_surface(surface, jnp.asarray(one.t0, one.q0.dtype), one.q0, one.v0, one.args)
@@ -62,7 +65,10 @@ class Closing:
         return np.concatenate(parts, axis=1)
 
     def at(self, lanes: Lanes, y: np.ndarray) -> Lanes:
-        """The motions that start from given unknowns: states, or the nearest ones on the joints, and, with a surface, periods."""
+        """Returns ``lanes`` with the states and, if there is a surface, the periods of the unknowns y (B, n).
+
+        With joints the states are the nearest ones that satisfy them.
+        """
         d = lanes.motion.q0.shape[-1]
         numbers: dict[str, Any] = {"q0": y[:, :d], "v0": y[:, d : 2 * d]}
         if self.surface is not None:
@@ -76,7 +82,10 @@ class Closing:
         return moved.replace(q0=np.asarray(q), v0=np.asarray(v))
 
     def can_start(self, lanes: Lanes, y: np.ndarray) -> np.ndarray:
-        """Whether a motion can start from each vector of unknowns (B,), its period being near the one in ``lanes``."""
+        """Mask (B,) of the unknowns y (B, n) from which a motion can start: no gap is negative.
+
+        With a surface the period must also be near the one in ``lanes``.
+        """
         d = lanes.motion.q0.shape[-1]
         inside = admissible(self.program.problem, lanes, y[:, : 2 * d])
         if self.surface is None:
@@ -85,8 +94,11 @@ class Closing:
         return inside & (y[:, -1] < NEAR * guess) & (y[:, -1] > guess / NEAR)
 
     def evaluate(self, lanes: Lanes, y: np.ndarray, wrt: tuple[str, ...] = ()) -> tuple[Any, ...]:
-        """Residuals (B, n) of the equations at unknowns y (B, n), their Jacobian (B, n, n), statuses (B,), and the Jacobian of the flow by the
-        unknowns and the inputs in ``wrt``, as in `sensitivities`."""
+        """Evaluates the equations at unknowns y (B, n).
+
+        Returns the residuals (B, n), their Jacobian (B, n, n), statuses (B,), and the Jacobian of the final states by the unknowns and by the inputs
+        in ``wrt``, as in `sensitivities`.
+        """
         moved = self.at(lanes, y)
         names = ("q0", "v0") if self.surface is None else ("q0", "v0", "t1")
         value, jacobian, status = jacobians(self.program, moved, tuple(dict.fromkeys((*names, *wrt))))
@@ -122,7 +134,10 @@ class Closing:
         return flow - rate[:, :, None] * delay[:, None]
 
     def crosses(self, matrix: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Whether the orbit at each root crosses the surface transversally (B,): False for equilibria and for tangency."""
+        """Mask (B,) of the roots y (B, n) whose orbits cross the surface transversally; False for equilibria and tangency.
+
+        ``matrix``: Jacobian (B, n, n) of the equations at the roots. All are True without a surface.
+        """
         if self.surface is None:
             return np.ones(len(y), bool)
         rate, normal = matrix[:, :-1, -1], matrix[:, -1, :-1]

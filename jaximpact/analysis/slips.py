@@ -1,4 +1,4 @@
-"""Modes of the contacts of a motion with friction, open, stick or slip in every step; the work of friction; and when slip stops, begins or reverses.
+"""Analysis of contacts with friction: their modes (open, stick, slip) in every step, the work of friction, and when slip stops, begins or reverses.
 
 Whether a contact sticks or slips in a step is decided by its slip velocity where the scheme evaluates it: at the end of the step, (t+, q+, v+), or in
 `MoreauJean` at (t+, q + h v, v+). With listed bodies the contacts are the pairs that ever have an impulse, and the solver's residual decides which
@@ -112,9 +112,10 @@ def slips(
 ) -> Slips:
     """Finds whether the contacts of a solution with friction are open, stick or slip in each step, and the events between these modes.
 
-    A stop is located where the extrapolated slip vanishes; a break where the extrapolated friction force reaches mu (that of static friction) times
-    the normal force; a reversal where slip vanishes between two rows: all to O(h), like the motion of `MoreauJean`. Opening and closing of a contact
-    are not listed: see `impacts`.
+    Times of events have an error of O(h), as the motion of `MoreauJean` has. A stop is located where the extrapolated slip vanishes; a break where
+    the extrapolated friction force reaches the coefficient of static friction times the normal force; a reversal where slip vanishes between two
+    rows.
+    Opening and closing of a contact are not listed: see `impacts`.
 
     Args:
         problem: the mechanical system, with friction.
@@ -184,9 +185,9 @@ def slips(
 
 
 def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None]:
-    """Coefficients ``mu`` as given to `solve` (``single``) or `ensemble`, in a shape that broadcasts over contacts; and their lane axis.
+    """Reshapes coefficients ``mu``, as given to `solve` (``single``) or `ensemble`, so that they broadcast over the m contacts.
 
-    The lane axis is 0, or None if the coefficients are shared by all lanes.
+    Returns them and their lane axis: 0, or None if they are shared by all lanes.
     """
     by_lane = np.ndim(mu) == 2 or (np.ndim(mu) == 1 and not single and len(mu) == lanes != m)
     mu = mu[:, None] if by_lane and np.ndim(mu) == 1 else mu
@@ -198,14 +199,16 @@ def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None
 def _look(
     problem: Problem, lanes: tuple, structure: Any, ends: bool, t: Any, q: Any, v: Any, args: Any, mu: Any
 ) -> tuple[Array, ...]:
-    """Evaluates slip in each of the n steps of every lane: with ``ends`` at the ends of the step, else where `MoreauJean` evaluates it.
+    """Evaluates slip in each of the n steps of every lane: with ``ends`` at the states at both ends of the step, else where `MoreauJean` evaluates
+    it.
 
     ``lanes``: vmap axes of the leaves of (t, q, v, args, mu), whose pytree is ``structure``; ``mu``: coefficients of friction by name that replace
     those of the problem.
 
     Returns:
-        Slip velocities before and after the step (B, n, m, k); the largest of the terms whose sum each is (B, n, m); for listed contacts the
-        diagonal of the Delassus matrix, else zeros (B, n, m); coefficients of friction, and static over sliding friction, (B, 1, m) each.
+        Slip velocities before and after the step (B, n, m, k) each; sums of the magnitudes of the terms of the latter, for rounding errors (B, n, m);
+        for listed contacts the largest diagonal entry of the Delassus matrix, else zeros (B, n, m); coefficients of friction (B, 1, m); and the
+        coefficients of static friction divided by these (B, 1, m).
     """
 
     def steps(t: Array, q: Array, v: Array, args: Any, mu: Any) -> tuple[Array, ...]:
@@ -237,10 +240,10 @@ def _look(
 
 
 def _events(t: np.ndarray, modes: np.ndarray, slip: np.ndarray, load: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Lane, contact, time, kind, slip velocities before and after, and row of the events between steps with ``modes`` (B, n, m) and rows t (B, n +
-    1).
+    """Finds the events between steps; returns their lane, contact, time, kind, slip velocity before, slip velocity after, and row, as in `Slips`.
 
-    ``slip`` (B, n, m, k): velocities at the ends of steps; ``load`` (B, n, m): impulses of friction divided by their bounds.
+    ``t`` (B, n + 1): times of the rows; ``modes`` (B, n, m): modes of the contacts in the steps; ``slip`` (B, n, m, k): slip velocities at the ends
+    of the steps; ``load`` (B, n, m): impulses of friction divided by their bounds.
     """
     # rounding may open the gap of a lasting contact for a step
     missed = (modes[:, 1:-1] == OPEN) & (modes[:, :-2] != OPEN) & (modes[:, 2:] != OPEN)
