@@ -43,7 +43,7 @@ class Bifurcation(Drawable):
         section: states of all P * S lanes (`Section`); lanes of the same value follow each other.
         of: name of the quantity in ``points``, "" if the diagram shows the states of the section.
         points: values (n, k) of this quantity in all lanes; None without ``of``.
-        lane: the lane of each point (n,), S * value + start; None without ``of``.
+        lane: the lane of each point (n,), which is S * (index of the value) + (index of the start); None without ``of``.
     """
 
     parameter: str
@@ -193,7 +193,7 @@ def bifurcation(
     progress: bool | None = None,
     **options: Unpack[MotionOptions],
 ) -> Bifurcation:
-    """Computes the section of a system for every value of one parameter: stroboscopic for a forced system, on a ``surface`` for any.
+    """Computes the section of a system for every value of one parameter: the stroboscopic one of a forced system, or one through a ``surface``.
 
     Args:
         problem, args, e, scheme, projection, phase, steps, cycles, skip, progress: as in `stroboscopic`; args without lane axes. A `Study` may stand
@@ -211,9 +211,10 @@ def bifurcation(
             force must then depend on t through t/period only (with a surface not at all), and the scheme must be `EventDriven`, `EventCorrected` or
             `MoreauJean`, whose next step depends on the state (q, v) only.
         of: quantity to show in place of the states: "impact velocity", the gap velocity before every impact of the last
-            ``cycles`` periods; "rms" or "peak to peak" of every position over their rows; or a function ``of(motion, args)`` of one
-            motion over these periods, a `Solution` with a row at every step, and its parameters, which returns numbers (), (n,) with any n,
-            or (n, k). With `EventDriven` there are 100 rows in a period. Failed motions have no points. Not with a surface.
+            ``cycles`` periods; "rms" or "peak to peak" of every position over the rows of these periods; or a function ``of(motion, args)`` that
+            returns numbers (), (n,) with any n, or (n, k), where ``motion`` is one motion over these periods, a `Solution` with a row at every
+            step, and ``args`` are its parameters. With `EventDriven` there are 100 rows in a period. Failed motions have no points. Not with a
+            surface.
 
     Returns:
         A `Bifurcation`, in the order of ``values``; its ``plot(path)`` draws the diagram.

@@ -236,7 +236,7 @@ class ForcedSystem:
 
 
 class Equations(ABC):
-    """Equations (n - 1) of a curve in scaled unknowns z (n,), the last two of which are the parameters."""
+    """Base class: the n - 1 equations of a curve in scaled unknowns z (n,), the last two of which are the parameters."""
 
     start: np.ndarray  # a guess
 
@@ -413,7 +413,7 @@ def _with_lift(problem: Problem) -> Problem:
 
 
 def _of_own(function: Any) -> Any:
-    """A function of the problem's args as a function of the args of `_with_lift`."""
+    """Returns a function of the args of `_with_lift` that applies ``function`` to the problem's own args in them."""
     return lambda args: function(args["own"])
 
 

@@ -1,7 +1,7 @@
 """Branches of periodic orbits over one parameter, by pseudo-arclength continuation, with their bifurcations and grazings.
 
 Unknowns are the state at the section and the parameter p, and the period of an autonomous system; each point solves P(x, p) = x
-(`Closing`) on the plane a small arc ahead, perpendicular to the branch, so that folds are passed. Between two points lie
+(`Closing`) on the plane a small arc ahead, perpendicular to the branch, so that folds are passed. Events between two points are
 
     fold               dp/ds changes sign (a multiplier passes +1),
     branch point       another branch crosses: the Jacobian bordered by the tangent is singular,
@@ -249,12 +249,12 @@ def _crosses(point: Point) -> float:
 
 
 def _doubles(point: Point) -> float:
-    """Test function of a period doubling: a multiplier passes -1."""
+    """Test function of a period doubling: the determinant of (monodromy matrix + 1), which is zero if a multiplier is -1."""
     return float(np.linalg.det(point.monodromy + np.eye(len(point.monodromy))))
 
 
 def _rotates(point: Point) -> float:
-    """Test function of a Neimark-Sacker bifurcation: the product of mu_i mu_j - 1 over pairs i < j."""
+    """Test function of a Neimark-Sacker bifurcation: the product of mu_i mu_j - 1 over pairs i < j of multipliers; 0 in conservative systems."""
     multipliers = eigenvalues(point.monodromy[None])[0]
     i, j = np.triu_indices(len(multipliers), 1)
     products = multipliers[i] * multipliers[j] - 1
@@ -271,7 +271,7 @@ def _room(k: int, point: Point) -> float:
 
 
 def _follow(family: Family, value: float, direction: int, step: float, most: int) -> Branch:
-    """Computes the branch from the first orbit on: its points, and the events between them."""
+    """Computes the branch, its points and events, from the first orbit of ``family`` on; ``value``: the parameter there; ``most``: number of points."""
     guess = family.unknowns(family.start, value)
     up = np.zeros(len(guess), family.dtype)
     up[-1] = 1
@@ -344,7 +344,7 @@ def _between(family: Family, here: Point, there: Point, index: int) -> list[Bran
 
 
 def _locate(family: Family, test: Callable[[Point], float], here: Point, there: Point) -> tuple[float, Point]:
-    """Locates the zero of a test function on the arc between two points."""
+    """Locates the zero of a test function on the arc between two points; returns the arclength from ``here``, and the point there."""
     length = float(here.tangent @ (there.z - here.z))
     known = {0.0: here, length: there}
 

@@ -34,8 +34,8 @@ def graph_distance(one: Any, other: Any, *, scale: Any = None) -> float:
         one, other: a `Solution` of one motion that holds every step (an impact stands where it was located, or at the end of its step),
             or times and velocities (t, v) of shapes (n,) and (n, d), affine between rows. Times must not decrease; two rows of one
             time are a jump.
-        scale: acceleration that stands for a slope of one, a number or (d,) [unit of v per s]. Default: for each component the range of
-            its velocity in both motions over the time from the first row to the last one.
+        scale: acceleration by which differences of velocities are divided, a number or (d,) [unit of v per s]. By default, for each component, the
+            range of its velocity in both motions, divided by the time from the first row to the last one.
 
     Returns:
         The distance [s], to a ten-thousandth of it.
@@ -88,7 +88,7 @@ def _of_solution(name: str, motion: Solution) -> tuple[np.ndarray, np.ndarray]:
 
 
 def acceleration_scale(t: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Range of each velocity component divided by the time of all rows (d,); for a component that never changes, the largest of the others."""
+    """Range of each velocity component divided by the time of all rows (d,); for a component that never changes the largest range is taken."""
     ranges = np.ptp(v, axis=0)
     largest = np.max(ranges, initial=0.0) or np.max(np.abs(v), initial=0.0) or 1.0
     return np.where(ranges > 0, ranges, largest) / (np.ptp(t) or 1.0)

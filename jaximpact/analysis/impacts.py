@@ -312,8 +312,7 @@ def _accumulations(
     lasting: Intervals,
     h: float,
 ) -> Intervals:
-    """Finds accumulations: groups of impacts with ever shorter flights between them that end in lasting contact, the limit of infinitely many
-    impacts.
+    """Finds accumulations: groups of impacts with ever shorter flights between them that end in lasting contact.
 
     How many impacts of a group are resolved depends on h. ``lane``, ``contact``, ``t``, ``rebounds`` (n,): of each impact the lane, contact and time,
     and whether the contact rebounds. ``sure``: whether this is known from e; then the impact that begins the lasting contact suffices, otherwise an

@@ -1,4 +1,4 @@
-"""Where slip at the contacts of an orbit with friction vanishes: whether the contact then sticks or the slip reverses, and by how much."""
+"""For periodic orbits with friction: the instants at which slip vanishes, and how far each contact is from reversing its slip instead of sticking."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def period_of(section: Section, *, tolerance: float | None = None, most: int | N
 
     Args:
         section: at least two states of each lane; a period p is seen from 2p states on.
-        tolerance: [unit of q]; by default 1e-5 of the largest state in the section.
+        tolerance: largest difference of states that count as equal [unit of q]; by default 1e-5 of the largest state in the section.
         most: largest p looked for; by default half of the states kept.
 
     Returns:

@@ -32,7 +32,7 @@ STOP, BREAK, REVERSAL = "stop", "break", "reversal"
 
 
 class ContactMode(enum.IntEnum):
-    """What a contact with friction does in a step: it has no impulse, or one with which its bodies stick to each other, or slip."""
+    """Mode of a contact with friction in a step: open, without an impulse; or with an impulse, while its bodies stick to each other or slip."""
 
     OPEN = OPEN
     STICK = STICK
@@ -114,8 +114,7 @@ def slips(
 
     Times of events have an error of O(h), as the motion of `MoreauJean` has. A stop is located where the extrapolated slip vanishes; a break where
     the extrapolated friction force reaches the coefficient of static friction times the normal force; a reversal where slip vanishes between two
-    rows.
-    Opening and closing of a contact are not listed: see `impacts`.
+    rows. Opening and closing of a contact are not listed: see `impacts`.
 
     Args:
         problem: the mechanical system, with friction.
@@ -199,8 +198,7 @@ def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None
 def _look(
     problem: Problem, lanes: tuple, structure: Any, ends: bool, t: Any, q: Any, v: Any, args: Any, mu: Any
 ) -> tuple[Array, ...]:
-    """Evaluates slip in each of the n steps of every lane: with ``ends`` at the states at both ends of the step, else where `MoreauJean` evaluates
-    it.
+    """Evaluates slip in each of the n steps of every lane: at both ends of the step, or without ``ends`` where `MoreauJean` does.
 
     ``lanes``: vmap axes of the leaves of (t, q, v, args, mu), whose pytree is ``structure``; ``mu``: coefficients of friction by name that replace
     those of the problem.

@@ -109,7 +109,7 @@ def jacobians(program: Program, lanes: Lanes, wrt: tuple[str, ...]) -> tuple[np.
 
 
 def blocks(jacobian: Any) -> np.ndarray:
-    """State Jacobian (B, 2d, 2d), from the derivatives by q0 and v0."""
+    """Jacobian (B, 2d, 2d) of the final state (q, v) by the initial one, joined from its four parts in a ``jacobian`` as in `sensitivities`."""
     return np.concatenate(
         [np.concatenate([jacobian[name]["q0"], jacobian[name]["v0"]], axis=2) for name in ("q", "v")], axis=1
     )
@@ -167,10 +167,10 @@ def damped_newton(
     A step is halved until its end x is allowed, by the mask ``allowed(x)`` (B,), and has a smaller residual than its start.
 
     Args:
-        evaluate: ``evaluate(x) -> (value (B, n), jacobian (B, n, n), status (B,), more)``; lanes must not interact.
+        evaluate: ``evaluate(x) -> (value (B, n), jacobian (B, n, n), status (B,))``; lanes must not interact.
         x: starts (B, n).
         tol: largest |value| of a root, relative to 1 + |x|.
-        iterations: evaluations at most.
+        iterations: largest number of evaluations.
 
     Returns:
         x, jacobian, status (of a lane that fails also that of its last trial), residual (B,), evaluations (B,), and whether each lane has converged

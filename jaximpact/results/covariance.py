@@ -79,7 +79,7 @@ class Covariance(Drawable):
             `Linearity`: the samples with their statuses, and the deviation from the linearisation by output.
 
         Raises:
-            ValueError: a count that is not at least 2, or nothing varies.
+            ValueError: fewer than 2 samples, no input varies, or the covariance comes from a file or from a batch.
         """
         if self.again is None:
             raise ValueError(
@@ -136,8 +136,8 @@ class Linearity(Drawable):
         value: outputs (S, n); NaN where a motion could not start.
         linear: outputs as the linearisation predicts them (S, n).
         status: `Status` bits of each sample (S,); START_NOT_ADMISSIBLE or INPUT_OUT_OF_RANGE for one that could not start.
-        deviation: the linear standard deviations (n,).
-        tolerance: root-mean-square deviation from the linearisation, in standard deviations, up to which it holds.
+        deviation: standard deviations of the outputs by the delta method (n,).
+        tolerance: root mean square of `off` up to which the linearisation holds.
         units: units of the outputs, "" where not known.
     """
 
@@ -163,7 +163,7 @@ class Linearity(Drawable):
 
     @property
     def off(self) -> np.ndarray:
-        """Deviation of each sample from its linearisation, in linear standard deviations (S, n).
+        """Distance of each output of each sample from its linearisation, in units of ``deviation`` (S, n).
 
         0 for an output that neither varies nor deviates; infinite for one that varies although its derivative is zero.
         """

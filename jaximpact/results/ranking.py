@@ -48,7 +48,7 @@ class Ranking(Drawable):
         units: Mapping[str, str],
         status: int,
     ) -> Ranking:
-        """Ranks inputs for each output, from outputs y (n,), inputs x (N,) and the Jacobian (n, N)."""
+        """Ranks N inputs for each of n outputs, from outputs y (n,), inputs x (N,) and the Jacobian (n, N); ``by`` as in `Sensitivities.ranking`."""
         if by not in ("relative", "absolute"):
             raise ValueError(f"by must be 'relative' or 'absolute', got {by!r}")
         known = (y[:, None] != 0) & (x != 0)

@@ -36,7 +36,7 @@ WIDTH = 100  # characters of a line
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """A result: a dataclass that prints as one line for each field, never as whole arrays.
+    """Base class of results: a dataclass that prints one line for each field, with shapes and ranges of arrays in place of their numbers.
 
     Attributes:
         made: pairs (name, text) of versions, device and processor that it was computed with, if it comes from a file; else None.
@@ -110,7 +110,7 @@ class Result:
         return None
 
     def _along(self, dimensions: str, *names: str) -> Arrays:
-        """The fields with these names, each with the given dimensions."""
+        """The fields with these names, each with the given ``dimensions``, names separated by spaces, as a part of `_arrays`."""
         return {name: (tuple(dimensions.split()), getattr(self, name)) for name in names}
 
     def to_xarray(self) -> xarray.Dataset:
@@ -156,17 +156,17 @@ class Drawable(Result):
 
 
 def plots() -> Any:
-    """The package `jaximpact.plots`, imported when called."""
+    """Returns the package `jaximpact.plots`, looked up when called, as this package does not import it."""
     return UPPER["plots"]
 
 
 def analysis() -> Any:
-    """The package `jaximpact.analysis`, imported when called."""
+    """Returns the package `jaximpact.analysis`, looked up when called, as this package does not import it."""
     return UPPER["analysis"]
 
 
 def files() -> Any:
-    """The module `results.files`, imported when called."""
+    """Returns the module `results.files`, looked up when called, as it imports this module."""
     return UPPER["files"]
 
 

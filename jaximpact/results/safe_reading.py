@@ -70,7 +70,8 @@ def rebuilt(value: Any, table: Callable[[dict], Any], leaf: Callable[[Any], Any]
 def wrong(value: Any, form: Any, where: str = "it") -> str | None:
     """First mismatch between the data ``value`` and an expected ``form``, in words that call the data ``where``; None if they match.
 
-    A form is a type; a list of one form; a dict of forms for the entries that must be there, or ``{str: form}`` for any.
+    A form is a type; a list that holds the form of all items; a dict with the forms of the entries that must be there; or ``{str: form}``, a dict
+    with any keys whose values all have this form.
     """
     kind = type(form) if type(form) in WORDS else form
     if not isinstance(value, kind) or (kind in (int, float) and not is_number(value)):

@@ -63,7 +63,7 @@ class Solution(Drawable):
             time.
         impulse: impulse of each constraint accumulated since the start (k, m).
         energy: energy at (q, v) (k,) if the problem defines one, else None; in a row within the two steps of an impact, at the velocity before it.
-        values: what ``Save(function=...)`` returned, leading axis k; q, v, z and impulse then hold the final row only.
+        values: values of the save function (`Save`) at the rows, with a leading axis k; q, v, z and impulse then hold the final row only.
         penetration: largest violation of a gap by q over all steps, ().
         residual: largest KKT residual of a contact problem [velocity], ().
         iterations: iterations of the contact solver over all steps, (). In native code and kernels only of the steps in which a contact may close.
@@ -201,7 +201,7 @@ class Solution(Drawable):
             **options: args, args_axes, e, and the scheme, by default `EventDriven(1e-12, 1e-12)` or `EventCorrected()`.
 
         Returns:
-            A `Solution` of numpy arrays with a row for each time; fields of the whole motion, such as ``status``, are unchanged.
+            A `Solution` of numpy arrays with a row for each time; fields of the whole motion, such as ``penetration``, are unchanged.
 
         Raises:
             ValueError: a time outside [t0, t1], or rows that are not all steps: solve with save="all" (ensemble: save=1).
@@ -288,7 +288,7 @@ class Solution(Drawable):
 
     @property
     def failed(self) -> Array:
-        """Whether each trajectory failed."""
+        """Whether each motion failed, () or (B,)."""
         return (self.status & int(FAILURES)) != 0
 
     def describe_status(self) -> str:
@@ -297,7 +297,7 @@ class Solution(Drawable):
 
 
 def with_names(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator of a function of a problem: results get the problem's names and units; solutions record if they hold every step."""
+    """Decorator of a function whose first argument is a problem: its result gets the problem's names and units, and records if rows are all steps."""
     saves = inspect.signature(function).parameters.get("save")
 
     @functools.wraps(function)

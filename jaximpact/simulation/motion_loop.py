@@ -194,10 +194,10 @@ class MotionLoop:
         return found if self.by_step is None else self.at_its_end(carry, found)
 
     def at_its_end(self, before: tuple, after: tuple) -> tuple:
-        """The carry after a step; if the condition `by_step` ends the motion, its row has the time of the stop. Arguments: carries.
+        """Checks the condition `Program.by_step` after a step; returns the carry, whose row has the time of the stop if the condition holds.
 
-        If the condition's attribute `before` is true, the motion ends at the start of the step: state, account and most of the row stay those of the
-        carry ``before``, but impulses are those of the step.
+        ``before``, ``after``: carries before and after the step. For a condition whose attribute `before` is true the motion ends at the start of the
+        step: the returned carry is ``before``, but with the impulses of the step.
         """
         (old, old_row, old_account), (new, row, account) = before, after
         motion, status = self.moving, account.status
@@ -309,7 +309,7 @@ class MotionLoop:
     def has_touched(self, impulse: Array, before: Array | None) -> Array | None:
         """Whether any contact has had an impulse so far, ().
 
-        None unless derivatives of bodies in lists are corrected: other rows hold the sum of the impulses, which tells it.
+        None unless derivatives of bodies in lists are corrected: in other rows the accumulated impulses show it.
         """
         if not (self.listed and self.corrected):
             return None
@@ -416,7 +416,7 @@ class MotionLoop:
         return as_array_tree(self.program.function(row.time(t), row.q, row.v, self.moving.args))  # type: ignore[misc]
 
     def energy(self, t: Array, row: Row) -> Array | None:
-        """Energy at a row, if the problem defines one."""
+        """Energy () at a row; None if the problem defines none."""
         found, args = self.problem.energy, self.moving.args
         if found is None:
             return None

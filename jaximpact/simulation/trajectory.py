@@ -32,7 +32,7 @@ def run_until_list_full(program: Program, motion: Motion, carry: Any = None) -> 
     """Runs a motion with neighbour lists until one overflows, from the start, or from the ``carry`` that an earlier call returned.
 
     Returns:
-        The solution, complete if no list overflowed; the last carry, that before the step in which a list overflowed; whether a list did, ().
+        The solution, complete if no list overflowed; the carry after the last valid step; whether a list overflowed, ().
     """
     loop = MotionLoop(program, motion)
     batched = BatchedLoop(loop)
