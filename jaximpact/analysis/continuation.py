@@ -271,7 +271,7 @@ def _room(k: int, point: Point) -> float:
 
 
 def _follow(family: Family, value: float, direction: int, step: float, most: int) -> Branch:
-    """Computes the branch, its points and events, from the first orbit of ``family`` on; ``value``: the parameter there; ``most``: number of points."""
+    """Computes points and events of the branch from the first orbit of ``family`` on; ``value``: the parameter there; ``most``: limit of points."""
     guess = family.unknowns(family.start, value)
     up = np.zeros(len(guess), family.dtype)
     up[-1] = 1
