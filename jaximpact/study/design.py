@@ -20,7 +20,11 @@ FORM = re.compile(r"(?P<root>[^.\[\]]+)(?P<path>(\.[^.\[\]]+)*)(?P<index>\[\d+(,
 
 
 class Key(NamedTuple):
-    """Key of a varied quantity: an argument of `ensemble`, a path into args, and a component of an array (None for the whole)."""
+    """A varied quantity, parsed from its key ``text``, such as "args.stiffness[0]".
+
+    ``root``: the argument of `ensemble`, or "args"; ``path``: for args, the names that lead to the parameter; ``component``: index of one entry
+    of an array, None for the whole.
+    """
 
     text: str
     root: str
@@ -166,7 +170,7 @@ class Design:
 
 
 class Blocks(NamedTuple):
-    """Partition of a design of shape ``whole`` into rectangular blocks of at most ``shape`` lanes, numbered in C order."""
+    """Partition of a design of shape ``whole`` into rectangular blocks, numbered in C order; a block has at most the shape ``shape``."""
 
     whole: tuple[int, ...]
     shape: tuple[int, ...]
@@ -188,18 +192,18 @@ class Blocks(NamedTuple):
         return math.prod(self.counts)
 
     def position(self, number: int) -> tuple[int, ...]:
-        """Index of a block along each dimension."""
+        """Position of block ``number`` in the grid of blocks, one index for each dimension of the design."""
         return tuple(int(i) for i in np.unravel_index(number, self.counts))
 
     def where(self, number: int) -> tuple[slice, ...]:
-        """Slices of the lanes in a block, by dimension."""
+        """Part of the design that block ``number`` covers, as one slice for each dimension."""
         position = self.position(number)
         return tuple(
             slice(i * b, min((i + 1) * b, n)) for i, b, n in zip(position, self.shape, self.whole, strict=True)
         )
 
     def sizes(self, number: int) -> tuple[int, ...]:
-        """Numbers of lanes in a block, by dimension."""
+        """Shape of block ``number``: its number of lanes along each dimension of the design."""
         return tuple(part.stop - part.start for part in self.where(number))
 
     def numbers(self) -> Iterator[int]:
@@ -211,7 +215,7 @@ class Blocks(NamedTuple):
 
 
 def summarise(values: Any) -> str:
-    """Short text for an array of values."""
+    """Describes an array in a short text: its values if they are four at most, otherwise their number, shape and range."""
     values = np.asarray(values)
     if values.size <= 4:
         return str(values.tolist())

@@ -1,7 +1,7 @@
 """Fingerprints of a problem: a hash of the jaxpr of each of its functions, independent of their source.
 
-A jaxpr holds every number (from a global, a container, an attribute, a default or another module) and every operation, through
-whatever objects the function was called. Names and addresses are left out, so that copies of a function, and the same function in
+A jaxpr holds every operation that a function does and every number that it uses, also numbers from a global, a container, an attribute, a
+default or another module. Names and addresses are left out, so that copies of a function, and the same function in
 another process, have the same hash.
 """
 
@@ -37,7 +37,7 @@ ORDERS = 2  # derivatives of the problem's functions that schemes take
 
 
 def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Hashes of the problem's functions for the shapes and dtypes of a study; a function that cannot be traced gets an entry saying so.
+    """Hashes of the problem's functions by name, for the shapes and dtypes of a study; the error as text for a function that cannot be traced.
 
     ``values`` holds the values of each quantity over the design or some of its lanes.
     """
@@ -59,8 +59,11 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
 
 
 def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, tuple[Any, tuple]]:
-    """Functions of a problem besides its constraints, by name, each with its operands; None or numbers in place of a function that the problem
-    does not have."""
+    """Functions of a problem besides its constraints, by name, each with its operands; None or a number in place of a function that the problem
+    does not have.
+
+    ``t``, ``q``, ``v``, ``args``: abstract values (`jax.ShapeDtypeStruct`), of which the operands are made.
+    """
     everything = (t, q, v, args)
     return {
         "force": (problem.force, everything),
@@ -83,7 +86,7 @@ def speeds_of(problem: Problem, t: Any, q: Any, args: Any) -> Any:
 
 
 def _surface(system: StudySystem) -> Any:
-    """The user's function whose change of sign ends motions; None without one, also if a gap or a velocity has its place: the record names these."""
+    """The user's function whose change of sign ends motions; None if there is none, or if motions end at a gap or a velocity, which need no hash."""
     function = None if system.until is None else system.until.function
     return None if dataclasses.is_dataclass(function) else function
 
@@ -126,9 +129,9 @@ def _derivative(function: Callable) -> Callable:
 
 
 class _Program:
-    """Hash of jaxprs.
+    """Hashes jaxprs, one after the other, into one hash.
 
-    ``own_rules`` records whether one of them contains functions with custom derivatives, which a jaxpr does not show.
+    ``own_rules``: whether a jaxpr calls a function with custom derivatives; its derivative rules are not in the jaxpr.
     """
 
     def __init__(self) -> None:
@@ -254,7 +257,10 @@ def sources(problem: Problem) -> dict[str, Any]:
 
 
 def texts_of(function: Any, seen: set[int]) -> list[str]:
-    """Source of a function, and of the functions and numbers of its own package that it uses or closes over."""
+    """Source of a function, and of the functions and numbers of its own package that it uses or closes over.
+
+    ``seen``: ids of the functions that have been visited, which are left out; the call adds to it.
+    """
     if id(function) in seen:
         return []
     seen.add(id(function))

@@ -67,8 +67,9 @@ def encode(value: Any, what: str) -> Any:
 def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
     """Inverse of `encode`.
 
-    Allowed classes are those of `CLASSES`, dataclasses that are schemes or contact solvers, and, for a problem "module:name", dataclasses
-    of its package, which is imported anyway to compute. Functions are imported, not called; arrays hold numbers.
+    Makes objects of the classes in `CLASSES`, of dataclasses that are schemes or contact solvers, and, for a ``problem`` "module:name", of
+    dataclasses of its package; any other class raises ValueError. Functions are imported, not called; arrays hold numbers. ``folder`` is
+    searched for modules that are not found otherwise.
     """
 
     def method(table: dict) -> Any:

@@ -136,11 +136,11 @@ class Record:
     # compared with what would be computed now
 
     def differences(self, new: Record) -> list[str]:
-        """Differences to the study ``new``, one line each; a study may be continued if there are none."""
+        """What differs between this record and the record ``new``, one line for each difference; without any the study may be continued."""
         return differences(self._flat(), new._flat()) + self._changed_functions(new)
 
     def _flat(self) -> dict[str, Any]:
-        """Entries to compare, under the names that users know; the problem is represented by its numbers."""
+        """Entries that `differences` compares, by names that users know: of the problem only its numbers, since functions are compared apart."""
         spec = self.spec
         parts = {name: getattr(spec, name) for name in ("problem", "scheme", "projection", "save")}
         numbers = {key: value for key, value in self.source.items() if not isinstance(value, str)}
@@ -209,12 +209,12 @@ class Record:
 
 
 def _until(spec: Spec) -> dict[str, Any]:
-    """The entry "until" of a record; none if motions end at t1, as in records of earlier versions, which had no such entry."""
+    """The entry "until" of a record in a dict; an empty dict if motions end at t1, since records of earlier versions have no such entry."""
     return {} if spec.until is None else {"until": spec.until}
 
 
 def _without(args: Any, paths: list[tuple[str, ...]]) -> Any:
-    """Encoded parameters without those that a design replaces."""
+    """Encoded parameters without the ones at ``paths``, whose values the design gives."""
     if wrong(args, {"$dict": {str: object}}):
         return args
     inner = {

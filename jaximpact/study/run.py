@@ -59,8 +59,8 @@ class Run:
         path: a directory, e.g. "heap.zarr". A run that exists in it is continued; it must be the same.
         problem, q0, v0, t1, h, t0, scheme, projection, args, e: as in `jaximpact.solve`.
         save: every k-th step, or "all".
-        until: as in `jaximpact.solve`. Rows after the end repeat it, and take no steps.
-        block: number of rows written together; by default 16 MB of them.
+        until: as in `jaximpact.solve`. Rows after that end repeat the final state; no steps are computed for them.
+        block: number of rows written together; by default as many as fill 16 MB.
 
     Raises:
         ValueError, TypeError: an argument is wrong, or the run on disk is another one; the message says what differs.
@@ -252,8 +252,10 @@ class Run:
                 self.store.keep(dict(self._carry_arrays(carry, block + 1)) | account)
 
     def _row(self, carry: Any, last: int) -> tuple[dict, dict, Any]:
-        """Makes steps up to step ``last``: the row there and the totals so far, by field names of `Solution`, and the loop's carry; neighbour lists
-        that overflow are enlarged."""
+        """Continues the motion from the loop's ``carry`` to step ``last``; neighbour lists that overflow are enlarged, and the steps repeated.
+
+        Returns the row at that step and the totals so far, by field names of `Solution`, and the new carry.
+        """
         while True:
             step = np.asarray(last, np.int32)
             found, account, new, full = listed_lane(self._program, self._motion, (carry, step), task=resume_until_step)
@@ -274,7 +276,10 @@ class Run:
             self._program = self._program.replace(problem=problem)
 
     def _carry_arrays(self, carry: Any, block: int) -> Iterator[tuple[str, np.ndarray]]:
-        """Named arrays of a carry, together with the capacity of its neighbour lists and the number of the next block."""
+        """Yields (name, array) from which `_resume_point` restores a carry: its leaves, capacities of its neighbour lists, the next block's number.
+
+        ``block``: that number.
+        """
         yield "block", np.asarray(block)
         bodies = self._program.problem.constraints
         for name in ("pairs", "members"):

@@ -94,7 +94,11 @@ UNITS = dict.fromkeys(OF_CONTACTS, PURE) | {"h": SECOND, "t0": SECOND, "t1": SEC
 
 
 def named_arrays(solution: Solution, function: bool, common_times: bool) -> dict[str, Any]:
-    """Arrays of a `Solution` by name, without q, v, z and impulse if these hold the final state only."""
+    """Arrays of a `Solution` by name, values of a save function included; empty ones are left out.
+
+    ``function``: whether there is a save function; q, v, z and impulse then hold the final state only, and lose their axis of rows.
+    ``common_times``: whether all lanes have rows at the same times; t is then left out.
+    """
     found: dict[str, Any] = {name: getattr(solution, name) for name in MEANING if getattr(solution, name) is not None}
     if common_times:
         del found["t"]
@@ -153,7 +157,10 @@ def results(system: StudySystem, design: Design) -> tuple[tuple[Variable, ...], 
 
 
 def _variable(name: str, leaf: jax.ShapeDtypeStruct, function: bool, labels: Labels) -> Variable:
-    """`Variable` for one array of a lane."""
+    """`Variable` for the array ``name`` of one lane, with the shape and dtype of ``leaf``.
+
+    ``function``: whether there is a save function; ``labels``: names and units that the problem gives.
+    """
     dims, units, meaning = MEANING.get(name, (("time",), "", "what the save function returned"))
     if function and name in STATE:
         dims, meaning = dims[1:], f"{meaning}; at t1"

@@ -142,7 +142,7 @@ class Spec:
         return cls.of(**{key: READERS[key](value) if key in READERS else value for key, value in table.items()})
 
     def on(self, lanes: Mapping[str, np.ndarray]) -> Spec:
-        """Copy restricted to some lanes, given by their values of each quantity, lanes first."""
+        """Copy restricted to B lanes, given by the values (B, ...) of each quantity on them."""
         return dataclasses.replace(self, design=Design("points", dict(lanes)))
 
     def modules(self) -> list[str]:

@@ -70,7 +70,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def facts(self, chunk: int) -> dict[str, Any]:
-        """Facts stored with a finished chunk; ValueError if they are damaged."""
+        """Facts that `write` stored with a finished chunk: counts of failures, computing time, versions; ValueError if they are damaged."""
 
     @abc.abstractmethod
     def blank(self, chunk: int, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -78,15 +78,19 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def write(self, chunk: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-        """Finishes a chunk: arrays with the shapes of `blank`, in this order, ``done`` last; then facts, in terms of JSON."""
+        """Stores a chunk and declares it finished.
+
+        ``arrays``: by name, with the shapes of `blank`, written in this order, of which ``done`` is the last; ``facts``: what `facts` returns,
+        in terms of JSON, written after the arrays.
+        """
 
     @abc.abstractmethod
     def forget(self, chunk: int) -> None:
-        """Declares a chunk unfinished."""
+        """Declares a chunk unfinished, so that it is computed again."""
 
     @abc.abstractmethod
     def read(self, chunk: int, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Reads variables of a chunk, over its lanes along each dimension of the design."""
+        """Reads the variables ``names`` of a chunk; their first axes are the dimensions of the design."""
 
     @abc.abstractmethod
     def dataset(self) -> xarray.Dataset:

@@ -386,7 +386,7 @@ def _batch(blocks: Blocks) -> int:
 
 
 def _agree(value: np.ndarray) -> np.ndarray:
-    """Broadcasts the value of process 0; also a barrier of all processes."""
+    """Returns the ``value`` of process 0 in every jax process; all processes wait for each other here."""
     from jax.experimental import multihost_utils
 
     return np.asarray(multihost_utils.broadcast_one_to_all(value))

@@ -46,7 +46,10 @@ class StudySystem:
         return cls(problem, *methods)
 
     def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:
-        """Arguments of `ensemble` for some lanes, and which leaves of args vary; q0 always has a lane axis."""
+        """Arguments of `ensemble` by name for B lanes, given by the values (B, ...) of each quantity; q0 always has a lane axis.
+
+        Also returns a pytree like args that says which of its leaves vary between lanes.
+        """
         count = len(next(iter(lanes.values())))
         values = dict(self.base)
         dtype = self.base["q0"].dtype if self.base["q0"] is not None else jnp.result_type(float)
@@ -76,7 +79,7 @@ class StudySystem:
         return chosen | {"args": jax.tree.map(lambda some, x: x[0] if some else x, varies, columns["args"])}
 
     def check(self, design: Design) -> None:
-        """Raises unless every quantity of a design exists here with its shape, and restitution and times are valid."""
+        """Raises ValueError for a quantity of the design that is unknown here or has another shape, or for wrong coefficients of contacts."""
         for key in design.keys:
             self._check_shape(key, design.values[key.text].shape[1:])
             values = design.values[key.text]
@@ -127,7 +130,10 @@ class StudySystem:
 
 
 def _replace_component(old: Any, key: Key, column: np.ndarray, varies: bool) -> np.ndarray:
-    """The value of a quantity with a lane axis, after replacing it or one of its components by the column."""
+    """The values (B, ...) of a quantity on B lanes, after ``column`` (B, ...) has replaced all of ``old`` or the component that the key names.
+
+    ``varies``: whether ``old`` has a lane axis already.
+    """
     if key.component is None:
         return column
     # a component that was replaced before has brought the lane axis

@@ -56,7 +56,7 @@ def reports(system: StudySystem, lanes: Mapping[str, np.ndarray]) -> StartReport
 
 
 def why_refused(report: StartReport, bad: np.ndarray) -> dict[str, str]:
-    """Reasons why the first refused lanes of a chunk cannot start, by lane number."""
+    """Why lanes of a chunk cannot start, as texts by lane number, for the first few lanes in the mask ``bad`` (B,)."""
     found = {}
     for lane in np.flatnonzero(bad)[:REASONS].tolist():
         try:

@@ -68,7 +68,7 @@ def drive(
 
 
 def workers(executor: Executor) -> int:
-    """Number of tasks that an executor computes at once, as far as it is known."""
+    """Number of tasks that an executor computes at once; the number of CPUs if the executor does not tell."""
     client = getattr(executor, "_client", None)  # of dask
     if client is not None:
         return max(1, sum(client.nthreads().values()))
@@ -76,11 +76,11 @@ def workers(executor: Executor) -> int:
 
 
 class Gone(RuntimeError):
-    """Raised if the dask scheduler of an executor is lost and no longer waited for."""
+    """Raised after waiting in vain for the lost dask scheduler of an executor."""
 
 
 class Link:
-    """Connection of a dask client to its scheduler; executors without one are never lost."""
+    """Watches whether an executor's dask client has lost its scheduler; an executor without such a client never counts as lost."""
 
     def __init__(self, executor: Executor, patience: float) -> None:
         self.patience, self.poll = patience, min(POLL, patience / 20)

@@ -382,7 +382,10 @@ def _checksum(path: Path) -> str:
 
 
 def _holder(lock: int) -> dict[str, str]:
-    """Holder of the lock; empty if a killed process left an incomplete line."""
+    """The process that holds the lock, as pid and host, read from the lock's file; empty if a killed process left an incomplete line.
+
+    ``lock``: descriptor of that file.
+    """
     try:
         os.lseek(lock, 0, os.SEEK_SET)
         found = json.loads(os.read(lock, 4096) or b"{}")
