@@ -15,10 +15,10 @@ from ..jaxtools.argument_checks import check_whole
 def block_mass(
     number: int, of_one: Callable[[Array, Any], Array], each: Callable[[Any], Any] | None = None
 ) -> Callable[[Array, Any], Array]:
-    """Mass matrix of many bodies as blocks (N, D, D), one per body: ``mass`` of a `Problem`.
+    """Makes the function ``mass(q, args)`` of a `Problem` of many bodies, which returns blocks (N, D, D), one per body.
 
-    Solved block by block, so that the work grows with the number of bodies; forces from a varying mass are those of
-    `Problem.from_potential`.
+    Equations with the mass matrix are solved block by block, so that the work grows linearly with the number of bodies. The forces due to a
+    varying mass (Coriolis, centrifugal) are not included: `Problem.from_potential` adds them.
 
     Args:
         number: number of bodies N.

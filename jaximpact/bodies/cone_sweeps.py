@@ -5,9 +5,9 @@
 for impulses x and velocities w, normal (n) and tangential (t), with 1 + k columns of H for each contact, scaled to unit length and nonzero at its two
 bodies only; u = H x are velocities of the bodies. A sweep solves the law of one contact after the other, normal before tangential impulses, with all
 other impulses fixed; sweeps alternate between forward and backward order. The change by a pair of sweeps is taken as a gradient: the next pair
-starts from a point ahead along a nonlinear conjugate direction, which is dropped where the change grows. Now and then sweeps are made without
-directions, which fail where contacts keep changing between slip and stick. If sweeps stall, as in piles that nearly jam, `proximal_steps` follow, and
-in the plane `planar_path`.
+starts from a point ahead along a nonlinear conjugate direction, which is dropped if the change grows. Directions fail where contacts keep changing
+between slip and stick; therefore some sweeps in between are made without them. If sweeps stall, as in piles that nearly jam, `proximal_steps`
+follow, and in the plane `planar_path`.
 
 References:
     M. Jean, The non-smooth contact dynamics method, Comput. Methods Appl. Mech. Engrg. 177 (1999).
@@ -59,7 +59,7 @@ class SweepLoops:
         return w.at.add(w.at.mul(k, w.whole(width)), w.whole(a))
 
     def load(self, name: str, k: Any, width: int, start: int = 0) -> list[Any]:
-        """Emits the ``width`` numbers of item k."""
+        """Emits loads of ``width`` numbers of contact or body k, from the ``start``-th on, from the array ``name``."""
         return [self.w.get(self.own[name], self.at(k, width, start + a)) for a in range(width)]
 
     def store(self, name: str, k: Any, values: list[Any]) -> None:
@@ -67,7 +67,7 @@ class SweepLoops:
             self.w.put(self.own[name], self.at(k, len(values), a), x)
 
     def columns(self, array: Any, k: Any) -> list[list[Any]]:
-        """Emits the columns (1 + k, 2 D) of item k."""
+        """Emits loads of the columns of H of contact k from ``array``: one normal and all tangential ones, 2 D numbers each."""
         wide = 2 * self.D
         place = lambda row, a: self.at(k, self.rows * wide, row * wide + a)
         return [[self.w.get(array, place(row, a)) for a in range(wide)] for row in range(self.rows)]
@@ -101,7 +101,7 @@ class SweepLoops:
     # the parts
 
     def roots(self, columns: list[list[Any]]) -> tuple[Any, Any]:
-        """Emits the length of a contact's normal column, and an upper bound on that of unit combinations of its tangential columns."""
+        """Emits the length of a contact's normal column, and an upper bound on the largest singular value of its tangential columns."""
         w = self.w
         normal, across = columns[0], columns[1:]
         largest = self.dot(across[0], across[0])
@@ -246,7 +246,7 @@ class SweepLoops:
             self.done.set(w.whole(1))
 
     def remember(self) -> None:
-        """Emits copies of impulses and velocities."""
+        """Emits copies of impulses and velocities, from which `lead` computes their change by a pair of sweeps."""
         w = self.w
         impulses, coordinates = w.at.mul(self.m.get(), w.whole(self.rows)), w.at.mul(self.bodies, w.whole(self.D))
         for count, value, before in ((impulses, "x", "before"), (coordinates, "u", "u before")):
@@ -330,8 +330,10 @@ def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray]
 
 
 def steps_where_sweeps_stall(given: list[np.ndarray], impulse: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
-    """Impulses (m, 1 + k) with a smaller residual than ``impulse``, by methods in double precision, and the number of their steps; ``given``:
-    operands of a lane; ``tries``: number of times that sweeps have stalled before.
+    """Improves the impulses (m, 1 + k) on which sweeps have stalled, by `proximal_steps` and `planar_path`, in double precision.
+
+    ``given``: operands of a lane; ``tries``: number of times that sweeps have stalled before. Returns impulses (m, 1 + k) whose residual is not
+    larger than that of ``impulse``, and the number of steps.
     """
     i, j, among, h, b, mu, _, allowed, _ = given
     taken = np.flatnonzero((among != 0) & np.any(h[:, 0] != 0, axis=1))

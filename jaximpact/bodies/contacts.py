@@ -24,8 +24,8 @@ class PairContacts:
     """Contacts between bodies ``i`` and ``j`` (m,), with N in place of an obstacle, linearised at one configuration.
 
     The first ``pairs`` contacts are between two bodies; then follow those with obstacles, the same number for every body, sorted by body.
-    Products gather and scatter the pair contacts, with sums over a body's coordinates written out, which takes XLA a tenth of the time;
-    obstacle contacts need neither, being sorted like the bodies.
+    Products gather and scatter for pair contacts; obstacle contacts, sorted by body, need neither. Sums over the coordinates of a body are
+    written out term by term, which takes XLA a tenth of the time.
 
     ``gap`` f (m,), ``drift`` df/dt (m,) or None; gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates, responses ``ri`` and
     ``rj`` (m, D), M^-1 times the gradients, and ``hi`` and ``hj`` (m, D), H times the gradients, with H' H = M^-1, or None for a diagonal mass.
@@ -55,7 +55,7 @@ class PairContacts:
 
     @property
     def resolution(self) -> float:
-        """Smallest error to assume when gaps are compared: not the round-off, since gaps are only as accurate as the solver's tolerance."""
+        """Smallest relative error to assume in gaps when they are compared: larger than round-off, since contacts are solved to a tolerance only."""
         return 2e-11
 
     def sliding(self, v: Array) -> PairContacts:
@@ -63,7 +63,7 @@ class PairContacts:
         return self if self.slip is None else replace(self, slip=self.slip._replace(velocity=self.slip.of(v)))
 
     def rubbing(self, slip: PairSlip) -> PairContacts:
-        """Copy with the gradients of slip velocities."""
+        """Copy with friction; ``slip`` holds the gradients of the slip velocities."""
         return replace(self, slip=slip)
 
     def friction_products(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array], Array]:
@@ -113,7 +113,7 @@ class PairContacts:
     def coupled(self, acting: Array) -> Array:
         """Whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ().
 
-        For the contacts of one body with directions c_a, the sum over pairs of (c_a . c_b)^2 is |sum c c'|^2 - sum |c|^4.
+        It sums the squared scalar products of all pairs of gradients c_a, c_b at each body, which is |sum c c'|^2 - sum |c|^4.
         """
         diagonal = self.diagonal()
         scale = jnp.where(acting & (diagonal > 0), 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1)), 0)[:, None]
@@ -145,7 +145,7 @@ class PairContacts:
     def walked(
         self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
     ) -> tuple[Array, Array, Array | None]:
-        """Solves as `Contacts.walked`, by native code on a CPU."""
+        """Solves for the impulses (m,) without friction, by native code on a CPU, elsewhere by ``products``; for the rest as `Contacts.walked`."""
         hi, hj = self._halves()
         known = (self.i, self.j, hi, hj, self.ri, self.rj, offset, tolerance, guess)
 
@@ -206,7 +206,7 @@ class PairContacts:
         return replace(self, slip=slip, **responses(metric, self.i, self.j, self.gi, self.gj, self.bodies))
 
     def masked(self, active: Array) -> PairContacts:
-        """Copy with the gradients of inactive constraints set to zero."""
+        """Copy in which the gradients of contacts that are not ``active`` (m,) are zero."""
         names = ("gi", "gj", "ri", "rj", "hi", "hj")
         kept: dict[str, Any] = {x: getattr(self, x) for x in names if getattr(self, x) is not None}
         changed: dict[str, Any] = {name: jnp.where(active[:, None], x, 0) for name, x in kept.items()}
@@ -261,7 +261,10 @@ class PairSlip(NamedTuple):
         return jnp.stack([row.velocity_terms(v) for row in self.tangents], axis=1)
 
     def heading(self, direction: Array) -> Array:
-        """Headings T' u (m, 2 D) of directions of slip u (m, k), in the coordinates of the two bodies of each contact."""
+        """Headings T' u (m, 2 D) of directions of slip u (m, k), in the coordinates of the two bodies of each contact.
+
+        They do not depend on the tangents, which may turn until the next step.
+        """
         rows = [jnp.concatenate([row.gi, row.gj], axis=1) for row in self.tangents]
         return sum((direction[:, a : a + 1] * row for a, row in enumerate(rows[1:], 1)), direction[:, :1] * rows[0])
 
@@ -280,7 +283,7 @@ class PairSlip(NamedTuple):
 
 
 def _sum_last_axis(x: Array) -> Array:
-    """Sum over a short last axis, written out."""
+    """Sum over a short last axis, written out term by term, which XLA compiles to faster code than a reduction."""
     return sum((x[..., a] for a in range(x.shape[-1])), jnp.zeros(x.shape[:-1], x.dtype))
 
 
@@ -301,7 +304,10 @@ def responses(metric: Metric, i: Array, j: Array, gi: Array, gj: Array, bodies: 
 
 
 def _by_blocks(metric: Metric, end: str, body: Array, g: Array) -> dict[str, Any]:
-    """The mass-dependent fields for one end of each contact, with a mass block for each body; gradients of obstacles are zero."""
+    """The fields of `responses` for one end of each contact, "i" or "j", if the mass matrix has a block for each body.
+
+    ``body`` (m,): the body at that end; ``g`` (m, D): gradients with respect to its coordinates, zero for an obstacle.
+    """
     matrix, factor = metric.matrix, metric.factor
     at = jnp.minimum(body, matrix.shape[0] - 1)  # type: ignore[union-attr]
     r = jax.vmap(linalg.spd_solve)(matrix[at], factor[at], g)  # type: ignore[index]

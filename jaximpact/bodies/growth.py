@@ -30,7 +30,10 @@ def slots(problem: Problem, q0: Any) -> int:
 
 
 def grow(problem: Problem, motion: Motion, carry: tuple) -> tuple[Problem, tuple]:
-    """The problem with enough capacity for the step after a loop carry (`BatchedLoop`), and the carry in arrays of that size."""
+    """Enlarges neighbour lists that were too short for the step after a loop's ``carry`` (`BatchedLoop`).
+
+    Returns the problem with the new capacity, and the carry in arrays of that size.
+    """
     bodies: Any = problem.constraints
     state = carry[0]
     # the pairs that the step found and that its list could not hold
@@ -41,7 +44,7 @@ def grow(problem: Problem, motion: Motion, carry: tuple) -> tuple[Problem, tuple
 
 
 def _move_carry(carry: tuple, old: int, new: int) -> tuple:
-    """A loop carry with slots for ``new`` pairs in place of ``old``."""
+    """Copy of a loop carry whose arrays have slots for ``new`` pairs instead of ``old``."""
     listed, row, account, kept = carry
     empty = len(listed.neighbours.points)
     room = lambda x: widen(x, -1, old, new)
@@ -75,7 +78,7 @@ def widen(x: Any, axis: int, old: int, new: int, fill: Any = 0) -> Any:
 
 
 def with_slots(solution: Any, old: int, new: int, number: int) -> Any:
-    """The solution of ``number`` bodies with slots for ``new`` pairs in its rows, in place of ``old``."""
+    """Copy of a solution of ``number`` bodies whose rows have slots for ``new`` pairs instead of ``old``."""
     impulse, pairs = widen(solution.impulse, -1, old, new), widen(solution.pairs, -2, old, new, number)
     rubbed = solution.friction_impulse
     rubbed = None if rubbed is None else widen(rubbed, -2, old, new)

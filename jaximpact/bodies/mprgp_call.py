@@ -1,4 +1,4 @@
-"""The native solvers as operations of jax that are batched by calling them with more lanes."""
+"""Operations of jax that call the native solvers; under vmap a solver is called once, with more lanes."""
 
 from __future__ import annotations
 
@@ -73,9 +73,10 @@ def _jumps(bodies: int, ends: list[np.ndarray], responses: list[np.ndarray], imp
 def call_as_operation(
     key: tuple, make: Callable, operands: tuple[Array, ...], results: list, lanes: bool
 ) -> tuple[Array, ...]:
-    """``make()(operands, results)``, a function of numpy arrays with a lane axis, as an operation of jax.
+    """Calls ``make()(operands, results)``, a function that fills in numpy arrays ``results``, as an operation of jax, and returns the results.
 
-    Without ``lanes`` the axis is added as a numpy view; adding it in jax would copy every operand.
+    ``key``: names the function, whose target is registered once; ``results``: shape and dtype of each result. The function takes arrays with a
+    lane axis; without ``lanes`` the arrays given here have none, and get one as a numpy view (adding it in jax would copy every operand).
     """
 
     def of_one() -> Callable:
@@ -88,9 +89,9 @@ def call_as_operation(
 
 
 def batchable(every: Callable, lanes: bool = False) -> Callable:
-    """Makes the function ``every`` of arrays batchable: vmap calls it with its own axis merged into the lane axis, or as that axis.
+    """Makes ``every``, a function of arrays with or without a lane axis, batchable by vmap: it is called once for the whole batch.
 
-    ``lanes``: whether the arrays have a lane axis already.
+    The batch becomes the lane axis of the arrays or, with ``lanes``, is merged into the lane axis that they have already.
     """
 
     @custom_vmap

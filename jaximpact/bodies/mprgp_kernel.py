@@ -33,7 +33,7 @@ REALS = ("x", "g", "p", "y", "b", "root", "allowed")
 
 
 class KernelWriter:
-    """Builds an LLVM function of loops over arrays."""
+    """Writes an LLVM function: arithmetic, access to arrays, variables and loops."""
 
     def __init__(self, real: Any) -> None:
         from llvmlite import ir
@@ -234,7 +234,10 @@ class ContactLoops:
     # the parts
 
     def select_contacts(self, cut: Any) -> None:
-        """Emits the selection of contacts: gap velocity below ``cut`` without impulses, or a positive guess of the impulse."""
+        """Emits copies of contacts to working memory, scaled to unit columns: only of those that may need an impulse.
+
+        These are contacts whose gap velocity without impulses is below ``cut``, or whose guessed impulse is positive.
+        """
         w = self.w
         self.m.set(w.whole(0))
         with w.over(self.contacts) as c:
@@ -304,7 +307,7 @@ class ContactLoops:
         of["chopped"].plus(w.mul(chopped, chopped))
 
     def set_direction(self) -> None:
-        """Emits p = the free gradient."""
+        """Emits p = the free gradient: g for contacts with x > 0, 0 for the others."""
         w, zero = self.w, self.w.number(0)
         with w.over(self.m.get()) as k:
             self.put("p", k, w.either(w.less(zero, self.get("x", k)), self.get("g", k), zero))

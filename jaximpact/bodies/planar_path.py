@@ -2,8 +2,8 @@
 
 In the plane the law of friction is piecewise linear: the mode of a contact is open, stick, or slip to either side. The path solves w = A x + b + (1
 - s) q, with velocities q such that the solution at s = 0 is known, up to s = 1. Between two changes of a contact's mode the impulses x are linear in
-s, which may also decrease. Where q holds all contacts open at first, Lemke's theory says that the end is reached, ties apart; from impulses that are
-nearly right the path is mostly shorter.
+s, which may also decrease. If all contacts are open at the start, Lemke's theory says that the path reaches its end, unless several modes change at
+once; from impulses that are nearly right the path is mostly shorter.
 
 References:
     C. E. Lemke, Bimatrix equilibrium points and mathematical programming, Management Science 11 (1965).
@@ -41,10 +41,10 @@ def margins(mode: np.ndarray, mu: np.ndarray, push: np.ndarray, rub: np.ndarray)
 
 
 def change(mode: np.ndarray, c: int, which: int, rub: float) -> tuple[int, int]:
-    """Changes the mode of contact c, in place, to the one that it enters where one of its two `margins` becomes zero.
+    """Changes the mode of contact c, in place, at a point of the path where one of its two `margins` is zero: to the mode that it enters there.
 
-    ``which``: the margin that does, 0 or 1; ``rub``: tangential part of the contact's trial impulse there. Returns c, and which margin of the new
-    mode is zero there, 0 or 1.
+    ``which``: index of that margin, 0 or 1; ``rub``: tangential part of the contact's trial impulse there. Returns c and the index of the margin
+    of the new mode that is zero there.
     """
     old = mode[c]
     if old == OPEN:
@@ -61,7 +61,10 @@ def change(mode: np.ndarray, c: int, which: int, rub: float) -> tuple[int, int]:
 
 
 def linear_law(mode: np.ndarray, mu: np.ndarray) -> tuple[csr_matrix, csr_matrix]:
-    """Matrices (2 m, 2 m) of the equations by x and by w: x = 0 (open), w = 0 (stick), or w_n = 0 and x_t = +- mu (x_n - w_n)."""
+    """Matrices X and W (2 m, 2 m) of the linear equations X x + W w = 0 that hold as long as contacts keep their ``mode`` (m,).
+
+    The equations are x = 0 (open), w = 0 (stick), or w_n = 0 and x_t = +- mu (x_n - w_n) (slip).
+    """
     m = len(mode)
     opened, slips, side = mode == OPEN, mode >= RIGHT, np.where(mode == RIGHT, mu, -mu)
     by_x, by_w = np.zeros((m, 2, 2)), np.zeros((m, 2, 2))

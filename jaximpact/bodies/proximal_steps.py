@@ -149,7 +149,7 @@ def proximal_point(system: ConeSystem, x0: np.ndarray, shift: float, limit: int)
 
 
 def go_on(system: ConeSystem, x: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Impulses (m, 1 + k) as far from x along ``step`` as the residual stays within a factor `SLACK`, by trial of powers of two."""
+    """Impulses x + 2^n ``step`` (m, 1 + k) with the largest n at which the residual is at most `SLACK` times that at x; x if there is none."""
     bound = SLACK * system.size(x)
     for power in range(FARTHEST, -1, -1):
         ahead = x + 2.0**power * step

@@ -33,7 +33,7 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, near: Any, t: Any, q: Array, args: Any) -> Facts:
-        """Computes these facts for the bodies whose constraints are ``near``, a `NearBodies`, at (t, q)."""
+        """Computes the facts at (t, q) for the bodies whose constraints are ``near``, a `NearBodies`."""
         bodies = near.bodies
         own, each = bodies._own(t, args), q.reshape(bodies.number, -1)
         present, i, j = near._slots()

@@ -38,7 +38,7 @@ class Bodies(OfBodies):
     Args:
         number: number of bodies N.
         gap: ``gap(q_i, q_j, a_i, a_j) -> ()``, of two bodies at (D,) each; symmetric in them, C^{1,1} where they touch.
-        reach: distance of the positions of two bodies beyond which their gap is positive whatever else they do, or a function
+        reach: distance of the positions of two bodies beyond which their gap is positive, whatever their other coordinates are, or a function
             ``reach(t, args) -> ()`` of it [length].
         obstacles: ``obstacles(t, q_i, a_i) -> (o,)``, gaps of one body to its o obstacles, such as walls, or None.
         each: ``each(t, args) -> `` a pytree of arrays with a leading axis of length ``number``: the parameters a_i of body i, for
@@ -49,8 +49,8 @@ class Bodies(OfBodies):
             a quarter of it in a step.
         lists: whether near pairs are listed; by default for more than 8 bodies.
         pairs, members: capacity for near pairs, and for bodies in a cell of the search; by default as the start of the motion needs.
-        search: method to find near pairs: "cells", a cell list on any device; "tree", scipy's k-d tree on a CPU, compiled at
-            once; by default that on a CPU, and cells elsewhere.
+        search: method to find near pairs: "cells", a cell list on any device; "tree", scipy's k-d tree on a CPU, which
+            needs no compilation. By default the tree on a CPU, and cells elsewhere.
         slip: with friction, ``slip(q_i, q_j, v_i, v_j, a_i, a_j) -> (k,)``, the velocity of body i against body j where they touch, along k
             orthonormal tangents: 1 in the plane, 2 in space, which may jump as bodies move; affine in v_i and v_j [m/s]. By virtual power it gives
             the direction of friction, and its torque. The coefficient is the problem's ``friction``, that at rest its ``static_friction``, one each
