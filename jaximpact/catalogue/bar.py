@@ -37,9 +37,9 @@ def _energy(t, q, v, args):
 
 
 def modal(shapes, frequencies, weights, q, v) -> Motion:
-    """Free vibration from (q, v), by modes orthogonal for ``weights``: s -> (q, v), shapes (k, d).
+    """Free vibration from the state (q, v), as a sum of modes: a function of times s (k,) to positions and velocities (k, d).
 
-    ``shapes`` has shape (d, n modes); a zero frequency is a rigid mode.
+    ``shapes``: modes (d, n), orthogonal in the scalar product with the ``weights`` (d,); ``frequencies`` (n,) [rad/s], zero for a rigid mode.
     """
     norms = weights @ shapes**2
     a, b = ((shapes.T @ (weights * x)) / norms for x in (q, v))
@@ -56,7 +56,9 @@ def modal(shapes, frequencies, weights, q, v) -> Motion:
 def bar_bounce(
     n: int, height: float, speed: float, speed_of_sound: float, length: float
 ) -> tuple[float, float, Motion]:
-    """Semi-discrete bar of n elements, e = 0: (impact time, release time, motion).
+    """Impact of a bar of n finite elements on the wall, e = 0; returns (impact time, release time, motion).
+
+    The bar arrives from the ``height`` above the wall with constant ``speed``.
 
     The modes of the lumped uniform bar are sampled sines (end node clamped by the wall) and cosines (free bar), with
     frequencies (2 c/dx) sin(wavenumber dx/2). The wall force -k q_1 vanishes at the release, the first root of q_1.

@@ -97,7 +97,7 @@ def _cube(t, q, args):
 
 
 def cube_wave(q0, v0) -> Motion:
-    """Triangle waves in [0, 1]^d for v0 > 0: reflections unfolded on the line and folded back modulo 2."""
+    """Motion in the cube [0, 1]^d with elastic walls, for v0 > 0: each coordinate is a triangle wave, q0 + v0 t modulo 2 folded back at 1."""
 
     def motion(t):
         s = (q0 + np.asarray(t, float)[:, None] * v0) % 2.0

@@ -17,7 +17,7 @@ _BOTH = ("paoli-schatzman", "paoli-schatzman-explicit")
 
 
 def bouncing_balls(y0, w0, g, e: float, t1: float) -> tuple[np.ndarray, Motion, np.ndarray]:
-    """Independent balls above y = 0: (impact times, motion, total impulses w(t1) - w(0) + g t1)."""
+    """Independent balls above y = 0 from heights y0 with velocities w0; returns (impact times, motion, total impulses w(t1) - w(0) + g t1)."""
     balls = [bounces(*ball, 0.0, e, t1) for ball in zip(y0, w0, g, strict=True)]
 
     def motion(t):
@@ -153,7 +153,9 @@ def _block_energy(t, q, v, args):
 
 
 def block_flights(q0, v0, height: float, e: float, t1: float) -> tuple[np.ndarray, Motion, np.ndarray]:
-    """Block under unit gravity: parabola and uniform rotation between impacts, whose times are roots of the gaps.
+    """Block under unit gravity that falls on its corners; returns (impact times, motion, total impulse of each corner).
+
+    Between impacts it moves on a parabola and turns uniformly; the times of impacts are roots of the gaps.
 
     A flight is scanned for the first sign change of a gap; bounces shorter than the scan would be missed.
     """

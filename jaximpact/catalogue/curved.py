@@ -91,9 +91,10 @@ def _kinetic(t, q, v, args):
 
 
 def skipping(q0, v0, e: float, t1: float) -> tuple[np.ndarray, Motion]:
-    """Motion along circular arcs of unit frequency above y = 0, through the accumulation of impacts: (impact times, motion).
+    """Motion of a charge in a magnetic field above the wall y = 0, beyond the accumulation of impacts; returns (impact times, motion).
 
-    vx - y = c is conserved. Leaving the wall at (c, w), c > 0, an arc lasts 2 atan(w/c) and comes back at (c, -w).
+    Flights are circular arcs of unit frequency, on which vx - y = c is conserved. An arc that leaves the wall with velocity (c, w), c > 0, lasts
+    2 atan(w/c) and comes back with (c, -w).
     """
     c, speed = v0[0] - q0[1], np.hypot(*v0)
     time, w = np.arctan2(v0[1], v0[0]) + np.arccos(c / speed), np.sqrt(speed**2 - c**2)

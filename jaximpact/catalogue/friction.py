@@ -15,7 +15,10 @@ GRAVITY = 9.81
 
 
 def _of_pieces(begins: Sequence[float], pieces: Sequence[Callable]) -> Motion:
-    """The motion whose piece n, ``pieces[n](s)`` -> (q, v) at s (k,) after its beginning, each d arrays (k,), starts at ``begins[n]``."""
+    """Joins pieces to one motion, t (k,) -> (q, v), each (k, d).
+
+    ``begins[n]``: time at which piece n begins; ``pieces[n](s) -> (q, v)``: the piece at times s (k,) since then, d arrays () or (k,) each.
+    """
     starts = np.array(begins)
 
     def exact(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,9 +87,9 @@ def _static_friction(args):
 
 
 def _belt(t1: float, note: str) -> Case:
-    """Case of a mass on a belt that moves periodically: carried up to the position x where stiffness x = mu_s g, it begins to slip.
+    """Case of the periodic motion of a unit mass on a spring and a belt: the belt carries it to x = mu_s g / stiffness, where it begins to slip.
 
-    Then it swings about mu g / stiffness until its speed is that of the belt again.
+    Then it oscillates about mu g / stiffness until its speed is that of the belt again.
     """
     w, belt, mu, static = 3.0, 0.5, 0.2, 0.35
     centre, breaks = (x * GRAVITY / w**2 for x in (mu, static))
@@ -171,7 +174,11 @@ def _disk(e: float, mu: float, t1: float, note: str) -> Case:
 
 
 def _slide_and_roll(begins: list, pieces: list, q, v, mu: float, along, radius: float) -> None:
-    """Adds the two pieces of a disk on the floor from (q, v) on: it slides with friction mu g until its slip ends, then rolls without friction."""
+    """Appends the motion of a disk on the floor from (q, v) on: it slides with friction mu g until its slip ends, then rolls without friction.
+
+    ``begins`` and ``pieces``: as of `_of_pieces`, changed in place; the last entry of ``begins`` is the time at which it slides.
+    ``along`` (3,): M^-1 times the gradient of the slip velocity.
+    """
     slip = v[0] + radius * v[2]
     a, lasts = -np.sign(slip) * mu * GRAVITY * along, abs(slip) / (3 * mu * GRAVITY)
     slides = lambda s: (
@@ -215,17 +222,21 @@ def _rocking_energy(t, q, v, args):
 
 
 def _rocking(t1: float, note: str) -> Case:
-    """Case of a block released on its left foot at 0.12 rad, which then rocks from one foot to the other.
+    """Case of a block released at rest on its left foot, tilted by 0.12 rad; it then rocks from one foot to the other.
 
-    About a foot it is a pendulum upside down; an impact leaves 1 - 3/2 sin^2(slope) of its rate (Housner). With f the angle of the diagonal from the
-    vertical, cos(f/2) = k cd(p s), where s is the time since the instant at which the rate was zero; f = slope when the block stands flat.
+    About a foot it is an inverted pendulum: cos(f/2) = k cd(p s), with f the angle of the diagonal from the vertical, s the time since the angular
+    velocity was zero, p a constant and k the modulus. When the block stands flat f is the ``slope`` of the diagonal; the impact then leaves a share
+    1 - 3/2 sin^2(slope) of the angular velocity (Housner).
     """
     b, h, mu = 0.2, 0.8, 0.7
     slope, diagonal = np.arctan2(b, h), np.hypot(b, h)
     p, left = np.sqrt(3 * GRAVITY / (4 * diagonal)), 1 - 1.5 * np.sin(slope) ** 2
 
     def rocks(side: int, k: float, turn: float) -> Callable:
-        """Piece of the motion on the left foot (``side`` 1) or the right one (-1), whose rate becomes zero a time ``turn`` after its beginning."""
+        """Piece of the motion on the left foot (``side`` 1) or the right one (-1), with modulus k.
+
+        ``turn``: time since the beginning of the piece at which the angular velocity is zero.
+        """
 
         def piece(s):
             sn, cn, dn, _ = ellipj(p * (s - turn), k**2)

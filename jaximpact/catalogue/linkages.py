@@ -141,7 +141,11 @@ def _assembled(crank: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _four_bar(e: float, t1: float, note: str) -> Case:
-    """Case whose crank starts at 0.5 rad and 1 rad/s: one equation in its angle, I a + I' w^2/2 + V' = 0, by DOP853 to 1e-13."""
+    """Case whose crank starts at 0.5 rad and 1 rad/s.
+
+    The angle of the crank obeys I a + I' w^2/2 + V' = 0, with reduced inertia I and potential V as functions of it, its rate w and its acceleration
+    a; integrated by DOP853 to 1e-13.
+    """
     gravity, arms, inertias, stop = 9.81, np.array([0.5, 1.3, 0.7]), np.array([1.0, 2.0, 1.5]), 0.9
 
     def rates(t, x):

@@ -53,7 +53,10 @@ def _free(e: float, t1: float = 20.0) -> Case:
 
 
 def _resonant(e: float, t1: float = 20.0) -> Case:
-    """Case with impacts at k pi - 1 for any e: q = sin s (v_k + 1/2 - cos s / 2), s = t + 1 - k pi, v_k = e (v_{k-1} + 1)."""
+    """Case at resonance with impacts at k pi - 1 for any e.
+
+    After the k-th impact q = sin s (v_k + 1/2 - cos s / 2), where s = t + 1 - k pi and v_k = e (v_{k-1} + 1) is the velocity just after it.
+    """
     shift = 1.0
     impacts = np.arange(1, int((t1 + shift) / np.pi) + 1) * np.pi - shift
     speeds = [0.5]  # velocity at s = 0+, of the motion continued back before t = 0 for the first one

@@ -159,7 +159,7 @@ def chooses_steps(scheme: Any) -> bool:
 
 
 def _tell(solution: Solution, facts: dict[str, Any], more: dict[str, Any]) -> int:
-    """Prints the findings; returns the exit status."""
+    """Prints the facts about a solution, and then ``more``; returns the exit status, 1 if a motion failed."""
     failed = np.atleast_1d(np.asarray(solution.status)) & int(FAILURES)
     if np.any(failed):
         # the decoded status goes to stderr

@@ -17,7 +17,7 @@ from .report import COARSE, FINE
 
 
 class Own:
-    """One scheme of this library, through `jaximpact.sensitivities` of the problem that the formulas state."""
+    """Adapter that computes states and Jacobians of the cases with one scheme of this library, by `jaximpact.sensitivities`."""
 
     PACKAGES = ("jaximpact", "jax")
     FRICTION = True
@@ -36,7 +36,10 @@ class Own:
         return self._both(case.name, tuple(theta), steps)[1]
 
     def _both(self, name: str, theta: tuple[float, ...], steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """State and Jacobian of the case ``name`` for one step count; all step counts of the case for the same step size are computed together."""
+        """State (2d,) and Jacobian (2d, p) of the case ``name`` for one step count.
+
+        All step counts that `Case.steps` gives for the same step size are computed together, and kept.
+        """
         groups = (get(name).steps(h) for h in (FINE, COARSE))
         group = next((counts for counts in groups if steps in counts), (steps,))
         states, jacobians = self._group(name, theta, group)

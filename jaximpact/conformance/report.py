@@ -20,7 +20,11 @@ EXACT = 1e-6  # an error that need not shrink
 
 
 class Cell(NamedTuple):
-    """Result of one adapter on one case: relative errors of the Jacobian and of the state by step, or a message."""
+    """Result of one adapter on one case.
+
+    ``errors`` and ``states``: relative errors of the Jacobian and of the final state, by step size; ``seconds``: computing time; ``message``:
+    what failed, "" if nothing.
+    """
 
     errors: Mapping[float, float] = {}
     states: Mapping[float, float] = {}
@@ -29,7 +33,7 @@ class Cell(NamedTuple):
 
     @property
     def open(self) -> bool:
-        """Whether the cell may pass, but needs another step size to tell."""
+        """Whether one more step size has to be computed to tell if the case is passed: the Jacobian's error is small, but not that of round-off."""
         return EXACT < self.errors.get(FINE, np.nan) <= SMALL
 
     @property

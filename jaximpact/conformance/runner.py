@@ -143,7 +143,10 @@ def _cell(cell: Cell, line: dict[str, Any], h: float) -> Cell:
 
 
 def launch(adapter: Adapter, jobs: list[dict[str, Any]], limit: float) -> Iterator[dict[str, Any]]:
-    """Lines written by a worker, as they come; if the worker is stopped or fails, the last line says why. ``limit`` holds for each line."""
+    """Runs ``jobs`` by an adapter in a worker process and yields the lines of JSON that it writes, decoded, as they come.
+
+    A worker that takes longer than ``limit`` [s] for a line is stopped; if it is stopped or fails, the last line says why.
+    """
     command = [adapter.python, str(WORKER), adapter.module, adapter.variant]
     package = str(Path(__file__).parents[2])
     # a module beside the package is found; an interpreter of its own keeps its own packages

@@ -9,10 +9,9 @@ ADAPTER is a file or the name of a module. It holds two functions,
 
 or a function ``adapter(variant)`` that returns an object with them. ``case`` has the attributes of
 `jaximpact.conformance.Case` that are data; ``theta`` (p,) are the parameters in the order of ``case.parameters``, ``steps`` a
-number of steps. A case that cannot be stated raises NotImplementedError. Without ``jacobian`` the states alone are held against
-the exact ones. Cases with friction have ``case.slip`` and ``case.friction``, formulas too, and are given to adapters with FRICTION = True alone.
-Optional: STEPS = False where there is no step, PACKAGES, whose versions are printed, HOW, a sentence on
-what was done.
+number of steps. A case that cannot be stated raises NotImplementedError. Without ``jacobian`` only the states are compared
+with the exact ones. Cases with friction have the formulas ``case.slip`` and ``case.friction`` too; only an adapter with FRICTION = True gets them.
+Optional: STEPS = False if the simulator has no step, PACKAGES, whose versions are printed, HOW, a sentence on how the simulator was used.
 
 This file needs nothing but Python: the simulator may live in an environment of its own.
 """

@@ -45,7 +45,7 @@ class Part:
         return []
 
     def coordinates(self, pose: Pose) -> list:
-        """Functions () of the pose, such as the length of a spring: the part exerts a generalised force along each of them."""
+        """Quantities () at a pose, such as the length of a spring, along each of which the part exerts a generalised force."""
         return []
 
     def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
@@ -143,7 +143,7 @@ class Rod(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Drive(Part):
-    """A motor of given motion: body a has turned against b by ``angle(t, args)`` [rad], 0 at the start."""
+    """A motor that prescribes how far body a has turned relative to b since the start: ``angle(t, args)`` [rad], 0 at the start."""
 
     equations = (("", "rad"),)
     angle: Callable[[Any, Any], Any]
@@ -225,7 +225,7 @@ class Spring(Elastic):
 
 @dataclass(frozen=True, kw_only=True)
 class AngleSpring(Elastic):
-    """A torsion spring and damper: a torque on body a against its turn from b, and its opposite.
+    """A torsion spring and damper: a torque on body a against its rotation relative to b, and the opposite torque on b.
 
     Attributes:
         stiffness, damping: [N m/rad], [N m s/rad].
@@ -321,7 +321,7 @@ class Clearance(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class AngleStop(Part):
-    """Stops of the angle by which body a has turned against b since the start: ``low`` and ``high`` [rad], either may be missing."""
+    """Limits ``low`` and ``high`` [rad] of the angle by which body a has turned relative to b since the start; either may be missing."""
 
     low: Number | None = None
     high: Number | None = None

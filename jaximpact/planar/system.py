@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class System:
-    """Bodies and what is between them.
+    """A planar system: rigid bodies, and the joints, forces and contacts between them.
 
     Attributes:
         bodies: `Body` by name, a mapping.
@@ -117,7 +117,7 @@ class System:
         return np.concatenate([[*body.centre, 0.0] for _, body in self.bodies])
 
     def start(self, args: Any = None, t0: float = 0.0, **spins: float) -> tuple[Array, Array]:
-        """Position and velocity (d,) at the start, on the joints.
+        """Position and velocity (d,) at the start, consistent with the joints.
 
         Args:
             args: parameters handed to functions.
@@ -233,5 +233,8 @@ def _recorded_gaps(system: System) -> Callable:
 
 @lru_cache
 def _first_equal(system: System) -> System:
-    """The first system met that equals this one: problems of equal systems share its functions, since compiled programs are found by functions."""
+    """The first of all systems that equal this one.
+
+    Problems of equal systems share its functions, and by them compiled programs, which jax looks up by the function.
+    """
     return system

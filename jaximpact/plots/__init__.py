@@ -70,11 +70,11 @@ __all__ = [
 
 
 class Picture(NamedTuple):
-    """How a result is drawn. All functions return a remark for the heading.
+    """How a result is drawn, in one panel or in several.
 
-    With a ``size`` [inch] the picture has one panel: ``function(result, ax, **options)``. Without, it has several:
-    ``function(result, **options)`` makes and returns their axes, and ``main(result, ax, **options)`` draws the first panel alone on given
-    axes.
+    A picture with a ``size`` [inch] has one panel: ``function(result, ax, **options)`` draws on ``ax`` and returns a remark for the heading.
+    A picture without has several: ``function(result, **options)`` makes their axes and returns (axes, remark), and
+    ``main(result, ax, **options)`` draws the first panel alone on ``ax`` and returns the remark.
     """
 
     function: Callable[..., Any]
@@ -204,7 +204,7 @@ def _picture_of(result: Any) -> Picture:
 
 
 def __getattr__(name: str) -> Any:
-    """Deprecated names of pictures that `draw` has replaced."""
+    """Returns `draw` for the deprecated names ``plot_motion``, ``plot_convergence`` and ``plot_ensemble``, with a warning."""
     if name in ("plot_motion", "plot_convergence", "plot_ensemble"):
         warnings.warn(f"plots.{name}(...) is plots.draw(...) now", DeprecationWarning, stacklevel=2)
         return draw

@@ -94,7 +94,7 @@ def draw_ensemble(solution: Solution, *, swept: Mapping[str, np.ndarray] | None 
 
 
 def draw_fan(solution: Solution, ax: Axes, *, component: int = 0) -> str:
-    """Draws quantiles of one coordinate of an ensemble over time, and its impacts; final positions if no other rows are saved."""
+    """Draws quantiles of one coordinate of an ensemble over time, with shares of impacts; a histogram of final positions if no other rows exist."""
     t, q, kept = _sound(solution)
     if not 0 <= component < q.shape[2]:
         raise ValueError(f"component={component}: there are {q.shape[2]} coordinates")
@@ -187,7 +187,10 @@ def draw_convergence(result: Convergence, ax: Axes) -> str:
 
 
 def draw_statistics(found: Statistics, ax: Axes, *, name: str = "q", component: int = 0, label: str = "") -> str:
-    """Draws quantile bands of one component over time, for some groups, or for a single row over the groups."""
+    """Draws quantile bands of one component of ``name`` over time, for a few groups of lanes; if there is a single row, over the groups.
+
+    ``label``: what the groups differ in.
+    """
     if name not in found.quantile:
         raise ValueError(f"name={name!r}: there are statistics of {', '.join(map(repr, found.quantile))}")
     values = found.quantile[name]
@@ -259,7 +262,7 @@ def _fan(ax: Axes, t: np.ndarray, q: np.ndarray, colour: str, shares: Mapping[st
 
 
 def _histogram(ax: Axes, q: np.ndarray, size: float, colour: str) -> None:
-    """Draws a histogram of final positions with their 5, 50 and 95 % quantiles."""
+    """Draws a histogram of final positions q (B,) with their 5, 50 and 95 % quantiles; ``size``: a magnitude of q, to tell round-off."""
     if np.ptp(q) > 1e-9 * size:
         span = (q.min(), q.max())
     else:
@@ -275,7 +278,10 @@ def _histogram(ax: Axes, q: np.ndarray, size: float, colour: str) -> None:
 
 
 def _scatter(ax: Axes, q: np.ndarray, shown: list[int], when: str, size: float, labels: Labels) -> None:
-    """Draws final positions in the plane of the first two coordinates shown."""
+    """Draws positions q (B, d) in the plane of the first two coordinates in ``shown``.
+
+    ``when``: words for the time, for the labels of the axes; ``size``: a magnitude of q, to tell round-off.
+    """
     i, j = shown[:2]
     ax.plot(q[:, i], q[:, j], ".", ms=dot(len(q)), color=COLOURS[2], alpha=0.6, mew=0)
     limits(ax.set_xlim, q[:, i], size)
