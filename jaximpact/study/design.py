@@ -170,7 +170,7 @@ class Design:
 
 
 class Blocks(NamedTuple):
-    """Partition of a design of shape ``whole`` into rectangular blocks, numbered in C order; a block has at most the shape ``shape``."""
+    """Partition of a design of shape ``whole`` into blocks of lanes of at most the shape ``shape``, in C order."""
 
     whole: tuple[int, ...]
     shape: tuple[int, ...]

@@ -37,9 +37,10 @@ ORDERS = 2  # derivatives of the problem's functions that schemes take
 
 
 def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Hashes of the problem's functions by name, for the shapes and dtypes of a study; the error as text for a function that cannot be traced.
+    """Hashes of the problem's functions by name, for the shapes and dtypes of a study.
 
-    ``values`` holds the values of each quantity over the design or some of its lanes.
+    For a function that cannot be traced the error as text takes the place of a hash. ``values`` holds the values of each quantity over the design
+    or some of its lanes.
     """
     one = system.lane({key: column[0] for key, column in values.items()})
     q, v = canonical_state(one["q0"], one["v0"])
@@ -59,10 +60,10 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
 
 
 def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, tuple[Any, tuple]]:
-    """Functions of a problem besides its constraints, by name, each with its operands; None or a number in place of a function that the problem
-    does not have.
+    """Functions of a problem besides its constraints, by name, each with its operands.
 
-    ``t``, ``q``, ``v``, ``args``: abstract values (`jax.ShapeDtypeStruct`), of which the operands are made.
+    None or a number stands for a function that the problem does not have. ``t``, ``q``, ``v``, ``args``: abstract values
+    (`jax.ShapeDtypeStruct`), of which the operands are made.
     """
     everything = (t, q, v, args)
     return {
@@ -86,7 +87,10 @@ def speeds_of(problem: Problem, t: Any, q: Any, args: Any) -> Any:
 
 
 def _surface(system: StudySystem) -> Any:
-    """The user's function whose change of sign ends motions; None if there is none, or if motions end at a gap or a velocity, which need no hash."""
+    """The user's function whose change of sign ends motions.
+
+    None if there is none, or if motions end at a gap or a velocity, which need no hash.
+    """
     function = None if system.until is None else system.until.function
     return None if dataclasses.is_dataclass(function) else function
 

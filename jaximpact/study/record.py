@@ -40,7 +40,7 @@ class Record:
         variables: names of the result arrays.
         common_times: whether the rows of all lanes have the same times.
         batch: number of lanes computed at once.
-        versions: `provenance`, and the time of creation.
+        versions: of libraries, processor and device (`provenance`), and the time of creation.
     """
 
     spec: Spec
@@ -136,11 +136,14 @@ class Record:
     # compared with what would be computed now
 
     def differences(self, new: Record) -> list[str]:
-        """What differs between this record and the record ``new``, one line for each difference; without any the study may be continued."""
+        """Differences between this record and ``new``, one line each; without any the study may be continued."""
         return differences(self._flat(), new._flat()) + self._changed_functions(new)
 
     def _flat(self) -> dict[str, Any]:
-        """Entries that `differences` compares, by names that users know: of the problem only its numbers, since functions are compared apart."""
+        """Entries that `differences` compares, by names that users know.
+
+        Of the problem there are only its numbers, since its functions are compared by `_changed_functions`.
+        """
         spec = self.spec
         parts = {name: getattr(spec, name) for name in ("problem", "scheme", "projection", "save")}
         numbers = {key: value for key, value in self.source.items() if not isinstance(value, str)}
@@ -172,8 +175,7 @@ class Record:
         return lines
 
     def remarks(self, new: Record) -> list[str]:
-        """Differences between this record and ``new``, that of the present process, that do not prevent a continuation, such as versions; in
-        words."""
+        """Differences from the record ``new`` of this process that allow a continuation, such as other versions; in words."""
         remarks = []
         changed = changes(self.versions, new.versions)
         if changed:
@@ -209,7 +211,10 @@ class Record:
 
 
 def _until(spec: Spec) -> dict[str, Any]:
-    """The entry "until" of a record in a dict; an empty dict if motions end at t1, since records of earlier versions have no such entry."""
+    """The entry "until" of a record, in a dict.
+
+    It is empty if motions end at t1, since records of earlier versions have no such entry.
+    """
     return {} if spec.until is None else {"until": spec.until}
 
 

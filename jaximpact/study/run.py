@@ -252,9 +252,10 @@ class Run:
                 self.store.keep(dict(self._carry_arrays(carry, block + 1)) | account)
 
     def _row(self, carry: Any, last: int) -> tuple[dict, dict, Any]:
-        """Continues the motion from the loop's ``carry`` to step ``last``; neighbour lists that overflow are enlarged, and the steps repeated.
+        """Continues the motion from the loop's ``carry`` to step ``last``.
 
-        Returns the row at that step and the totals so far, by field names of `Solution`, and the new carry.
+        Neighbour lists that overflow are enlarged, and the steps repeated. Returns the row at that step and the totals so far, by field names of
+        `Solution`, and the new carry.
         """
         while True:
             step = np.asarray(last, np.int32)
@@ -276,9 +277,9 @@ class Run:
             self._program = self._program.replace(problem=problem)
 
     def _carry_arrays(self, carry: Any, block: int) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields (name, array) from which `_resume_point` restores a carry: its leaves, capacities of its neighbour lists, the next block's number.
+        """Yields (name, array) pairs from which `_resume_point` restores a carry.
 
-        ``block``: that number.
+        They are ``block``, the number of the next block, the capacities of the neighbour lists, and the leaves of the carry.
         """
         yield "block", np.asarray(block)
         bodies = self._program.problem.constraints

@@ -29,7 +29,9 @@ class Damage(NamedTuple):
 
 
 class Store(abc.ABC):
-    """Interface of a store of one study. Chunks are numbered from 0; one process writes, holding the lock, and any number read.
+    """Interface of a store of one study.
+
+    Chunks are numbered from 0. One process, which holds the lock, writes; any number of processes read.
 
     A store has to guarantee:
 
@@ -70,7 +72,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def facts(self, chunk: int) -> dict[str, Any]:
-        """Facts that `write` stored with a finished chunk: counts of failures, computing time, versions; ValueError if they are damaged."""
+        """Facts that `write` stored with a finished chunk, such as counts of failures; ValueError if they are damaged."""
 
     @abc.abstractmethod
     def blank(self, chunk: int, names: Iterable[str]) -> dict[str, np.ndarray]:

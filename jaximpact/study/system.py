@@ -79,7 +79,7 @@ class StudySystem:
         return chosen | {"args": jax.tree.map(lambda some, x: x[0] if some else x, varies, columns["args"])}
 
     def check(self, design: Design) -> None:
-        """Raises ValueError for a quantity of the design that is unknown here or has another shape, or for wrong coefficients of contacts."""
+        """Raises ValueError for quantities of the design that are unknown or have another shape, or wrong e or friction."""
         for key in design.keys:
             self._check_shape(key, design.values[key.text].shape[1:])
             values = design.values[key.text]
@@ -130,9 +130,9 @@ class StudySystem:
 
 
 def _replace_component(old: Any, key: Key, column: np.ndarray, varies: bool) -> np.ndarray:
-    """The values (B, ...) of a quantity on B lanes, after ``column`` (B, ...) has replaced all of ``old`` or the component that the key names.
+    """The values (B, ...) of a quantity on B lanes: ``old`` with ``column`` (B, ...) in place of all or one component.
 
-    ``varies``: whether ``old`` has a lane axis already.
+    ``key`` names the component; ``varies``: whether ``old`` has a lane axis already.
     """
     if key.component is None:
         return column

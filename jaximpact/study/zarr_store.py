@@ -267,7 +267,7 @@ class ZarrStore(Store):
         self._replace(self._mark(chunk), json.dumps({**facts, "files": files}))
 
     def keep(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Stores the numbers from which another process continues, replacing earlier ones atomically."""
+        """Stores the arrays from which another process can continue an unfinished motion; they replace earlier ones atomically."""
         new, path = self._home / "carry.partial", self._home / "carry.npz"
         with open(new, "wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -276,7 +276,7 @@ class ZarrStore(Store):
         self._synchronise(self._home)
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Numbers last stored by `keep`; empty if there are none."""
+        """The arrays last stored by `keep`; empty if there are none."""
         path = self._home / "carry.npz"
         if not path.exists():
             return {}
@@ -382,9 +382,9 @@ def _checksum(path: Path) -> str:
 
 
 def _holder(lock: int) -> dict[str, str]:
-    """The process that holds the lock, as pid and host, read from the lock's file; empty if a killed process left an incomplete line.
+    """The process that holds the lock, as pid and host, read from the file of the lock.
 
-    ``lock``: descriptor of that file.
+    Empty if a killed process left an incomplete line. ``lock``: descriptor of the file.
     """
     try:
         os.lseek(lock, 0, os.SEEK_SET)
