@@ -330,10 +330,10 @@ def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray]
 
 
 def steps_where_sweeps_stall(given: list[np.ndarray], impulse: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
-    """Improves the impulses (m, 1 + k) on which sweeps have stalled, by `proximal_steps` and `planar_path`, in double precision.
+    """Improves impulses (m, 1 + k) on which sweeps have stalled, by `proximal_steps` and `planar_path`.
 
-    ``given``: operands of a lane; ``tries``: number of times that sweeps have stalled before. Returns impulses (m, 1 + k) whose residual is not
-    larger than that of ``impulse``, and the number of steps.
+    Computes in double precision. ``given``: operands of a lane; ``tries``: number of times that sweeps have stalled before. Returns impulses (m,
+    1 + k) whose residual is not larger than that of ``impulse``, and the number of steps.
     """
     i, j, among, h, b, mu, _, allowed, _ = given
     taken = np.flatnonzero((among != 0) & np.any(h[:, 0] != 0, axis=1))

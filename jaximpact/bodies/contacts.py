@@ -24,8 +24,8 @@ class PairContacts:
     """Contacts between bodies ``i`` and ``j`` (m,), with N in place of an obstacle, linearised at one configuration.
 
     The first ``pairs`` contacts are between two bodies; then follow those with obstacles, the same number for every body, sorted by body.
-    Products gather and scatter for pair contacts; obstacle contacts, sorted by body, need neither. Sums over the coordinates of a body are
-    written out term by term, which takes XLA a tenth of the time.
+    Matrix-vector products need gather and scatter operations for pair contacts only, since the contacts with obstacles are sorted by body.
+    Sums over the coordinates of a body are written out term by term, which takes XLA a tenth of the time.
 
     ``gap`` f (m,), ``drift`` df/dt (m,) or None; gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates, responses ``ri`` and
     ``rj`` (m, D), M^-1 times the gradients, and ``hi`` and ``hj`` (m, D), H times the gradients, with H' H = M^-1, or None for a diagonal mass.
@@ -55,7 +55,10 @@ class PairContacts:
 
     @property
     def resolution(self) -> float:
-        """Smallest relative error to assume in gaps when they are compared: larger than round-off, since contacts are solved to a tolerance only."""
+        """Smallest relative error to assume in gaps when they are compared.
+
+        It is larger than round-off, since contacts are solved to a tolerance only.
+        """
         return 2e-11
 
     def sliding(self, v: Array) -> PairContacts:
@@ -106,12 +109,12 @@ class PairContacts:
         return _sum_last_axis(self.gi * self.ri + self.gj * self.rj)
 
     def coordinates_at(self, acting: Array) -> Array:
-        """Number () of coordinates of the bodies of the contacts ``acting`` (m,)."""
+        """Number () of coordinates of all bodies that take part in a contact in the mask ``acting`` (m,)."""
         one = acting[:, None].astype(jnp.int32)
         return self.gi.shape[1] * jnp.sum(self._sum_by_body(one, one) > 0)
 
     def coupled(self, acting: Array) -> Array:
-        """Whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ().
+        """Whether any two contacts in the mask ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ().
 
         It sums the squared scalar products of all pairs of gradients c_a, c_b at each body, which is |sum c c'|^2 - sum |c|^4.
         """
@@ -145,7 +148,10 @@ class PairContacts:
     def walked(
         self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
     ) -> tuple[Array, Array, Array | None]:
-        """Solves for the impulses (m,) without friction, by native code on a CPU, elsewhere by ``products``; for the rest as `Contacts.walked`."""
+        """Solves for the impulses (m,) without friction, by native code on a CPU, elsewhere by ``products``.
+
+        Arguments and results are those of `Contacts.walked`.
+        """
         hi, hj = self._halves()
         known = (self.i, self.j, hi, hj, self.ri, self.rj, offset, tolerance, guess)
 
@@ -191,7 +197,7 @@ class PairContacts:
             return products(*known)
 
     def _halves(self) -> tuple[Array, Array]:
-        """The gradients with respect to either body times H, H' H = M^-1, (m, D) each."""
+        """H times the gradients with respect to body i and to body j, (m, D) each, where H' H = M^-1."""
         half = lambda g, r: jnp.where(g < 0, -1, 1) * jnp.sqrt(jnp.abs(g * r))
         hi = half(self.gi, self.ri) if self.hi is None else self.hi
         return hi, half(self.gj, self.rj) if self.hj is None else self.hj
@@ -278,7 +284,7 @@ class PairSlip(NamedTuple):
         return self._replace(tangents=tuple(row.under(metric) for row in self.tangents))
 
     def still(self) -> FrictionInfo:
-        """`FrictionInfo` of a step without impulses of friction."""
+        """`FrictionInfo` of a step in which these contacts have no impulses of friction."""
         return still(self)
 
 

@@ -73,10 +73,11 @@ def _jumps(bodies: int, ends: list[np.ndarray], responses: list[np.ndarray], imp
 def call_as_operation(
     key: tuple, make: Callable, operands: tuple[Array, ...], results: list, lanes: bool
 ) -> tuple[Array, ...]:
-    """Calls ``make()(operands, results)``, a function that fills in numpy arrays ``results``, as an operation of jax, and returns the results.
+    """Calls a function of numpy arrays, ``make()``, as an operation of jax, and returns its results.
 
-    ``key``: names the function, whose target is registered once; ``results``: shape and dtype of each result. The function takes arrays with a
-    lane axis; without ``lanes`` the arrays given here have none, and get one as a numpy view (adding it in jax would copy every operand).
+    ``make()(operands, results)`` fills in the arrays ``results``. ``key``: names the function, whose target is registered once; ``results``:
+    shape and dtype of each result. The function takes arrays with a lane axis; without ``lanes`` the arrays given here have none, and get one as
+    a numpy view (adding it in jax would copy every operand).
     """
 
     def of_one() -> Callable:
@@ -89,9 +90,10 @@ def call_as_operation(
 
 
 def batchable(every: Callable, lanes: bool = False) -> Callable:
-    """Makes ``every``, a function of arrays with or without a lane axis, batchable by vmap: it is called once for the whole batch.
+    """Makes ``every``, a function of arrays with or without a lane axis, batchable by vmap.
 
-    The batch becomes the lane axis of the arrays or, with ``lanes``, is merged into the lane axis that they have already.
+    It is called once for the whole batch, which becomes the lane axis of the arrays or, with ``lanes``, is merged into the lane axis that they
+    have already.
     """
 
     @custom_vmap

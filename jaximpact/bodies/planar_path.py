@@ -41,10 +41,10 @@ def margins(mode: np.ndarray, mu: np.ndarray, push: np.ndarray, rub: np.ndarray)
 
 
 def change(mode: np.ndarray, c: int, which: int, rub: float) -> tuple[int, int]:
-    """Changes the mode of contact c, in place, at a point of the path where one of its two `margins` is zero: to the mode that it enters there.
+    """Changes the mode of contact c, in place, to the one that it enters at a point of the path.
 
-    ``which``: index of that margin, 0 or 1; ``rub``: tangential part of the contact's trial impulse there. Returns c and the index of the margin
-    of the new mode that is zero there.
+    ``which``: index, 0 or 1, of the one of its `margins` that is zero at this point; ``rub``: tangential part of the contact's trial impulse
+    there. Returns c and the index of the margin of the new mode that is zero there.
     """
     old = mode[c]
     if old == OPEN:

@@ -149,7 +149,10 @@ def proximal_point(system: ConeSystem, x0: np.ndarray, shift: float, limit: int)
 
 
 def go_on(system: ConeSystem, x: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Impulses x + 2^n ``step`` (m, 1 + k) with the largest n at which the residual is at most `SLACK` times that at x; x if there is none."""
+    """Extends a step: impulses x + 2^n ``step`` (m, 1 + k), with the largest n that the residual allows.
+
+    The residual is at most `SLACK` times that at x; x is returned if it is larger for every n.
+    """
     bound = SLACK * system.size(x)
     for power in range(FARTHEST, -1, -1):
         ahead = x + 2.0**power * step

@@ -47,8 +47,8 @@ def disks(radii: ArrayLike, **options: Any) -> Problem:
 def spheres(radii: ArrayLike, **options: Any) -> Problem:
     """Spheres in space, q = (x0, y0, z0, x1, ...), that may not overlap; arguments as those of `disks`.
 
-    With inertias they turn. A sphere has then six coordinates, its centre and three whose rates are its angular velocity [rad/s], on which no
-    gap depends: not angles, as what a sphere looks like after turns about several axes depends on their order. "solid" is 2 m r^2 / 5.
+    With inertias they turn: a sphere then has six coordinates, its centre and three whose rates are its angular velocity [rad/s]. These three do
+    not describe its orientation, which depends on the order of turns about several axes; no gap depends on them. "solid" is 2 m r^2 / 5.
     """
     return _round(3, radii, **options)
 
@@ -124,7 +124,7 @@ def _round(
 
 
 def _inertias(given: Any, mass: np.ndarray, radii: np.ndarray, space: int, grows: bool) -> np.ndarray:
-    """Moments of inertia (N,)."""
+    """Moments of inertia (N,): those ``given``, one or (N,), or for "solid" those of solid disks or spheres."""
     if isinstance(given, str):
         if given != "solid":
             raise ValueError(f"inertias must be numbers, 'solid' or None, got {given!r}")
@@ -193,7 +193,10 @@ def _outwards(walls: Sequence | None, space: int) -> list[np.ndarray]:
 
 
 def _numbers(name: str, value: ArrayLike, number: int | None) -> np.ndarray:
-    """An argument as (N,) numbers."""
+    """The ``value`` of the argument ``name`` as (N,) numbers, one for each body; a single number is repeated.
+
+    ``number``: N, or None where the argument itself determines it.
+    """
     try:
         found = np.asarray(value, float)
     except (TypeError, ValueError) as error:

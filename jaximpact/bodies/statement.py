@@ -39,7 +39,7 @@ class Bodies(OfBodies):
         number: number of bodies N.
         gap: ``gap(q_i, q_j, a_i, a_j) -> ()``, of two bodies at (D,) each; symmetric in them, C^{1,1} where they touch.
         reach: distance of the positions of two bodies beyond which their gap is positive, whatever their other coordinates are, or a function
-            ``reach(t, args) -> ()`` of it [length].
+            ``reach(t, args) -> ()`` that returns it [length].
         obstacles: ``obstacles(t, q_i, a_i) -> (o,)``, gaps of one body to its o obstacles, such as walls, or None.
         each: ``each(t, args) -> `` a pytree of arrays with a leading axis of length ``number``: the parameters a_i of body i, for
             instance its radius. By default a_i is ``args``.
@@ -200,7 +200,7 @@ class Bodies(OfBodies):
             )
 
     def obstacle_count(self, t: Any, q: Array, args: Any) -> int:
-        """Number of gaps between bodies and obstacles."""
+        """Number of gaps between all bodies and their obstacles, N times o."""
         if self.obstacles is None:
             return 0
         time, one = jax.ShapeDtypeStruct((), q.dtype), jax.ShapeDtypeStruct((self.dimension(q),), q.dtype)
@@ -335,7 +335,7 @@ class Bodies(OfBodies):
         return self._roomier(2 * slots, 2 * room, space, lanes)
 
     def _roomier(self, pairs: int, members: int, space: int, lanes: int = 1) -> Bodies:
-        """Copy with the given capacities for pairs and for members of a cell.
+        """Copy with the given capacities for near pairs, and for bodies in a cell of the search; ``lanes``: number of motions at once.
 
         Raises:
             ValueError: memory does not suffice.

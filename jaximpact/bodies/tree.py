@@ -54,16 +54,17 @@ def tree_pairs(
 
 
 def _count_crowded(points: np.ndarray, cutoff: float, slots: int) -> int:
-    """Lower bound on the number of pairs nearer than the cutoff: the pairs that share a cell whose diagonal is the cutoff.
+    """Cheap lower bound on the number of pairs nearer than the cutoff, found by counting pairs in common cells.
 
-    0 unless a random eighth of the bodies has more than its share, 1/64, of ``slots`` such pairs.
+    The diagonal of a cell is the cutoff. Pairs are counted only if a random eighth of the bodies has more than 1/64 of ``slots`` such pairs, its
+    share; otherwise returns 0.
     """
     sample = points[np.random.default_rng(0).integers(len(points), size=len(points) // 8)]
     return 0 if 64 * _together(sample, cutoff) <= slots else _together(points, cutoff)
 
 
 def _together(points: np.ndarray, cutoff: float) -> int:
-    """Number of pairs of points that share a cell."""
+    """Number of pairs of ``points`` (N, S) in common cells, whose diagonal is the ``cutoff``."""
     cells = np.clip(np.floor((points - points.min(axis=0)) * (points.shape[1] ** 0.5 / cutoff)), 0, 2.0**62).astype(
         np.int64
     )
