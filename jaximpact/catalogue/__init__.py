@@ -28,7 +28,7 @@ FAMILIES = (
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """Every problem of the catalogue, by id. Families are imported on the first call."""
+    """Every problem of the catalogue, by id. The modules that hold them are imported on the first call."""
     modules = (import_module(f".{family}", __name__) for family in FAMILIES)
     return tuple(sorted((entry for module in modules for entry in module.ENTRIES), key=lambda entry: entry.id))
 

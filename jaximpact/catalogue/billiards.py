@@ -97,7 +97,10 @@ def _cube(t, q, args):
 
 
 def cube_wave(q0, v0) -> Motion:
-    """Motion in the cube [0, 1]^d with elastic walls, for v0 > 0: each coordinate is a triangle wave, q0 + v0 t modulo 2 folded back at 1."""
+    """Motion in the cube [0, 1]^d with elastic walls, for v0 > 0.
+
+    Each coordinate is a triangle wave: q0 + v0 t modulo 2, folded back at 1.
+    """
 
     def motion(t):
         s = (q0 + np.asarray(t, float)[:, None] * v0) % 2.0

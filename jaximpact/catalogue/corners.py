@@ -17,7 +17,10 @@ _BOTH = ("paoli-schatzman", "paoli-schatzman-explicit")
 
 
 def bouncing_balls(y0, w0, g, e: float, t1: float) -> tuple[np.ndarray, Motion, np.ndarray]:
-    """Independent balls above y = 0 from heights y0 with velocities w0; returns (impact times, motion, total impulses w(t1) - w(0) + g t1)."""
+    """Independent balls above y = 0, from heights y0 with velocities w0.
+
+    Returns (impact times, motion, total impulses w(t1) - w(0) + g t1).
+    """
     balls = [bounces(*ball, 0.0, e, t1) for ball in zip(y0, w0, g, strict=True)]
 
     def motion(t):

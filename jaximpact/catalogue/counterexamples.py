@@ -19,7 +19,7 @@ _EITHER_MOTION = dict.fromkeys(_SCHEMES, Orders(None, None))
 
 
 def pulses(t, q, v, args):
-    """-sum_k I_k phi((t - s_k)/w_k)/w_k, phi(x) = (315/256) (1 - x^2)^4 on [-1, 1], I_k = 4 ratio^-(k+1).
+    """Force -sum_k I_k phi((t - s_k)/w_k)/w_k of downward pulses, phi(x) = (315/256) (1 - x^2)^4 on [-1, 1], I_k = 4 ratio^-(k+1).
 
     With D_k = 1/k - 1/(k+1), s_k = 1/k - D_k/4 and w_k = D_k/8: supports are disjoint, so that k = floor(1/t).
     """
@@ -63,7 +63,7 @@ def _bouncing(t1: float) -> Case:
 
 
 def _at_rest(t1: float) -> Case:
-    """Motion q = 0: the floor balances the pulses, whose total impulse is 16/3."""
+    """Case of the motion q = 0 under `pulses`: the floor balances the pulses, whose total impulse is 16/3."""
     args = {"ratio": 1.5}
     impulse = np.array([4.0 / (args["ratio"] * (args["ratio"] - 1.0))])
 

@@ -87,9 +87,10 @@ def _static_friction(args):
 
 
 def _belt(t1: float, note: str) -> Case:
-    """Case of the periodic motion of a unit mass on a spring and a belt: the belt carries it to x = mu_s g / stiffness, where it begins to slip.
+    """Case of the periodic motion of a unit mass on a spring and a moving belt.
 
-    Then it oscillates about mu g / stiffness until its speed is that of the belt again.
+    The belt carries it to x = mu_s g / stiffness, where it begins to slip. Then it oscillates about mu g / stiffness until its speed is that of
+    the belt again.
     """
     w, belt, mu, static = 3.0, 0.5, 0.2, 0.35
     centre, breaks = (x * GRAVITY / w**2 for x in (mu, static))
@@ -137,7 +138,7 @@ def _disk_energy(t, q, v, args):
 def _disk(e: float, mu: float, t1: float, note: str) -> Case:
     """Case of a disk dropped from 1 m with a spin of 6 rad/s.
 
-    The impulse of friction in an impact is mu times the percussion, or a third of the slip velocity if that is less.
+    Its mass is 1: the impulse of friction in an impact is mu times the percussion, or a third of the slip velocity if that is less.
     """
     radius, q, v = 0.2, np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.0, 6.0])
     start, weight = (q, v), np.array([0.0, -GRAVITY, 0.0])
@@ -174,10 +175,10 @@ def _disk(e: float, mu: float, t1: float, note: str) -> Case:
 
 
 def _slide_and_roll(begins: list, pieces: list, q, v, mu: float, along, radius: float) -> None:
-    """Appends the motion of a disk on the floor from (q, v) on: it slides with friction mu g until its slip ends, then rolls without friction.
+    """Appends the motion of a disk on the floor from (q, v) on, as two pieces.
 
-    ``begins`` and ``pieces``: as of `_of_pieces`, changed in place; the last entry of ``begins`` is the time at which it slides.
-    ``along`` (3,): M^-1 times the gradient of the slip velocity.
+    It slides with friction mu g until its slip ends, then rolls without friction. ``begins`` and ``pieces``: as of `_of_pieces`, changed in
+    place; the last entry of ``begins`` is the time at which it begins to slide. ``along`` (3,): M^-1 times the gradient of the slip velocity.
     """
     slip = v[0] + radius * v[2]
     a, lasts = -np.sign(slip) * mu * GRAVITY * along, abs(slip) / (3 * mu * GRAVITY)

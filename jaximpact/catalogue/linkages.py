@@ -131,7 +131,11 @@ def _assembled(crank: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sines = s[..., 1] * c[..., 2] - s[..., 2] * c[..., 1]
 
     def solve(first, right_s, right_c):
-        """Derivatives x (..., 3) of the three angles, from that of the crank, ``first``, and sum(s x) = right_s, sum(c x) = right_c."""
+        """Derivatives x (..., 3) of the three angles by that of the crank, which solve the differentiated equations of the loop.
+
+        ``first`` (...,): derivative x_0; the equations are sum(s x) = right_s and sum(c x) = right_c, with s and c (..., 3) the signed lengths of the
+        rods times sine and cosine of their angles.
+        """
         b, d = right_s - s[..., 0] * first, right_c - c[..., 0] * first
         found = (b * c[..., 2] - d * s[..., 2]) / sines, (d * s[..., 1] - b * c[..., 1]) / sines
         return np.stack([first, *found], axis=-1)

@@ -133,8 +133,9 @@ _RIGHT_SLOPE = (1, 1.75, -0.5, 0.0)
 
 
 def _valley(q0, v0, t1: float, hits, orders: dict[str, Orders], note: str) -> Case:
-    """Case in the valley, whose floor is made of lines and parabolas: in its frame motions slide on straight slopes and leave humps tangentially.
+    """Case in the valley, whose floor is made of lines and parabolas.
 
+    In the frame of the valley motions slide on straight slopes and leave humps tangentially.
     Each entry of ``hits`` lists the pieces of the floor that an impact hits; its time is the first root of the gap to the first of these pieces.
     """
     drift = np.array([0.0, 1.0])

@@ -80,11 +80,11 @@ def _resonant(e: float, t1: float = 20.0) -> Case:
 def periodic_orbit(z: float, w: float, sigma: float, e: float) -> tuple[Motion, float, float]:
     """One-impact-a-period orbit of q'' + 2 z q' + q = cos(w (t + shift)), q >= sigma, started just after its impact.
 
-    Returns its exact motion over all time, the shift and the rebound velocity. The orbit is particular solution plus
-    transient, the transient (x, y) at the impact is mapped over a period T = 2 pi / w by the flow P of the free
-    damped oscillator. Periodicity, x = P11 x + P12 y and y - P21 x - P22 y = (1 + 1/e) v, makes y, v and the slope of
-    the particular solution proportional to x; its known amplitude leaves one quadratic for x, of which the root with
-    v > 0 is taken (Shaw and Holmes 1983, section 3).
+    Returns its exact motion over all time, the shift and the rebound velocity v. The orbit is the sum of a particular solution
+    and a transient with the value x and rate y just after the impact. The flow P (2, 2) of the free damped oscillator maps
+    (x, y) over a period T = 2 pi / w. The conditions of periodicity are x = P11 x + P12 y and y - P21 x - P22 y =
+    (1 + 1/e) v; by them y, v and the slope of the particular solution are proportional to x. The known amplitude of the
+    particular solution leaves one quadratic equation for x; the root with v > 0 is taken (Shaw and Holmes 1983, section 3).
     """
     period, wd = 2.0 * np.pi / w, np.sqrt(1.0 - z**2)
     amplitude = 1.0 / np.hypot(1.0 - w**2, 2.0 * z * w)

@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe(name: str) -> str:
-    """Describes a case for the author of an adapter."""
+    """Text about the case ``name`` for the author of an adapter: its formulas and parameters, and the exact state and Jacobian."""
     case = get(name)
     lines = [f"{case.name}: {case.title}", *([f"from {case.source}"] if case.source else []), ""]
     lines += [

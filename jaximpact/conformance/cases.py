@@ -33,8 +33,8 @@ class Case:
         name, title: the case, and what it tests.
         tags: what a simulator needs for it: "M(q)", "moving wall", "lasting contact", "simultaneous", "accumulation", "plastic".
         source: the publication or report in which simulators fail at such a motion, or "".
-        mass: formulas (d, d), or None for the unit matrix; force: (d,), with the velocity terms (Coriolis, centrifugal) of a mass that varies; gaps: (m,). They may contain
-            ``t``, ``q[i]``, ``v[i]`` and the parameters.
+        mass: formulas (d, d), or None for the unit matrix; force: (d,), with the velocity terms (Coriolis, centrifugal) of a mass that
+            varies; gaps: (m,). They may contain ``t``, ``q[i]``, ``v[i]`` and the parameters.
         parameters: name -> value, the columns of the Jacobian in this order.
         position, velocity: which parameters are q and v at t = 0; "e" is the restitution of all contacts.
         t1: the end, at no impact [s].
@@ -101,7 +101,7 @@ class Case:
         return {k: x for k, x in self.parameters.items() if k != "e" and k not in self.position + self.velocity}
 
     def start(self, theta: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
-        """(q0, v0, e, args) for `jaximpact.solve`, from the vector of parameters."""
+        """Arguments (q0, v0, e, args) of `jaximpact.solve` from the values ``theta`` (p,) of the parameters."""
         values = dict(zip(self.parameters, theta, strict=True))
         q0, v0 = (jnp.stack([values[name] for name in names]) for names in (self.position, self.velocity))
         return q0, v0, values["e"], {name: values[name] for name in self.args}

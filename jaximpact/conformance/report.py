@@ -33,7 +33,10 @@ class Cell(NamedTuple):
 
     @property
     def open(self) -> bool:
-        """Whether one more step size has to be computed to tell if the case is passed: the Jacobian's error is small, but not that of round-off."""
+        """Whether it takes one more step size to tell if the case is passed.
+
+        This is so if the error of the Jacobian is small, but larger than round-off.
+        """
         return EXACT < self.errors.get(FINE, np.nan) <= SMALL
 
     @property

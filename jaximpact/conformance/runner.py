@@ -95,7 +95,10 @@ def _adapter(given: Adapter | str | os.PathLike[str]) -> Adapter:
 
 
 def measure(adapter: Adapter, chosen: Sequence[Case], limit: float) -> Column:
-    """Errors of one adapter: all cases at the fine step, and those that may pass at the coarse step too."""
+    """Runs one adapter on the ``chosen`` cases at the fine step size, and on some at the coarse one too.
+
+    These are the cases in which only two step sizes tell whether the Jacobian converges (`Cell.open`).
+    """
     cells: dict[str, Cell] = {}
     about: dict[str, Any] = {}
     wanted = list(chosen)

@@ -1,4 +1,4 @@
-"""Rigid bodies in the plane, joined and stopped: a `Problem` from what one sees on a drawing, and the drawing.
+"""Rigid bodies in the plane with joints, springs and stops: makes a `Problem` from bodies and parts, and draws it.
 
     from jaximpact import planar
 

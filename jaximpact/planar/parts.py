@@ -20,7 +20,7 @@ class Part:
 
     Attributes:
         a, b: names of the bodies.
-        equations: for each joint equation of the part a text, by which its name differs from those of the others, and its unit.
+        equations: for each joint equation of the part a suffix, which tells its name from those of the others, and its unit.
     """
 
     equations: ClassVar[Sequence[tuple[str, str]]] = ()
@@ -116,7 +116,7 @@ class Slot(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Slider(Slot):
-    """A guide: as a `Slot`, and body a does not turn against b."""
+    """A guide: a `Slot` in which, moreover, body a does not turn relative to b."""
 
     equations = (" across", "m"), (" angle", "rad")
 
@@ -186,7 +186,7 @@ class Elastic(Part):
     """A linear spring and damper along one coordinate.
 
     Attributes:
-        stiffness, damping: force for each unit of the coordinate, and of its rate.
+        stiffness, damping: generalised force per unit of the coordinate, and per unit of its rate.
     """
 
     stiffness: Number = 0.0
@@ -321,7 +321,10 @@ class Clearance(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class AngleStop(Part):
-    """Limits ``low`` and ``high`` [rad] of the angle by which body a has turned relative to b since the start; either may be missing."""
+    """Stops of the rotation of body a relative to b.
+
+    ``low`` and ``high``: limits of the angle by which it has turned since the start [rad]; either may be None.
+    """
 
     low: Number | None = None
     high: Number | None = None

@@ -1,4 +1,4 @@
-"""Pictures of many motions at once: ensembles, their statistics, and sweeps over the step."""
+"""Pictures of many motions at once: ensembles, their statistics, and sweeps over the step size."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ def draw_ensemble(solution: Solution, *, swept: Mapping[str, np.ndarray] | None 
 
 
 def draw_fan(solution: Solution, ax: Axes, *, component: int = 0) -> str:
-    """Draws quantiles of one coordinate of an ensemble over time, with shares of impacts; a histogram of final positions if no other rows exist."""
+    """Draws quantiles of one coordinate of an ensemble over time, with the shares of impacts (`_impact_shares`).
+
+    If only final positions are saved it draws their histogram.
+    """
     t, q, kept = _sound(solution)
     if not 0 <= component < q.shape[2]:
         raise ValueError(f"component={component}: there are {q.shape[2]} coordinates")
@@ -187,9 +190,9 @@ def draw_convergence(result: Convergence, ax: Axes) -> str:
 
 
 def draw_statistics(found: Statistics, ax: Axes, *, name: str = "q", component: int = 0, label: str = "") -> str:
-    """Draws quantile bands of one component of ``name`` over time, for a few groups of lanes; if there is a single row, over the groups.
+    """Draws quantile bands of one component of ``name`` over time, for a few groups of lanes.
 
-    ``label``: what the groups differ in.
+    If there is a single row they are drawn over the groups. ``label``: what the groups differ in.
     """
     if name not in found.quantile:
         raise ValueError(f"name={name!r}: there are statistics of {', '.join(map(repr, found.quantile))}")

@@ -18,7 +18,10 @@ BARS = 12  # inputs that are drawn
 
 
 def draw_sensitivities(found: Sensitivities, ax: Axes, **options: Any) -> str:
-    """Draws the ranking of one motion; ``by``, ``units`` and ``output`` as in `draw_ranking`."""
+    """Draws the sensitivities of one motion, ranked.
+
+    Options: ``by`` and ``units`` of `Sensitivities.ranking`, ``output`` of `draw_ranking`.
+    """
     ranked = {name: options.pop(name) for name in ("by", "units") if name in options}
     return draw_ranking(found.ranking(**ranked), ax, **options)
 
