@@ -38,9 +38,10 @@ class Neighbours(NamedTuple):
     lost: Array
 
     def approach(self, points: Array, reach: Array) -> Array:
-        """Upper bound, (), on the decrease of the distance between any two bodies, less the growth of the reach, since the list was made.
+        """Upper bound, (), on how much (distance - reach) of any two bodies has decreased since the list was made.
 
-        Common motion does not count: displacements are taken relative to the middle of all displacements.
+        ``points`` (N, S) and ``reach`` (): positions and reach now. Common motion does not count: displacements are taken relative to the middle
+        of all displacements.
         """
         return widest(points - self.points) + (reach - self.reach)
 

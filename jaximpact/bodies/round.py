@@ -211,7 +211,7 @@ def _numbers(name: str, value: ArrayLike, number: int | None) -> np.ndarray:
 
 
 def _sides(walls: Sequence | None, space: int) -> Callable[..., Array] | None:
-    """Function of a body's gaps (k,) to the walls, ``obstacles`` of `Bodies`; None without walls."""
+    """Function that returns the gaps (o,) of a body to the walls, for ``obstacles`` of `Bodies`; None without walls."""
     if walls is None:
         return None
     sequence = lambda x: isinstance(x, list | tuple | np.ndarray)

@@ -281,7 +281,7 @@ class Bodies(OfBodies):
         return found[:, None] if found.ndim == 1 else found
 
     def _walls(self, t: ArrayLike, bodies: Array, own: Any) -> Array:
-        """Gaps (N, k) of all bodies to their obstacles."""
+        """Gaps (N, o) of all bodies to their obstacles; ``bodies`` (N, D): coordinates, ``own``: parameters of all bodies."""
         if self.obstacles is None:
             return jnp.zeros((self.number, 0), bodies.dtype)
         axes = (None, 0, None if self.each is None else 0)
@@ -402,7 +402,7 @@ class NearBodies(OfBodies):
         return jnp.concatenate([kept, of_walls.reshape(-1, of_pairs.shape[1])])
 
     def _slots(self) -> tuple[Array, Array, Array]:
-        """Mask of the occupied slots, and the two bodies of each; empty slots hold the bodies 0 and 1."""
+        """Mask (K,) of the occupied slots of the list, and the bodies i and j (K,) of each slot, 0 and 1 for an empty one."""
         present = self.list.i < self.bodies.number
         return present, jnp.where(present, self.list.i, 0), jnp.where(present, self.list.j, 1)
 

@@ -216,7 +216,10 @@ def _ensemble_facts(solution: Solution) -> dict[str, Any]:
 def _perturbed_starts(
     entry: Entry, case: Case, q0: np.ndarray, v0: np.ndarray, options: argparse.Namespace
 ) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, int]]:
-    """Random initial data (N, d) around the case, with admissible positions, and remarks on how they were made admissible."""
+    """Random initial data (q0, v0), (N, d) each, around those of the case.
+
+    Inadmissible positions are drawn again or moved towards the case. Also returns how many, with a text for each of the two counts.
+    """
     random = np.random.default_rng(options.seed)
     lanes, d = options.ensemble, len(q0)
     # positions, velocities, perturbations and what they are tested with

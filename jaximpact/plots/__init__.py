@@ -132,7 +132,7 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
     `Statistics`        quantile bands of ``component`` of ``name``, over time or groups (``label``)
     `Section`           velocity over position of one ``coordinate``; the same for `Crossings`
     `ImpactSection`     velocity before each impact over its phase, each contact in its colour
-    `Bifurcation`       positions of one ``coordinate``, or component ``coordinate`` of what was asked for by ``of``, and the
+    `Bifurcation`       positions of one ``coordinate``, or component ``coordinate`` of the diagram's quantity ``of``, and the
                         period, over the parameter; ``label`` of its axis, with a unit, say
     `ParameterMap`      period and impacts over the two parameters; ``labels`` of their axes, two texts
     `Basins`            one colour for each attractor

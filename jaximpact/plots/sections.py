@@ -53,7 +53,10 @@ def draw_impact_section(found: ImpactSection, ax: Axes) -> str:
 
 
 def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0, label: str = "") -> tuple[np.ndarray, str]:
-    """Draws the states of one coordinate over the parameter, or what was asked for in their place, and the periods below."""
+    """Draws the positions of one coordinate over the parameter, and below them the periods.
+
+    A diagram of another quantity (`Bifurcation.of`) shows its component ``coordinate`` in place of positions.
+    """
     figure = new_figure(9.0, 6.0)
     top, below = figure.subplots(2, sharex=True, height_ratios=(4, 1))
     remark = draw_sections(found, top, coordinate=coordinate)
@@ -77,7 +80,10 @@ def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0, label: str = ""
 
 
 def draw_sections(found: Bifurcation, ax: Axes, *, coordinate: int = 0, label: str = "") -> str:
-    """Draws the states of one coordinate over the parameter, or what was asked for in their place."""
+    """Draws the positions of one coordinate over the parameter.
+
+    A diagram of another quantity (`Bifurcation.of`) shows its component ``coordinate`` in place of positions.
+    """
     x, y, height = found.points_of(coordinate)
     _points(ax, x, y)
     ax.set_ylabel(height)

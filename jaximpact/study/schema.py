@@ -66,7 +66,7 @@ class Schema(NamedTuple):
     Attributes:
         design: the lanes, whose dimensions come first in each variable.
         blocks: partition of the lanes into chunks.
-        variables: arrays of results, and ``done``.
+        variables: arrays of results, and ``done``, which says of each lane whether it has been computed.
         times: common times of the rows, None if lanes differ.
         attributes: description of the study.
     """

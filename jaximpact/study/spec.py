@@ -92,7 +92,7 @@ class Spec:
         t0: Any = 0.0,
         **base: Any,
     ) -> Spec:
-        """Makes a `Spec` from the arguments of `Study`, each checked by itself.
+        """Makes a `Spec` from the arguments of `Study`; checks each of them alone, not whether they fit together.
 
         Raises:
             ValueError, TypeError: an argument is wrong, or cannot be reproduced in another process.
