@@ -36,7 +36,10 @@ GUESS, LIMIT = OPERANDS.index("guess"), OPERANDS.index("limit")
 
 
 class SweepLoops:
-    """Emits the solver of this module for bodies of D coordinates and contacts with k tangents; ``real``: the floating dtype."""
+    """Emits the LLVM code of this module's solver, for bodies of D coordinates and contacts with k tangents.
+
+    ``real``: the floating dtype. Methods that emit code return LLVM values, which hold the numbers when the code runs.
+    """
 
     def __init__(self, D: int, k: int, real: Any) -> None:
         self.w, self.D, self.rows = KernelWriter(real), D, 1 + k
@@ -54,12 +57,12 @@ class SweepLoops:
     # entries of arrays with several numbers a contact or body
 
     def at(self, k: Any, width: int, a: int = 0) -> Any:
-        """Emits k * width + a."""
+        """Emits code that computes the index k * width + a."""
         w = self.w
         return w.at.add(w.at.mul(k, w.whole(width)), w.whole(a))
 
     def load(self, name: str, k: Any, width: int, start: int = 0) -> list[Any]:
-        """Emits loads of ``width`` numbers of contact or body k, from the ``start``-th on, from the array ``name``."""
+        """Emits code that loads ``width`` numbers of contact or body k, from the ``start``-th on, from the array ``name``."""
         return [self.w.get(self.own[name], self.at(k, width, start + a)) for a in range(width)]
 
     def store(self, name: str, k: Any, values: list[Any]) -> None:
@@ -67,7 +70,7 @@ class SweepLoops:
             self.w.put(self.own[name], self.at(k, len(values), a), x)
 
     def columns(self, array: Any, k: Any) -> list[list[Any]]:
-        """Emits loads of the columns of H of contact k from ``array``: one normal and all tangential ones, 2 D numbers each."""
+        """Emits code that loads the columns of H of contact k, normal and tangential, 2 D numbers each, from ``array``."""
         wide = 2 * self.D
         place = lambda row, a: self.at(k, self.rows * wide, row * wide + a)
         return [[self.w.get(array, place(row, a)) for a in range(wide)] for row in range(self.rows)]
@@ -76,11 +79,11 @@ class SweepLoops:
         return self.w.add(*(self.w.mul(x, y) for x, y in zip(a, b, strict=True)))
 
     def ahead(self, y: list[Any], step: Any, d: list[Any]) -> list[Any]:
-        """Emits y + step d."""
+        """Emits code that computes y + step d."""
         return [self.w.add(x, self.w.mul(step, z)) for x, z in zip(y, d, strict=True)]
 
     def velocities(self, k: Any) -> tuple[Any, Any, list[Any]]:
-        """Emits the two bodies of contact k and their velocities u (2 D,)."""
+        """Emits code that loads the two bodies of contact k and their velocities u (2 D,)."""
         ends = [self.w.index(self.own[name], k) for name in ("i", "j")]
         return ends[0], ends[1], self.load("u", ends[0], self.D) + self.load("u", ends[1], self.D)
 
@@ -92,7 +95,7 @@ class SweepLoops:
         return self.w.size(x[0]) if len(x) == 1 else self.w.sqrt(self.dot(x, x))
 
     def within(self, x: list[Any], bound: Any) -> list[Any]:
-        """Emits the vector nearest to x whose length is at most ``bound``."""
+        """Emits code that computes the vector nearest to x among those whose length is at most ``bound``."""
         w, long = self.w, self.length(x)
         outside = w.less(bound, long)
         share = w.either(outside, w.div(bound, w.either(outside, long, w.number(1))), w.number(1))
@@ -101,7 +104,10 @@ class SweepLoops:
     # the parts
 
     def roots(self, columns: list[list[Any]]) -> tuple[Any, Any]:
-        """Emits the length of a contact's normal column, and an upper bound on the largest singular value of its tangential columns."""
+        """Emits code that computes the length of a contact's normal column, and a bound on that of its tangential ones.
+
+        The bound is one on the largest singular value of the tangential columns.
+        """
         w = self.w
         normal, across = columns[0], columns[1:]
         largest = self.dot(across[0], across[0])
@@ -111,7 +117,7 @@ class SweepLoops:
         return w.sqrt(self.dot(normal, normal)), w.sqrt(largest)
 
     def pack(self) -> None:
-        """Emits copies of the operands of the contacts in the mask ``among`` into working memory, scaled so that columns have unit length."""
+        """Emits code that copies the contacts in the mask ``among`` into working memory, scaled to columns of unit length."""
         w, zero, one = self.w, self.w.number(0), self.w.number(1)
         given = self.given
         with w.over(self.contacts) as c:
@@ -142,7 +148,7 @@ class SweepLoops:
                 self.m.set(w.at.add(k, w.whole(1)))
 
     def gather(self) -> None:
-        """Emits the velocities u = H x that the impulses x give to the bodies."""
+        """Emits code that computes the velocities u = H x that the impulses x give to the bodies."""
         w = self.w
         with w.over(w.at.mul(w.at.add(self.bodies, w.whole(1)), w.whole(self.D))) as n:
             w.put(self.own["u"], n, w.number(0))
@@ -153,7 +159,7 @@ class SweepLoops:
             self.keep_velocities(i, j, u)
 
     def visit(self, k: Any) -> None:
-        """Emits the solution of the law of contact k with the impulses of all others fixed."""
+        """Emits code that solves the law of contact k with the impulses of all others fixed."""
         w, zero = self.w, self.w.number(0)
         i, j, u = self.velocities(k)
         normal, *across = self.columns(self.own["h"], k)
@@ -173,7 +179,7 @@ class SweepLoops:
         self.worst.set(w.larger(self.worst.get(), w.mul(moved, w.get(self.own["allowed"], k))))
 
     def sweeps(self) -> None:
-        """Emits a sweep forwards and one backwards."""
+        """Emits code that makes a sweep forwards and one backwards."""
         w = self.w
         self.worst.set(w.number(0))
         with w.over(self.m.get()) as k:
@@ -183,7 +189,10 @@ class SweepLoops:
         self.count.set(w.at.add(self.count.get(), w.whole(2)))
 
     def judge(self) -> None:
-        """Emits the largest ratio of the natural residual (`cones.residual`) of a contact to the allowed one, and whether that ends the sweeps."""
+        """Emits code that computes the largest ratio of a contact's natural residual (`cones.residual`) to the allowed one.
+
+        It ends the sweeps if this ratio is at most 1.
+        """
         w, zero, one = self.w, self.w.number(0), self.w.number(1)
         self.gather()
         self.worst.set(zero)
@@ -206,7 +215,10 @@ class SweepLoops:
         self.done.set(w.at.select(met, w.whole(1), w.whole(0)))
 
     def defect(self, speed: list[Any], size: list[Any], mu: Any) -> Any:
-        """Emits the largest entry of the natural residual x - P_K(x - (w + mu |w_t| n)), P_K the projection onto the friction cone."""
+        """Emits code that computes the largest entry of the natural residual x - P_K(x - (w + mu |w_t| n)) of a contact.
+
+        P_K is the projection onto the friction cone, w the velocity ``speed``, x the impulse ``size``.
+        """
         w, zero, one = self.w, self.w.number(0), self.w.number(1)
         moved = [w.sub(x, y) for x, y in zip(size, speed, strict=True)]
         normal, across = w.sub(moved[0], w.mul(mu, self.length(speed[1:]))), moved[1:]
@@ -221,7 +233,7 @@ class SweepLoops:
         return error
 
     def lead(self) -> None:
-        """Emits the conjugate direction after a pair of sweeps, and a step along it."""
+        """Emits code that computes the conjugate direction after a pair of sweeps and makes a step along it."""
         w, zero = self.w, self.w.number(0)
         total = w.variable(zero)
         total.set(zero)
@@ -246,7 +258,7 @@ class SweepLoops:
             self.done.set(w.whole(1))
 
     def remember(self) -> None:
-        """Emits copies of impulses and velocities, from which `lead` computes their change by a pair of sweeps."""
+        """Emits code that copies impulses and velocities, so that `lead` can compute their change by a pair of sweeps."""
         w = self.w
         impulses, coordinates = w.at.mul(self.m.get(), w.whole(self.rows)), w.at.mul(self.bodies, w.whole(self.D))
         for count, value, before in ((impulses, "x", "before"), (coordinates, "u", "u before")):

@@ -166,7 +166,10 @@ class LoopVariable:
 
 
 class ContactLoops:
-    """Emits the solver of this module for bodies of D coordinates; ``real``: the floating dtype."""
+    """Emits the LLVM code of this module's solver, for bodies of D coordinates; ``real``: the floating dtype.
+
+    Arguments of methods are LLVM values, which hold numbers when the code runs.
+    """
 
     def __init__(self, D: int, real: Any) -> None:
         self.w, self.D = KernelWriter(real), D
@@ -199,14 +202,14 @@ class ContactLoops:
     # the products
 
     def clear_velocities(self) -> None:
-        """Emits v = 0 for all bodies."""
+        """Emits code that sets the velocities v of all bodies to 0."""
         w = self.w
         for v in self.v:
             with w.over(w.at.add(self.bodies, w.whole(1))) as b:
                 w.put(v, b, w.number(0))
 
     def push_bodies(self, k: Any, x: Any) -> None:
-        """Emits v += H_k x, for an impulse x of contact k."""
+        """Emits code that adds H_k x to the velocities v of the bodies, for an impulse x of contact k."""
         w = self.w
         for end, name in enumerate(("i", "j")):
             body = w.index(self.own[name], k)
@@ -214,7 +217,7 @@ class ContactLoops:
                 w.put(v, body, w.add(w.get(v, body), w.mul(x, w.get(h, k))))
 
     def velocity(self, k: Any) -> Any:
-        """Emits the gap velocity H_k' v of contact k."""
+        """Emits code that computes the gap velocity H_k' v of contact k."""
         w = self.w
         terms = []
         for end, name in enumerate(("i", "j")):
@@ -223,7 +226,7 @@ class ContactLoops:
         return w.add(*terms)
 
     def gradient(self) -> None:
-        """Emits g = A x + b."""
+        """Emits code that computes the gradient g = A x + b."""
         w = self.w
         self.clear_velocities()
         with w.over(self.m.get()) as k:
@@ -234,7 +237,7 @@ class ContactLoops:
     # the parts
 
     def select_contacts(self, cut: Any) -> None:
-        """Emits copies of contacts to working memory, scaled to unit columns: only of those that may need an impulse.
+        """Emits code that copies the contacts that may need an impulse to working memory, scaled to unit columns.
 
         These are contacts whose gap velocity without impulses is below ``cut``, or whose guessed impulse is positive.
         """
@@ -266,7 +269,7 @@ class ContactLoops:
                 self.m.set(w.at.add(k, w.whole(1)))
 
     def estimate_largest_eigenvalue(self) -> None:
-        """Emits the power method for the largest eigenvalue of A."""
+        """Emits code that estimates the largest eigenvalue of A by the power method."""
         w = self.w
         with w.over(self.m.get()) as k:
             part = w.real_of(w.at.srem(k, w.whole(5)))
@@ -293,9 +296,10 @@ class ContactLoops:
         self.largest.set(w.mul(w.number(SAFETY), w.larger(self.largest.get(), w.number(1))))
 
     def add_measures(self, k: Any, x: Any, g: Any, of: dict[str, LoopVariable], step: Any) -> None:
-        """Emits the addition of contact k, with impulse x and gradient g, to the measures ``of``: residual, and sizes of the two gradients.
+        """Emits code that adds contact k, with impulse x and gradient g, to the measures ``of``.
 
-        ``step``: length of a projected gradient step, by which the free gradient is limited where the step would end at x = 0.
+        They are the residual, relative to the tolerance, and the sizes of the free and the chopped gradient. ``step``: length of a projected
+        gradient step, by which the free gradient is limited where the step would end at x = 0.
         """
         w, zero = self.w, self.w.number(0)
         free = w.less(zero, x)
@@ -307,13 +311,16 @@ class ContactLoops:
         of["chopped"].plus(w.mul(chopped, chopped))
 
     def set_direction(self) -> None:
-        """Emits p = the free gradient: g for contacts with x > 0, 0 for the others."""
+        """Emits code that sets the direction p to the free gradient: g for contacts with x > 0, 0 for the others."""
         w, zero = self.w, self.w.number(0)
         with w.over(self.m.get()) as k:
             self.put("p", k, w.either(w.less(zero, self.get("x", k)), self.get("g", k), zero))
 
     def projection_step(self, step: Any, free: bool) -> None:
-        """Emits a projected gradient step of all contacts, or of the ``free`` ones with x > 0, and the new gradient and direction."""
+        """Emits code for a projected gradient step of all contacts, or of those with x > 0 only (``free``).
+
+        It also computes the new gradient and direction.
+        """
         w, zero = self.w, self.w.number(0)
         with w.over(self.m.get()) as k:
             x = self.get("x", k)
@@ -323,7 +330,7 @@ class ContactLoops:
         self.set_direction()
 
     def iterate(self) -> None:
-        """Emits the iteration over the selected contacts, to the tolerance or the limit."""
+        """Emits the loop of iterations on the selected contacts, up to the tolerance or the limit."""
         w = self.w
         zero, one = w.number(0), w.number(1)
         self.estimate_largest_eigenvalue()
@@ -369,7 +376,7 @@ class ContactLoops:
     def conjugate(
         self, step: Any, of: dict[str, LoopVariable], exact: LoopVariable, measure: Callable[[], None]
     ) -> None:
-        """Emits a conjugate gradient step on the face, or to its boundary followed by a projected gradient step.
+        """Emits code for a conjugate gradient step on the face, or for one to its boundary and a projected gradient step.
 
         ``step``: length of the projected step; ``of``: measures of `add_measures`, which are computed anew, after the projected step by the
         function ``measure``; ``exact``: variable, 1 if the gradient was computed by its definition, 0 if it was updated.
