@@ -4,7 +4,8 @@
     python experiments/benchmarks/run.py --parts accelerator --bandwidth 3.3e12 --flops64 3.4e13 --flops32 6.7e13
 
 A step that keeps its state in memory reads and writes q and v: the limit by bytes. One that keeps it in registers is
-limited by its arithmetic alone. Neither is a bound for the other.
+limited by its arithmetic alone. Neither is a bound for the other. A call of `ensemble` checks its numbers and copies them to the device; its
+results stay there. "Arrays on the device" is a compiled ``vmap`` of `solve`, without either; "CUDA" is the handwritten kernel alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from tempfile import TemporaryDirectory
 
 import jax
 import numpy as np
@@ -20,9 +22,11 @@ import jaximpact as ji
 
 from . import friction, timing, works
 from .accuracy import Accuracy
+from .baselines import cuda
 from .contenders import Contender, ensemble
 
 EXECUTIONS = {"kernel": "ensemble, one kernel", "xla": "ensemble, XLA"}
+FOUND = ("seconds", "ns_per_step", "compile_s")  # of a row that was timed
 LANES = (10_000, 100_000, 1_000_000, 10_000_000)
 MOST_COMPARED = 100_000  # lanes whose error is told
 STEPS = 1000  # of the other schemes, friction and derivatives
@@ -78,6 +82,9 @@ def rows(options) -> Iterator[dict]:
                            "flops_limit_ns": 1e9 * operations / flops if flops else None}  # fmt: skip
                     row |= measure(work, lanes, dtype, execution, options) if measured else {"remark": "not measured"}
                     yield row
+                if measured:
+                    shared = {name: row[name] for name in row if name.endswith("limit_ns")} | {"dtype": dtype}
+                    yield from alone(work, lanes, dtype, shared, options)
     yield from more_rows(options)
 
 
@@ -97,7 +104,7 @@ def more_rows(options) -> Iterator[dict]:
             options.budget,
             apart=False,
         )
-        yield row | {key: found[key] for key in ("seconds", "ns_per_step", "compile_s")}
+        yield row | {name: found[name] for name in FOUND}
 
 
 def others(lanes: int) -> Iterator[tuple[str, int, str, Callable]]:
@@ -125,6 +132,32 @@ def others(lanes: int) -> Iterator[tuple[str, int, str, Callable]]:
     yield "spinning ball", lanes, "ensemble, MoreauJean", partial(ji.ensemble, problem, q0, v0, **given)
 
 
+def alone(work, lanes: int, dtype: str, shared: dict, options) -> Iterator[dict]:
+    """Rows of programs without a call's checks and copies: of this library, and of the handwritten loop where there is one and a compiler for it."""
+    row = {"section": "accelerator", "work": work.name, "lanes": lanes, "steps": work.steps, "mode": "forward",
+           "device": jax.devices()[0].device_kind} | shared  # fmt: skip
+    q0, v0 = (jax.device_put(x.astype(dtype)) for x in work.initial(lanes))
+
+    def end(q, v):
+        s = ji.solve(work.problem, q, v, t1=work.t1, steps=work.steps, e=work.restitution, args=work.args, save="final",
+                     sensitivity="none")  # fmt: skip
+        return s.q[-1], s.v[-1]
+
+    compiled = jax.jit(jax.vmap(end))
+    run = lambda cores: jax.block_until_ready(compiled(q0, v0))
+    [(found, _)] = timing.measure(
+        lambda: [Contender("", run, dtype=dtype)], lanes, work.steps, options.rounds, options.budget, apart=False
+    )
+    yield row | {"contender": "arrays on the device"} | {name: found[name] for name in FOUND}
+    with TemporaryDirectory() as folder:
+        loop = cuda.compile_loop(work, folder) if jax.default_backend() == "gpu" else None
+        if loop is not None:
+            seconds = [loop(np.asarray(q0), np.asarray(v0))[0] for _ in range(options.rounds + 1)]
+            yield row | {
+                "contender": "CUDA", "seconds": seconds, "ns_per_step": 1e9 * min(seconds) / (lanes * work.steps)
+            }  # fmt: skip
+
+
 def measure(work, lanes: int, dtype: str, execution: str, options) -> dict:
     q0, v0 = (x.astype(dtype) for x in work.initial(lanes))
     contender = Contender("", ensemble(work, q0, v0, execution, lanes), dtype=dtype)
@@ -134,6 +167,6 @@ def measure(work, lanes: int, dtype: str, execution: str, options) -> dict:
         )
     except ValueError as error:  # what the kernel cannot take
         return {"remark": str(error)}
-    found = {name: row[name] for name in ("seconds", "ns_per_step", "compile_s")}
+    found = {name: row[name] for name in FOUND}
     # the events of more motions take their minutes, and are of the same kind
     return found | ({"error": Accuracy(work, lanes).error(result[0])} if lanes <= MOST_COMPARED else {})

@@ -59,7 +59,8 @@ class Chosen(NamedTuple):
         stays, places = matters & (known[where] == code), where.reshape(-1, listed)
 
         def accumulated(x: np.ndarray) -> np.ndarray:
-            """Impulses of the selected pairs and obstacles accumulated over the rows, from the rows' impulses of one step (..., slots)."""
+            """Returns running sums over the rows (..., n) of the impulses of the n selected pairs and obstacles; ``x`` (..., slots): in each row those of the
+            step that ends there, by slot of the list."""
             steps = np.zeros((*x.shape[:-1], known.size + walls), x.dtype)
             flat = steps.reshape(-1, known.size + walls)
             kept = np.where(stays, x[..., :listed], 0).reshape(-1, listed)

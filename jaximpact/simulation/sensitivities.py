@@ -403,7 +403,7 @@ class Size(Varied):
 
 @dataclass(frozen=True)
 class Jacobian(Varied):
-    """Task that returns the Jacobian by one mode, the outputs and the status of one lane."""
+    """Task that returns the Jacobian of one lane, in forward or reverse mode of differentiation, with the outputs and the status."""
 
     mode: str
 

@@ -143,7 +143,8 @@ class Edge(NamedTuple):
         return cls(none - 1, none, none, none)
 
     def next(self, margin: Array, past: FrictionInfo, did: FrictionInfo) -> tuple[Edge, Array]:
-        """Updates the margins after a step, given the new ``margin`` (m,), the modes before the step, ``past``, and those in it, ``did``.
+        """Updates the margins of the contacts (how far each is from another mode) after a step: the new ones are ``margin`` (m,); ``past`` and ``did``
+        are the modes before the step and in it.
 
         Also returns the mask (m,) of contacts whose mode is doubtful, as their margin had a minimum too near zero for h to resolve.
         """

@@ -205,7 +205,7 @@ class MoreauJean(Scheme):
     def convergence_status(
         self, problem: Problem, metric: Metric, motion: Motion, state: State, iterates: tuple, free: Array
     ) -> Array:
-        """Returns the status bit of a Newton iteration that has not converged, from its last three velocities ``iterates`` (d,).
+        """Returns 0 if Newton's iteration has converged, else the bit that says why not; ``iterates``: its last three velocities (d,).
 
         ``free`` (d,) is the velocity of the last iteration before impulses are added.
         """

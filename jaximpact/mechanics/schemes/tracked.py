@@ -41,7 +41,7 @@ class Tracked(NamedTuple):
         return getattr(self.state, name)
 
     def relisted(self, moved: Callable) -> Tracked:
-        """Returns the state for a rebuilt neighbour list, as `State.relisted`."""
+        """Returns the state for a rebuilt neighbour list; ``moved`` maps arrays of contacts (m,) from the old slots to the new ones."""
         of_contacts = {name: moved(getattr(self, name)) for name in ("last", "met", "gap", "change", "aside")}
         return self._replace(state=self.state.relisted(moved), **of_contacts)
 
