@@ -48,7 +48,7 @@ def distances(linkage: Linkage, starts: list, ends: list, name: str) -> tuple[np
     args, q, v = jax.tree.map(lambda *x: np.stack(x), *starts)
     options = {"t1": T1, "e": E, **options, "scheme": scheme, "progress": False}
     found = ji.ensemble(linkage.problem(), q, v, args=args, args_axes=0, **options)
-    off = np.max(np.abs(found.q.reshape(q.shape) - [end.q for end in ends]), axis=1)
+    off = np.max(np.abs(np.reshape(found.q, q.shape) - np.array([end.q for end in ends])), axis=1)
     return off, found.status != 0
 
 
