@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaximpact.compiler.llvm import over_lanes
+
 TABLE = (Path(__file__).parent / "compiler" / "native_expressions.txt").read_text()
 
 
@@ -83,3 +85,8 @@ def operands(dtype):
     r[2::7] = c[2::7]
     m, c, r = (a.astype(dtype) for a in (m + 4 * np.eye(3), c, r))
     return [x, y, z, w, k, l, u, p, o, i, j, i[:, 0], m, c, r]
+
+
+def lanewise(function, *lanes):
+    """A function of one lane as native code, at the given lanes."""
+    return over_lanes(jax.jit(function), (0,) * len(lanes))(*lanes)

@@ -1,31 +1,21 @@
 """Ensembles as native code: the same motions as through XLA, whatever the lanes, and nothing compiled twice."""
 
-import math
-import os
-import subprocess
-import sys
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from native_table import lanewise
 
 import jaximpact as ji
 from jaximpact import catalogue
-from jaximpact.compiler import disk_cache as cache
-from jaximpact.compiler import xla_cache as lasting
 from jaximpact.compiler.llvm import call as native_run
-from jaximpact.compiler.llvm import elementwise as arithmetic
 from jaximpact.compiler.llvm import jit as native_compile
 from jaximpact.compiler.llvm import over_lanes
 from jaximpact.compiler.llvm.call import BoundCall, as_columns, compile_lanes
-from jaximpact.compiler.llvm.lane_frames import FUNCTION_NAME
-from jaximpact.compiler.llvm.program_key import program_key
 from jaximpact.compiler.scalar import Unsupported
 from jaximpact.compiler.stream import stream
 
@@ -186,129 +176,6 @@ def test_a_gap_that_is_bounded_is_met_no_later():
     # 300 steps of a few roundings each
     np.testing.assert_allclose(runs[0].q, runs[1].q, rtol=0, atol=1e-12)
     np.testing.assert_allclose(runs[0].impulse, runs[1].impulse, rtol=0, atol=1e-11)
-
-
-def lanewise(function, *lanes):
-    return over_lanes(jax.jit(function), (0,) * len(lanes))(*lanes)
-
-
-def units(found, expected):
-    """Largest distance of the results from the expected values, in units in the last place."""
-    assert np.array_equal(np.isnan(found), np.isnan(expected))
-    there = np.isfinite(expected)
-    np.testing.assert_array_equal(found[np.isinf(expected)], expected[np.isinf(expected)])
-    return np.max(np.abs(found[there] - expected[there]) / np.spacing(np.abs(expected[there])))
-
-
-def test_sine_and_cosine_of_any_number():
-    """Within one unit of the C library, close to multiples of pi/2 and up to the largest number."""
-    random = np.random.default_rng(0)
-    x = np.concatenate([
-        random.uniform(-1, 1, 20_000) * 2.0 ** random.uniform(-60, 40, 20_000), np.arange(-5000, 5000) * np.pi / 2,
-        np.round(random.uniform(1, 2.0**29, 20_000)) * np.pi / 2, 2.0 ** random.uniform(-1070, 1023, 5000),
-        # the double that is closest to a multiple of pi/2 (Muller et al., Handbook of Floating-Point Arithmetic, 2010, table 11.1)
-        [6381956970095103.0 * 2.0**797, 1e22, 2.0**30, 5e-324, -0.0, np.finfo(float).max, np.inf, np.nan],
-    ])  # fmt: skip
-    for dtype in (np.float64, np.float32):
-        with np.errstate(over="ignore"):
-            lanes = x.astype(dtype)
-        with np.errstate(invalid="ignore"):
-            exact = np.array([np.sin(y) if np.isinf(y) else math.sin(y) for y in lanes.astype(float)]), np.array(
-                [np.cos(y) if np.isinf(y) else math.cos(y) for y in lanes.astype(float)])  # fmt: skip
-        for found, expected in zip(lanewise(lambda x: (jnp.sin(x), jnp.cos(x)), lanes), exact, strict=True):
-            assert found.dtype == dtype and units(found, expected.astype(dtype)) <= 1
-    assert np.signbit(lanewise(jnp.sin, np.array([-0.0, 0.0]))).tolist() == [True, False]
-
-
-def test_sine_of_a_shared_angle_where_some_lanes_need_it():
-    """In a branch that not all lanes take, of a number that they share."""
-
-    @jax.jit
-    def one(x, angle):
-        return jax.lax.cond(x > 0, lambda: x * jnp.sin(angle) + sum(jnp.cos(angle + k) for k in range(9)), lambda: x)
-
-    x, angle = np.linspace(-1, 1, 21), 2.0**31
-    inside = x * np.sin(angle) + sum(np.cos(angle + k) for k in range(9))
-    np.testing.assert_allclose(over_lanes(one, (0, None))(x, angle), np.where(x > 0, inside, x), rtol=1e-14, atol=1e-14)
-
-
-@pytest.mark.parametrize(("name", "most"), [("exp", 1), ("expm1", 1.25), ("log", 1), ("log1p", 1), ("tanh", 2.5)])
-def test_exponentials_of_any_number(name, most):
-    """Within so many units of the value in extended precision, from numbers below the normal ones to infinity."""
-    if np.finfo(np.longdouble).nmant < 63:
-        pytest.skip("no extended precision here")
-    random = np.random.default_rng(0)
-    x = np.concatenate([
-        random.uniform(-750, 712, 40_000), random.uniform(-1, 1, 40_000) * 2.0 ** random.uniform(-60, 9, 40_000),
-        random.choice([1.0, -1], 20_000) * 2.0 ** random.uniform(-1074, 1023, 20_000),
-        [0.0, -0.0, np.inf, -np.inf, np.nan, 709.782712893384, 709.79, -745.13, -745.2, 1, -1, 5e-324, 1e300],
-    ])  # fmt: skip
-    with np.errstate(all="ignore"):
-        exact = getattr(np, name)(x.astype(np.longdouble))
-        expected, single = exact.astype(float), getattr(np, name)(x.astype(np.float32).astype(np.longdouble))
-        single = single.astype(np.float32)
-    found = lanewise(getattr(jnp, name), x)
-    units(found, expected)
-    there = np.isfinite(expected)
-    assert np.max(np.abs(found[there] - exact[there]) / np.spacing(np.abs(expected[there]))) <= most
-    with np.errstate(over="ignore"):
-        assert units(lanewise(getattr(jnp, name), x.astype(np.float32)), single) <= 1
-    assert name in ("exp", "log") or np.signbit(lanewise(getattr(jnp, name), np.array([-0.0]))).all()
-
-
-REAL = np.array([0.0, -0.0, 1, -1, 0.5, -0.5, 2.5, 1.5, np.inf, -np.inf, np.nan, 1e-6, 1e30, -1e30, 3e9, -3e9, 0.3])
-EXACT = ["add", "sub", "mul", "div", "max", "min", "rem", "eq", "ne", "lt", "le", "gt", "ge", "nextafter"]
-CLOSE = ["exp", "exp2", "expm1", "log", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "cbrt", "erf", "logistic", "rsqrt"]  # fmt: skip
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_arithmetic_of_reals(dtype):
-    def exact(x, y):
-        even, away = lax.RoundingMethod.TO_NEAREST_EVEN, lax.RoundingMethod.AWAY_FROM_ZERO
-        kinds = (np.int32, np.int64, np.uint32, np.int8, bool, np.float64, np.float32)
-        return (
-            [getattr(lax, name)(x, y) for name in EXACT],
-            [getattr(lax, name)(x) for name in ("neg", "abs", "sign", "floor", "ceil", "sqrt", "is_finite")],
-            [lax.round(x, even), lax.round(x, away), lax.clamp(x, y, dtype(2)), jnp.sort(jnp.stack([x, y, x * 2]))],
-            [lax.convert_element_type(x, kind) for kind in kinds],
-        )
-
-    def close(x, y):
-        return [getattr(lax, name)(x) for name in CLOSE] + [x**y, lax.atan2(x, y), x**3, x**-2]
-
-    x, y = np.repeat(REAL, len(REAL)).astype(dtype), np.tile(REAL, len(REAL)).astype(dtype)
-    of_xla = lambda function: jax.tree.leaves(jax.jit(jax.vmap(function))(x, y))
-    for found, expected in zip(jax.tree.leaves(lanewise(exact, x, y)), of_xla(exact), strict=True):
-        assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(found, expected)
-    for found, expected in zip(lanewise(close, x, y), of_xla(close), strict=True):
-        expected = np.asarray(expected)
-        # each of the two is good to a few units
-        assert found.dtype == expected.dtype and units(found, expected) <= 8
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.int8])
-def test_arithmetic_of_whole_numbers(dtype):
-    """By zero, beyond the range, and shifts by more bits than there are."""
-    binary = ["add", "sub", "mul", "div", "rem", "max", "min", "lt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor",
-              "shift_left", "shift_right_logical", "shift_right_arithmetic"]  # fmt: skip
-
-    def function(x, y):
-        kinds = (np.int32, np.int64, np.uint32, np.int8, bool, np.float64, np.float32)
-        single_backend = [lax.sign(x), ~x, lax.population_count(x), lax.clz(x)]
-        return (
-            [getattr(lax, name)(x, y) for name in binary]
-            + single_backend
-            + [lax.convert_element_type(x, kind) for kind in kinds]
-        )
-
-    info = np.iinfo(dtype)
-    numbers = np.array(
-        [0, 1, 2, 7, 31, 33, 64, info.max, info.min, info.min + 1, info.max - 1, *([-1, -3] * (info.min < 0))], dtype
-    )
-    x, y = np.repeat(numbers, len(numbers)), np.tile(numbers, len(numbers))
-    for found, expected in zip(lanewise(function, x, y), jax.jit(jax.vmap(function))(x, y), strict=True):
-        np.testing.assert_array_equal(found, expected, strict=True)
 
 
 def test_lanes_leave_loops_and_take_branches_of_their_own():
@@ -504,169 +371,6 @@ def test_large_programs_are_loops_over_memory():
     compare(found, expected, 1e-10)  # the solver's tolerance is 1e-12; contacts close and stay so
 
 
-# what is kept on disk
-
-
-@pytest.fixture(params=["native", "xla"])
-def kept(request, tmp_path, monkeypatch):
-    """The cache folder, and a call of one program as in a new process, which tells whether it compiled."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv(cache.CACHE_VARIABLE, str(folder))
-    counter = native_compile if request.param == "native" else lasting
-
-    def call():
-        native_compile._programs.clear()
-        before = counter.compilations
-        x, line = np.arange(3.0), lambda x: x * 3 + 1
-        found = lanewise(line, x) if counter is native_compile else lasting.PersistentJit(line)(x)
-        np.testing.assert_array_equal(found, [1, 4, 7])
-        return counter.compilations > before
-
-    return folder, call
-
-
-def test_the_next_process_need_not_compile(kept):
-    folder, call = kept
-    assert [call(), call(), call()] == [True, False, False]
-    (file,) = folder.iterdir()
-    assert folder.stat().st_mode & 0o077 == 0 and file.stat().st_mode & 0o077 == 0
-
-
-def test_only_what_is_whole_and_ones_own_is_loaded(kept, tmp_path):
-    folder, call = kept
-    call()
-    (file,) = folder.iterdir()
-    whole = file.read_bytes()
-    damaged = [b"", whole[:20], whole[:-1], whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], b"x" + whole[1:]]
-    for content in damaged:
-        file.write_bytes(content)
-        assert call() and not call()  # compiled, and kept again
-    file.chmod(0o666)
-    assert call()
-    file.unlink()
-    (tmp_path / "elsewhere").write_bytes(whole)
-    file.symlink_to(tmp_path / "elsewhere")
-    assert call() and not file.is_symlink() and not call()
-    # under another name it is another program's
-    assert cache.load(file.name) is not None
-    file.rename(folder / "other")
-    assert cache.load("other") is None
-
-
-def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, monkeypatch, caplog):
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    shared.chmod(0o777)
-    for path in (shared, tmp_path / "file"):
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv(cache.CACHE_VARIABLE, str(path))
-        cache.store("key", b"code")
-        assert cache.load("key") is None and str(path) in caplog.text
-    assert list(shared.iterdir()) == []
-    monkeypatch.setenv(cache.CACHE_VARIABLE, "off")
-    assert cache.folder() is None
-
-
-def test_the_folder_is_bounded_and_shared(kept):
-    """What was used last stays; who reads while others write gets all of it or nothing."""
-    folder, _ = kept
-    code = bytes(1000)
-    for i in range(3):
-        cache.store(f"{i}", code)
-        if i:
-            os.truncate(folder / f"{i}", cache.MAX_CACHE_BYTES // 2)  # of holes: it takes no room on the disk
-        os.utime(folder / f"{i}", (i, i))
-    assert cache.load("0") == code
-    cache.store("3", code)
-    assert sorted(x.name for x in folder.iterdir()) == ["0", "2", "3"]
-    with ThreadPoolExecutor(4) as pool:
-        writing = [pool.submit(cache.store, "same", code) for _ in range(40)]
-        assert {cache.load("same") for _ in range(100)} <= {None, code}
-        assert [x.result() for x in writing] == [None] * 40
-    assert cache.load("same") == code
-
-
-def test_a_program_is_named_by_what_it_computes(tmp_path, monkeypatch):
-    """Traced anew it is the same; another operation, parameter, whole number or kind of operand makes another; real numbers do not."""
-    monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path))
-    x, y = np.arange(3.0), np.arange(3, dtype=np.float32)
-
-    def made(a=2.0, k=1, turns=3, function=jnp.sin, order=(0, 1)):
-        weights, index = jnp.full(2, a), jnp.array(order)
-
-        def body(_, z):
-            return function(z) * weights[0] + jnp.stack([z, 2 * z])[index][0] ** k
-
-        return lambda x: jax.lax.fori_loop(0, turns, body, x)
-
-    def compiles(function, x):
-        native_compile._programs.clear()
-        before = native_compile.compilations
-        found = lanewise(function, x)
-        np.testing.assert_allclose(found, jax.vmap(function)(x), rtol=1e-5)
-        return native_compile.compilations - before
-
-    others = [made(k=2), made(turns=4), made(function=jnp.cos), made(order=(1, 0))]
-    assert compiles(made(), x) == 1 and compiles(made(), x) == 0 and compiles(made(a=3.0), x) == 0
-    assert [compiles(f, x) for f in others] == [1, 1, 1, 1] and compiles(made(), y) == 1
-    assert [compiles(f, x) for f in others] == [0, 0, 0, 0] and compiles(made(), y) == 0
-
-
-def test_jaxprs_that_share_variables_are_told_apart():
-    """jax makes jaxprs of others with the same variables; the second of two had one number for all of its operands."""
-    calls = jax.make_jaxpr(lambda a, b: (jax.jit(jnp.subtract)(a, b), jax.jit(jnp.add)(a, b)))(1.0, 2.0)
-    first, second = calls.jaxpr.eqns
-    inner = first.params["jaxpr"]
-    (eqn,) = inner.jaxpr.eqns
-
-    def key(operands):
-        """Of a program that subtracts, then subtracts again with these operands of the same variables."""
-        again = inner.replace(jaxpr=inner.jaxpr.replace(eqns=[eqn.replace(invars=operands)]))
-        other = second.replace(params=second.params | {"jaxpr": again})
-        return program_key(calls.replace(jaxpr=calls.jaxpr.replace(eqns=[first, other])), calls.jaxpr.invars)
-
-    assert key(eqn.invars) == key(list(eqn.invars)) is not None
-    assert key(eqn.invars) != key(eqn.invars[::-1])
-
-
-def test_a_function_with_a_pullback_of_its_own_has_a_name(tmp_path, monkeypatch):
-    """It is not compiled again, made anew; another one is."""
-    monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path))
-    x = np.arange(3.0)
-
-    def made(a):
-        own = jax.custom_vjp(lambda z: jnp.sin(z) + a)
-        own.defvjp(lambda z: (own(z), None), lambda _, g: (g,))
-        return own
-
-    def compiles(function):
-        native_compile._programs.clear()
-        before = native_compile.compilations
-        np.testing.assert_allclose(lanewise(function, x), jax.vmap(function)(x), rtol=1e-15)
-        return native_compile.compilations - before
-
-    assert [compiles(made(a)) for a in (1.0, 1.0, 2.0)] == [1, 0, 1]
-
-
-def test_a_missing_symbol_is_told_before_it_is_called(monkeypatch):
-    """Calling it would end the process."""
-    text = f"declare double @no_such_function(double)\ndefine double @{FUNCTION_NAME}(double %x) {{\n%y = call double @no_such_function(double %x)\nret double %y\n}}\n"
-    with pytest.raises(Unsupported, match="no_such_function"):
-        native_compile.compile_module(text)
-    found = native_compile.undefined_symbols(native_compile.host().compile(text))
-    assert found == ["no_such_function"]
-    # one that LLVM's own passes write is in every process
-    fill = f"declare ptr @memset(ptr, i32, i64)\ndefine void @{FUNCTION_NAME}(ptr %p, i64 %n) {{\n%q = call ptr @memset(ptr %p, i32 0, i64 %n)\nret void\n}}\n"
-    assert native_compile.undefined_symbols(native_compile.host().compile(fill)) == ["memset"]
-    native_compile.compile_module(fill)
-    # the way that a rule takes it
-    monkeypatch.setitem(
-        arithmetic.RULES, "sin", lambda w, params, values: arithmetic.call_library(w, "no_such_sine", *values)
-    )
-    with pytest.raises(Unsupported, match="no_such_sine"):
-        lanewise(lambda x: jnp.sin(x) + 0.123, np.arange(3.0))
-
-
 def test_bits_do_not_depend_on_registers(monkeypatch):
     """Of motions with impacts, and of loops over memory, for registers of 16, 32 and 64 bytes."""
     host, found = native_compile.host(), []
@@ -702,80 +406,6 @@ def test_no_entry_is_a_number_where_a_matrix_is_not_positive():
         found = lanewise(lax.linalg.cholesky, a)
         np.testing.assert_array_equal(found, jax.vmap(lax.linalg.cholesky)(a))
         assert np.isnan(found[1:, 0, 0]).all()
-
-
-def test_a_program_of_xla_lasts_only_where_it_means_the_same(tmp_path, monkeypatch):
-    """Numbers that it closes over are part of it; calls of this process's functions, another's settings and cache are not for it."""
-    monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path))
-    x = np.arange(3.0)
-
-    def compiles(function, *operands):
-        before = lasting.compilations
-        found = lasting.PersistentJit(function)(*operands)
-        return lasting.compilations - before, len(list(tmp_path.iterdir())), found
-
-    times = lambda a: lambda x: x @ jnp.asarray(a)
-    one = np.full((3, 300), 1.0)
-    other = one.copy()
-    other[1, 150] = 2.0
-    assert compiles(times(one), x)[:2] == (1, 1)
-    count, files, found = compiles(times(other), x)
-    assert (count, files, found[150]) == (1, 2, 4.0)
-    assert compiles(times(one), x)[:2] == (0, 2)
-    # a factorisation is a call of LAPACK, which every process has
-    assert compiles(jnp.linalg.cholesky, np.eye(3))[:2] == (1, 3)
-    count, files, found = compiles(jnp.linalg.cholesky, 4 * np.eye(3))
-    assert (count, files) == (0, 3) and np.array_equal(found, 2 * np.eye(3))
-    # a function of Python is one of this process
-    shape = jax.ShapeDtypeStruct((3,), float)
-    called = lambda x: jax.pure_callback(lambda x: np.asarray(x) + 1, shape, x)
-    for _ in range(2):
-        count, files, found = compiles(called, x)
-        assert (count, files) == (1, 3) and np.array_equal(found, x + 1)
-    # what is whole but no program
-    for file in tmp_path.iterdir():
-        cache.store(file.name, b"no program")
-    assert compiles(times(one), x)[:2] == (1, 3)
-    # not inside a transformation, where jax looks for NaN, or keeps programs itself
-    assert compiles(jax.grad(lambda x: jnp.sum(lasting.PersistentJit(times(one))(x))), x)[:2] == (1, 4)
-    assert lasting.is_cacheable()
-    for name, value in {"jax_debug_nans": True, "jax_compilation_cache_dir": str(tmp_path)}.items():
-        before = getattr(jax.config, name)
-        jax.config.update(name, value)
-        assert not lasting.is_cacheable()
-        jax.config.update(name, before)
-    twice = lasting.PersistentJit(lambda x: 2 * x)
-    with jax.enable_x64(False):
-        assert twice(np.float32(1)).dtype == twice(1.0).dtype == np.float32
-    assert twice(1.0).dtype == np.float64
-
-
-SECOND = """
-import jax, jax.numpy as jnp, numpy as np
-names = []
-jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: names.append(name))
-import jaximpact as ji
-from jaximpact.bodies import disks
-jax.config.update("jax_enable_x64", True)
-at = np.stack([np.arange(4) * 0.3, np.zeros(4)], axis=1).ravel()
-many = disks(np.full(4, 0.1), force=lambda t, q, v, args: -20.0 * q, lists=True)
-found = ji.solve(many, at, 0 * at, t1=0.2, h=0.01, save="final")
-ball = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q)
-other = ji.ensemble(ball, [[1.0], [2.0]], [0.0], t1=2.0, h=0.1, execution="xla")
-print(names.count("/jax/core/compile/backend_compile_duration"), np.asarray(found.q).tobytes().hex(), other.q.tobytes().hex())
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_at_once_and_one_behind_them(tmp_path):
-    """Listed bodies, whose programs call native code by names of their own, and a ball."""
-    environment = os.environ | {cache.CACHE_VARIABLE: str(tmp_path), "PYTHONPATH": str(Path(ji.__file__).parents[1])}
-    start = lambda: subprocess.Popen([sys.executable, "-c", SECOND], env=environment, stdout=subprocess.PIPE, text=True)
-    both = [start(), start()]
-    first, second = (process.communicate()[0].split() for process in both)
-    count, *values = start().communicate()[0].split()
-    assert count == "0" and int(first[0]) + int(second[0]) > 2
-    assert values == first[1:] == second[1:]
 
 
 # breadth
@@ -826,28 +456,6 @@ def test_native_single_precision_is_that_of_xla():
     assert native.q.dtype == np.float32
     # 200 steps of units of 1e-7, through impacts
     compare(native, xla, 1e-3, 0.9)
-
-
-def test_library_functions_are_the_same_in_vectors_and_in_their_registers():
-    """A step computes the force of all lanes and, in a branch, that of one register of them: functions of the C library, called lane by lane,
-    are then those of two widths (with registers of 64 bytes they had one name: lanes off by O(1), clean)."""
-
-    def force(t, q, v, args):
-        x = 0.3 * jnp.tanh(q)
-        return (
-            jnp.arctan2(-q, jnp.ones_like(q))
-            - jnp.tan(x)
-            - jnp.arcsin(x)
-            - jnp.log1p(x)
-            + 0.1 * jnp.cbrt(1 + x) * jnp.exp(-x)
-        )
-
-    q0 = jnp.linspace(0.3, 1.2, 5)[:, None]
-    run = lambda way: ji.ensemble(ji.Problem(force), q0, 0 * q0, t1=1.0, steps=2, scheme=ji.MoreauJean(), execution=way)
-    native, xla = run("native"), run("xla")
-    # rounding of two steps
-    np.testing.assert_allclose(native.q[:, -1], xla.q[:, -1], rtol=1e-13)
-    np.testing.assert_array_equal(native.status, 0)
 
 
 def test_padding_makes_no_turns_of_a_loop():
