@@ -323,7 +323,7 @@ def measured_orders() -> str:
 
 def measured_tolerances() -> str:
     """Of the motions that substeps do not follow to round-off."""
-    rows = [r for r in recorded("tolerance") if any(x > 0.05 for x in map(float, list(r.values())[2:-1]))]
+    rows = [r for r in recorded("tolerance") if any(x > 0.05 for x in map(float, list(r.values())[2:-3]))]
     return table(list(rows[0]), linked(rows))
 
 

@@ -44,15 +44,18 @@ def error(case, found):
 
 
 def proportionality(entry, label):
-    """One row: the error in units of the tolerance, rtol times the size of positions, by rtol; and the status of all."""
+    """One row: the error in units of the tolerance, rtol times the size of positions, by rtol; what the loosest and the finest run say themselves; and the
+    status of all."""
     case = entry.case(label)
-    row, status = {"problem": entry.name, "case": label}, ji.Status.OK
+    row, status, told = {"problem": entry.name, "case": label}, ji.Status.OK, {}
     for rtol in TOLERANCES:
         found = motion(entry, case, ji.EventDriven(rtol, rtol), ROWS)
         off, size = error(case, found)
         row[f"{rtol:.0e}"] = f"{off / (rtol * size):.2g}"
         status |= ji.Status(int(found.status))
-    return row | {"status": str(status)}
+        if rtol in (TOLERANCES[0], TOLERANCES[-1]):
+            told[f"stated {rtol:.0e}"] = f"{float(found.error):.2g}"
+    return row | told | {"status": str(status)}
 
 
 def order(entry, label):

@@ -16,7 +16,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..jaxtools.argument_checks import check_counts, is_pair, is_whole, known_numbers, real, real_number
+from ..jaxtools.argument_checks import check_counts, is_whole, real, real_number
 from ..jaxtools.warnings import JaximpactWarning
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.labels import UNNAMED, Labels
@@ -36,6 +36,7 @@ from .checks import StudyLike, of_a_study
 from .from_study import motion_arguments
 from .graph_distance import acceleration_scale, distance_between_curves, sampled_rows, scaled_curve
 from .options import MotionOptions, with_options
+from .tolerance_sweep import check_scheme, errors_by_tolerance, exact_motion
 
 SUBSAMPLES = 4  # midpoints per step at which velocities are compared
 MEASURES = ("position", "velocity", "impulse")
@@ -47,14 +48,14 @@ FINE = (2, 4)  # multiples of the most steps in the two runs that locate a refer
 
 @dataclass(frozen=True, repr=False)
 class Convergence(Drawable):
-    """Result of `convergence`: errors for a sequence of k step counts; with ``phases`` > 1 the worst error of each band of counts.
+    """Result of `convergence`: errors for a sequence of k step counts or tolerances; with ``phases`` > 1 the worst error of each band of counts.
 
     Attributes:
-        steps: numbers of steps (k,).
-        h: step sizes (k,) [s].
+        steps: numbers of steps (k,); over tolerances, of the substeps that were tried.
+        h: step sizes (k,) [s], their mean over tolerances.
         position: sup-norm error of the positions over the nodes (k,).
         velocity: L1 error of the velocities over time, summed over components (k,). Taken from the chords between positions, so that
-            its order is one at best, even if the velocities at the rows (`Solution.v`) are more accurate.
+            its order is one at best, even if the velocities at the rows (`Solution.v`) are more accurate; over tolerances of the velocities at the rows.
         impulse: largest error of a constraint's total impulse (k,); NaN where no reference is known.
         penetration, residual: worst penetration and KKT residual of each run (k,).
         reference: the motion that errors are measured against, in words.
@@ -62,6 +63,8 @@ class Convergence(Drawable):
             below twice that are not significant, and no order is taken from them.
         naming: names and units of the problem.
         graph: `graph_distance` between the velocities and those of the reference (k,) [s]; None unless asked for.
+        rtols: tolerances (k,), the largest first, in a sweep over tolerances; else None.
+        told: `Solution.error` of each run (k,), its own estimate in units of the tolerance; None without tolerances.
     """
 
     steps: np.ndarray
@@ -75,6 +78,8 @@ class Convergence(Drawable):
     floor: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(MEASURES, 0.0))
     naming: Labels = UNNAMED
     graph: np.ndarray | None = None
+    rtols: np.ndarray | None = None
+    told: np.ndarray | None = None
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -82,10 +87,14 @@ class Convergence(Drawable):
         return MEASURES if self.graph is None else (*MEASURES, "graph")
 
     def _arrays(self) -> Arrays:
-        return self._along("steps", "steps", "h", *self.measures, "penetration", "residual")
+        return self._along("steps", *self._names_of_columns())
 
     def _columns(self) -> dict[str, np.ndarray]:
-        return self._table("steps", "h", *self.measures, "penetration", "residual")
+        return self._table(*self._names_of_columns())
+
+    def _names_of_columns(self) -> tuple[str, ...]:
+        of_tolerance = [name for name in ("rtols", "told") if getattr(self, name) is not None]
+        return (*of_tolerance, "steps", "h", *self.measures, "penetration", "residual")
 
     def _facts(self) -> list[tuple[str, str]]:
         found = [fact for fact in super()._facts() if fact[0] != "floor"]
@@ -98,25 +107,34 @@ class Convergence(Drawable):
         return getattr(self, name) > TELL * self.floor[name]
 
     def orders(self) -> dict[str, float]:
-        """Observed orders: least-squares slopes of log error over log h; NaN where fewer than two errors are known and positive."""
-        return {name: slope(self.h, np.where(self.known(name), getattr(self, name), np.nan)) for name in self.measures}
+        """Observed orders: least-squares slopes of log error over log h, or over log rtol, where 1 is an error in proportion to the tolerance; NaN where
+        fewer than two errors are known and positive."""
+        over = self.h if self.rtols is None else self.rtols
+        return {name: slope(over, np.where(self.known(name), getattr(self, name), np.nan)) for name in self.measures}
 
     def table(self, *, latex: bool = False) -> str:
-        """The errors as text, one line for each step count, with the observed orders below.
+        """The errors as text, one line for each step count or tolerance, with the observed orders below.
 
         Args:
             latex: whether to return a ``tabular`` of LaTeX, which needs no package; comments below it say what the errors are measured against.
         """
         if latex:
             return self._latex()
-        head = [f"{'steps':>8} {'h':>10}", *(f"{COLUMNS[name]:>11}" for name in self.measures), f"{'penetration':>11}"]
+        columns = [name if name == "penetration" else COLUMNS[name] for name in (*self.measures, "penetration")]
+        swept = "h" if self.rtols is None else "rtol"
+        head = [f"{'steps':>8} {swept:>10}", *(f"{name:>11}" for name in columns)]
+        if self.rtols is not None:
+            head += [f"{'error/rtol':>11}", *([] if self.told is None else [f"{'estimate':>11}"])]
         lines = [" ".join(head)]
-        for i, (steps, h) in enumerate(zip(self.steps, self.h, strict=True)):
+        for i, (steps, h) in enumerate(zip(self.steps, self.h if self.rtols is None else self.rtols, strict=True)):
             row = f"{steps:8d} {h:10.3e}"
             for name in self.measures:
                 error, floor = getattr(self, name)[i], TELL * self.floor[name]
                 row += f" {'< ' + format(floor, '.1e'):>11}" if error <= floor and floor > 0 else f" {error:11.3e}"
-            lines.append(f"{row} {self.penetration[i]:11.3e}")
+            row += f" {self.penetration[i]:11.3e}"
+            if self.rtols is not None:
+                row += f" {self.position[i] / h:11.2g}" + ("" if self.told is None else f" {self.told[i]:11.2g}")
+            lines.append(row)
         lines.append(" ".join([f"{'order':>8} {'':>10}", *(f"{order:11.2f}" for order in self.orders().values())]))
         return "\n".join([*lines, *self._remarks()])
 
@@ -125,9 +143,10 @@ class Convergence(Drawable):
         names = {"position": "position", "velocity": "velocity, $L^1$", "impulse": "impulse", "graph": "graph [s]"}
         line = lambda cells: " & ".join(cells) + r" \\"
         lines = [rf"\begin{{tabular}}{{{'r' * (3 + len(self.measures))}}}", r"\hline"]
-        lines += [line(["steps", "$h$ [s]", *(names[name] for name in self.measures), "penetration"]), r"\hline"]
+        swept = "$h$ [s]" if self.rtols is None else "rtol"
+        lines += [line(["steps", swept, *(names[name] for name in self.measures), "penetration"]), r"\hline"]
         for i, steps in enumerate(self.steps):
-            row = [str(steps), _power_of_ten(self.h[i])]
+            row = [str(steps), _power_of_ten(self.h[i] if self.rtols is None else self.rtols[i])]
             for name in self.measures:
                 error, floor = getattr(self, name)[i], TELL * self.floor[name]
                 row.append(_power_of_ten(floor, "< ") if error <= floor and floor > 0 else _power_of_ten(error))
@@ -203,7 +222,8 @@ def convergence(
     v0: ArrayLike,
     *,
     t1: Any,
-    steps: Sequence[int] | None = None,
+    steps: Sequence[int] | int | None = None,
+    rtols: ArrayLike | None = None,
     phases: int = 1,
     exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
     impulse: Any = None,
@@ -211,17 +231,21 @@ def convergence(
     t0: Any = 0.0,
     **options: Unpack[MotionOptions],
 ) -> Convergence:
-    """Computes one motion with several step sizes, and measures its errors and orders.
+    """Computes one motion with several step sizes, or several tolerances, and measures its errors and orders.
 
     Args:
         problem, q0, v0, t0, t1, scheme, projection, args, e: as in `solve`.
-        steps: numbers of steps, increasing; h = (t1 - t0)/steps. Default `prime_steps()`.
+        steps: numbers of steps, increasing; h = (t1 - t0)/steps. Default `prime_steps()`. With a scheme that chooses its own, `EventDriven`, one number:
+            of the rows at which errors are taken, 13 by default.
+        rtols: with `EventDriven` (the default scheme then), tolerances in place of steps, default 1e-3, 1e-4, ... 1e-12, as far as the precision goes; atol
+            keeps the ratio to rtol that the scheme's own have.
         phases: with phases > 1 every step count is replaced by a band of that many consecutive primes, whose worst error is reported. An error
             depends on where within its step each impact falls, so that orders then scatter much less.
         exact: ``exact(t) -> (q, v)`` for t of shape (k,), each (k, d): a closed form or any trusted reference. Without it the reference is a run of
             `EventDriven` with four times as many rows as the most steps. If `EventDriven` cannot serve, because of simultaneous impacts or
             because the scheme converges to another motion, the reference is the scheme's run with the most steps, which is then left out of
-            the errors. The error of the reference is estimated, and errors below twice that estimate are marked.
+            the errors. The error of the reference is estimated, and errors below twice that estimate are marked. Over tolerances the reference is
+            the scheme with a hundredth of the smallest rtol.
         impulse: exact total impulse of each constraint over [t0, t1], (m,).
         graph: whether to compute also the `graph_distance` between the velocities and those of the reference, which takes longer than the motions.
             Its ``scale`` is the range of the reference's velocity divided by t1 - t0.
@@ -232,23 +256,14 @@ def convergence(
     Raises:
         ValueError, TypeError: as `solve`. RuntimeError: a run failed; the message decodes its status.
     """
-    counts = prime_steps() if steps is None else list(steps) if np.iterable(steps) else [steps]
-    if len(counts) < 2 or not all(is_whole(n, 1) for n in counts) or sorted(set(counts)) != counts:
-        raise ValueError(f"steps must be at least two increasing whole numbers >= 1, got {list(counts)}")
-    check_counts(**{"steps (the most of them)": counts[-1]})
     if impulse is not None and exact is None:
         raise ValueError("impulse goes with exact: without an exact motion the finest run is the reference of both")
     check_counts(phases=phases)
     if exact is not None and not callable(exact):
         raise TypeError(f"exact must be a function t -> (q, v), got {type(exact).__name__}")
     impulse = None if impulse is None else real("impulse", impulse)
-    scheme, projection = choose_methods(options["scheme"], options["projection"], problem)
-    if scheme.traits.order is None:
-        raise ValueError(
-            f"convergence sweeps h, and the error of {type(scheme).__name__} does not depend on it: compare solve(..., "
-            f"scheme={type(scheme).__name__}(rtol=..., atol=...)) at several tolerances"
-        )
-    bands = [next_primes(n, phases) if phases > 1 else [n] for n in counts]
+    given = EventDriven() if options["scheme"] is None and rtols is not None else options["scheme"]
+    scheme, projection = choose_methods(given, options["projection"], problem)
     run = partial(
         sweep,
         problem,
@@ -262,15 +277,43 @@ def convergence(
         friction=options["friction"],
         static_friction=options["static_friction"],
     )
-    runs: Iterator[Solution] = run([n for band in bands for n in band], scheme=scheme)
+    if scheme.traits.order is None or rtols is not None:
+        check_scheme(scheme, steps, phases, graph)
+        known = errors_by_tolerance(run, scheme, rtols, steps, exact, impulse)  # type: ignore[arg-type]
+        return Convergence(**known | {"reference": known["reference"] or EXACT})
+    counts = _step_counts(steps)
+    bands = [next_primes(n, phases) if phases > 1 else [n] for n in counts]
+    return _errors_by_steps(run, bands, scheme, exact, impulse, (float(t0), float(t1)), graph)
 
+
+def _step_counts(steps: Any) -> list[int]:
+    """The numbers of steps to compute with, checked."""
+    counts = prime_steps() if steps is None else list(steps) if np.iterable(steps) else [steps]
+    if len(counts) < 2 or not all(is_whole(n, 1) for n in counts) or sorted(set(counts)) != counts:
+        raise ValueError(f"steps must be at least two increasing whole numbers >= 1, got {list(counts)}")
+    check_counts(**{"steps (the most of them)": counts[-1]})
+    return counts
+
+
+def _errors_by_steps(
+    run: Callable,
+    bands: list[list[int]],
+    scheme: Scheme,
+    exact: Any,
+    impulse: Any,
+    span: tuple[float, float],
+    graph: bool,
+) -> Convergence:
+    """Errors over bands of step counts in the time ``span`` from t0 to t1; other arguments as in `convergence`, or as `sweep` yields."""
+    (t0, t1), most = span, bands[-1][-1]
+    runs: Iterator[Solution] = run([n for band in bands for n in band], scheme=scheme)
     reference, floor = EXACT, dict.fromkeys(MEASURES, 0.0)
     if exact is None:
         kept = [one.raise_if_failed() for one in runs]
         # its own limit: the finest run, whose error the last of the band before tells
         words = f"the run with {len(kept[-1].t) - 1} steps of the same scheme, affine across impacts"
         own = Reference(kept[-1 - len(bands[-1])], kept[-1], words)
-        known = _locate_impacts(run, bands[-1][-1], kept, own)
+        known = _locate_impacts(run, most, kept, own)
         if known is own:
             kept = kept[: -len(bands.pop())]
         runs = iter(kept)
@@ -278,7 +321,7 @@ def convergence(
         floor = {**floor, "graph": known.graph_floor()} if graph else floor
     scale = None
     if graph:
-        t = np.linspace(float(t0), float(t1), SUBSAMPLES * counts[-1] + 1)
+        t = np.linspace(t0, t1, SUBSAMPLES * most + 1)
         scale = acceleration_scale(t, np.asarray(exact(t)[1], np.float64))
     rows = []
     for band in bands:
@@ -289,7 +332,7 @@ def convergence(
             floor = {name: max(floor.get(name, 0.0), noise[name]) for name in noise}
             errors.append([*found, float(solution.penetration), float(solution.residual)])
         rows.append(np.max(errors, axis=0))
-    h = np.array([(float(t1) - float(t0)) / np.mean(band) for band in bands])
+    h = np.array([(t1 - t0) / np.mean(band) for band in bands])
     position, velocity, total, apart, penetration, residual = np.array(rows).T
     first = np.array([band[0] for band in bands])
     graphs = apart if graph else None
@@ -412,16 +455,7 @@ def _errors(
     ``exact`` and ``impulse``: as in `convergence`; ``scale``: that of `graph_distance`; if it is None the last error is NaN.
     """
     t, q = np.asarray(solution.t, np.float64), np.asarray(solution.q, np.float64)
-    found = exact(t)
-    if not is_pair(found):
-        raise ValueError(f"exact(t) must return a pair (q, v), got {type(found).__name__}")
-    for name, value in zip("qv", found, strict=True):
-        value = known_numbers(f"exact(t): {name}", value)  # float64 whatever jax computes in
-        if np.shape(value) != q.shape:
-            raise ValueError(
-                f"exact(t) must return q and v of shape {q.shape} for t of shape {t.shape}, {name} has {np.shape(value)}"
-            )
-    position = float(np.max(np.abs(q - found[0])))
+    position = float(np.max(np.abs(q - exact_motion(exact, t, q.shape)[0])))
     width = np.diff(t)
     chord = np.diff(q, axis=0) / width[:, None]
     velocity = 0.0

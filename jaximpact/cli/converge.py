@@ -1,4 +1,4 @@
-"""The command `converge`: errors and observed orders as h -> 0, compared with the orders that theory predicts."""
+"""The command `converge`: errors and observed orders as h -> 0 or over tolerances, compared with the orders that theory predicts."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ total - and print observed orders beside those predicted. Writes convergence.csv
 
 example:
   jaximpact converge bouncing-ball --case e=1 --steps 101 307 1009
+  jaximpact converge shaw-holmes --scheme event-driven --rtols 1e-5 1e-7 1e-9
 
 Prefer prime step counts: steps aligned with impact times are more accurate than the theory allows in general.
 
@@ -35,6 +36,13 @@ def add_command(commands: Any) -> None:
     shared.add_shared(command)
     command.add_argument(
         "--steps", type=int, nargs="+", metavar="N", help="numbers of steps, increasing (default: primes)"
+    )
+    command.add_argument(
+        "--rtols",
+        type=float,
+        nargs="+",
+        metavar="R",
+        help="tolerances of event-driven, in place of steps (default: decades)",
     )
     command.add_argument(
         "--graph",
@@ -53,7 +61,7 @@ def _converge(options: argparse.Namespace) -> int:
     start = time.perf_counter()
     try:
         result = convergence(
-            entry.problem, case.q0, case.v0, t1=t1, steps=options.steps, exact=exact, impulse=impulse, scheme=scheme,
+            entry.problem, case.q0, case.v0, t1=t1, steps=options.steps, rtols=options.rtols, exact=exact, impulse=impulse, scheme=scheme,
             projection=projection, args=case.args, e=e, graph=options.graph, **shared.given_friction(options),
         )  # fmt: skip
     except RuntimeError as error:
@@ -65,7 +73,8 @@ def _converge(options: argparse.Namespace) -> int:
     unchanged = e == case.restitution and not shared.given_friction(options) and t1 <= case.t1
     expected = shared.expected_orders(case, chosen) if unchanged else dict.fromkeys(observed, "-")
     expected = dict.fromkeys(observed, "-") | expected
-    measured = ("steps", "h", *observed, "penetration", "residual")
+    of_tolerance = [name for name in ("rtols", "told") if getattr(result, name) is not None]
+    measured = (*of_tolerance, "steps", "h", *observed, "penetration", "residual")
     columns = {label: np.asarray(getattr(result, label)) for label in measured}
     files = [write_csv(out / "convergence.csv", columns)]
     files += shared.picture(lambda: draw(result, out / "convergence.png", title=heading))

@@ -152,10 +152,10 @@ def _impact_shares(solution: Solution, kept: np.ndarray) -> dict[str, np.ndarray
 
 
 def draw_convergence(result: Convergence, ax: Axes) -> str:
-    """Draws errors over h, log-log, with observed orders and guides of slope 1 and 2."""
+    """Draws errors over h or rtol, log-log, with observed orders and guides of slope 1 and 2 (over rtol, 1)."""
     labels = {"position": "position, sup norm", "velocity": "velocity, L1 norm", "impulse": "total impulse"}
     labels |= {"graph": "velocity, graph distance [s]"} if result.graph is not None else {}
-    h, orders = np.asarray(result.h), result.orders()
+    h, orders = np.asarray(result.h if result.rtols is None else result.rtols), result.orders()
     anchors: list[float] = []
     largest = 0.0
     for (name, label), colour, marker in zip(labels.items(), COLOURS, "osD^", strict=False):
@@ -177,12 +177,12 @@ def draw_convergence(result: Convergence, ax: Axes) -> str:
         ax.loglog(h[known], error[known], marker=marker, color=colour, lw=1.5, ms=5.5, label=label)
         largest = max(largest, error[known].max())
     if anchors:
-        _slope_guides(ax, h, 0.5 * min(anchors), largest)
+        _slope_guides(ax, h, 0.5 * min(anchors), largest, (1, 2) if result.rtols is None else (1,))
     if largest > 0:
         ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize=9)
     else:
         ax.text(0.5, 0.5, "every error is zero or unknown", transform=ax.transAxes, ha="center", color=DARK)
-    ax.set_xlabel("step h [s]")
+    ax.set_xlabel("step h [s]" if result.rtols is None else "relative tolerance rtol")
     ax.set_ylabel("error")
     tidy(ax)
     ax.grid(which="minor", color="#f0f0f0", lw=0.5)
@@ -228,10 +228,10 @@ def draw_statistics(found: Statistics, ax: Axes, *, name: str = "q", component: 
     return f"{lost} failed motions are left out" if lost else ""
 
 
-def _slope_guides(ax: Axes, h: np.ndarray, anchor: float, largest: float) -> None:
-    """Draws lines of slope 1 and 2 from ``anchor`` at the largest h."""
+def _slope_guides(ax: Axes, h: np.ndarray, anchor: float, largest: float, orders: tuple[int, ...]) -> None:
+    """Draws lines of slopes 1 and 2, or other ``orders``, from ``anchor`` at the largest h."""
     low = min(0.5 * anchor * h.min() / h.max(), ax.get_ylim()[0])
-    for order, style in ((1, ":"), (2, "-.")):
+    for order, style in zip(orders, (":", "-."), strict=False):
         left = max(h.min(), h.max() * (1.6 * low / anchor) ** (1 / order))
         ends = np.array([left, h.max()])
         ax.loglog(ends, anchor * (ends / h.max()) ** order, color=GREY, lw=1.2, ls=style, zorder=0)

@@ -41,6 +41,7 @@ OPTIONAL = (
     "joint_impulse",
     "joint_residual",
     "friction_impulse",
+    "error",
 )  # that a solution may have none of
 ENGINES = {".nc": "h5netcdf", ".zarr": "zarr"}
 

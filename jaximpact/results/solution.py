@@ -81,6 +81,8 @@ class Solution(Drawable):
         friction_impulse: with friction, the impulse of each contact along its tangents accumulated since the start, (k, m, 1) in the plane,
             (k, m, 2) in space. Else None.
         joint_residual: with joints, the largest value |c| of their equations c = 0 over all steps, (). Else None.
+        error: with `EventDriven`, the estimated errors of all substeps added up, in units of the tolerance, (): positions and velocities are off by about
+            error × (atol + rtol |x|), by more where the motion makes errors grow (`jaximpact.convergence` measures that). Else None.
         stopped: with ``until=``, whether the motion ended before t1, (); rows after the stop repeat the state and time of the stop.
             Else None.
     """
@@ -105,6 +107,7 @@ class Solution(Drawable):
     joint_impulse: Array | None = None
     friction_impulse: Array | None = None
     joint_residual: Array | None = None
+    error: Array | None = None
     made: ClassVar[Any] = None  # type: ignore[misc]  # no field: its origin, which is static, has it
 
     def __repr__(self) -> str:

@@ -37,6 +37,7 @@ MEANING: dict[str, tuple[tuple[str, ...], str, str]] = {
     "pairs": (("time", "constraint", "end"), PURE, "bodies of each contact; obstacle a is -1 - a"),
     "penetration": ((), "", "largest violation of a gap by U over all steps, in units of the gap"),
     "joint_residual": ((), "", "largest value of a joint equation over all steps"),
+    "error": ((), PURE, "estimated errors of all substeps added up, in units of the tolerance"),
     "residual": ((), "", "largest KKT residual of a projection, a gap velocity"),
     "iterations": ((), PURE, "projection iterations of all steps"),
     "status": ((), PURE, "Status bits OR-ed over the steps"),

@@ -22,12 +22,16 @@ class Account(NamedTuple):
     status: Array
     failed_at: Array
     joint_residual: Any = None
+    error: Any = None
 
     @classmethod
-    def start(cls, status: Array, t0: Array, joint_residual: Array | None = None) -> Account:
-        """The account at t0, from the status bits of the start and the residual max |c| () of the joints, None without joints."""
+    def start(
+        cls, status: Array, t0: Array, joint_residual: Array | None = None, error: Array | None = None
+    ) -> Account:
+        """The account at t0, from the status bits of the start and the residual max |c| () of the joints, None without joints; ``error`` () is zero,
+        None for schemes that do not estimate it."""
         zero, none = jnp.zeros_like(t0), jnp.zeros((), jnp.int32)
-        return cls(zero, zero, none, none, jnp.full_like(zero, jnp.nan), joint_residual).with_status(status, t0)
+        return cls(zero, zero, none, none, jnp.full_like(zero, jnp.nan), joint_residual, error).with_status(status, t0)
 
     def with_status(self, bits: Array, t: Array) -> Account:
         """Adds status bits that occur at time t; the first failure sets ``failed_at``."""
@@ -49,5 +53,6 @@ class Account(NamedTuple):
             penetration=jnp.maximum(self.penetration, jnp.max(-gaps, initial=0.0)),
             residual=jnp.maximum(self.residual, info.residual),
             iterations=self.iterations + info.iterations,
+            error=self.error if info.error is None else self.error + info.error,
         )
         return found.with_status(info.status | lost, jnp.where(lost > 0, t, motion.time(k)))

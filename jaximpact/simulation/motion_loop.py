@@ -168,7 +168,7 @@ class MotionLoop:
             none = info.friction.impulse + 0 * v0[0]
             row = row._replace(friction_impulse=none, friction_last=none)
             row = row._replace(before=(state, (impulse, held, none))) if self.locates else row
-        account = Account.start(status, motion.t0, None if joints is None else joints.residual)
+        account = Account.start(status, motion.t0, None if joints is None else joints.residual, info.error)
         return state, row, account.with_step(self.problem, motion, 0, state, info)
 
     # steps

@@ -83,6 +83,8 @@ def structure(program: Program, motion: Motion) -> Any:
         numbers |= {"joint_impulse": None, "joint_residual": None}
     if program.problem.slip is None:
         numbers |= {"friction_impulse": None}
+    if not program.scheme.traits.tells_error:
+        numbers |= {"error": None}
     of_record: Any = [0] * len(ImpactRecord._fields)
     events = LocatedImpacts(*of_record) if program.impacts else None
     stopped: Any = None if program.until is None else 0

@@ -16,7 +16,17 @@ from .schema import DONE, REFUSED
 from .system import StudySystem
 
 OF_ROWS = ("q", "v", "z", "impulse", "energy", "joint_impulse", "friction_impulse")
-FIELDS = (*OF_ROWS, "penetration", "joint_residual", "residual", "iterations", "status", "failed_at", "stopped")
+FIELDS = (
+    *OF_ROWS,
+    "penetration",
+    "joint_residual",
+    "error",
+    "residual",
+    "iterations",
+    "status",
+    "failed_at",
+    "stopped",
+)
 
 
 def as_solution(dataset: Any, record: Record, system: StudySystem) -> Solution:

@@ -37,7 +37,7 @@ from .zarr_store import ZarrStore
 
 BLOCK_BYTES = 16 * 2**20  # bytes of rows in one automatic block
 STATE = ("q", "v", "z", "impulse", "energy", "joint_impulse", "friction_impulse", "pairs")
-ACCOUNT = ("penetration", "residual", "iterations", "status", "failed_at", "joint_residual", "stopped")
+ACCOUNT = ("penetration", "residual", "iterations", "status", "failed_at", "joint_residual", "error", "stopped")
 
 
 class Rows(NamedTuple):

@@ -84,3 +84,43 @@ def test_bad_arguments_are_named():
     for first, last in ((0, 10), (10, 3), (1, float("inf"))):
         with pytest.raises(ValueError, match=r"first|last"):
             prime_steps(first, last, 3)
+
+
+# over tolerances
+
+DAMPED = catalogue.get("shaw-holmes"), catalogue.get("shaw-holmes").case("damped")
+RTOLS = [1e-5, 1e-7, 1e-9]
+
+
+def by_tolerance(**options):
+    entry, case = DAMPED
+    given = {"t1": case.t1, "args": case.args, "e": case.restitution, "rtols": RTOLS} | options
+    return ji.convergence(entry.problem, case.q0, case.v0, **given)
+
+
+def test_errors_over_tolerances_are_in_proportion(tmp_path):
+    """The scheme follows from rtols; order 1 over rtol, and the errors against a hundredth of the smallest are those against the exact motion."""
+    case = DAMPED[1]
+    exact, found = by_tolerance(exact=case.exact, impulse=case.impulse), by_tolerance(scheme=ji.EventDriven())
+    np.testing.assert_array_equal(exact.rtols, RTOLS)
+    for name in ("position", "velocity", "impulse"):
+        assert exact.orders()[name] == pytest.approx(1, abs=0.15)
+        np.testing.assert_allclose(getattr(found, name), getattr(exact, name), rtol=0.02)
+    assert np.all(exact.position < exact.told * exact.rtols)
+    assert "EventDriven with rtol = 1e-11" in found.reference and "error/rtol" in found.table()
+    assert found.plot(tmp_path / "tolerances.png").stat().st_size > 5000
+    found.save(tmp_path / "tolerances.npz")
+    np.testing.assert_array_equal(ji.load(tmp_path / "tolerances.npz").told, found.told)
+
+
+def test_tolerances_that_cannot_be_are_said():
+    for words, kind, options in (
+        ("rtols must be at least two", ValueError, {"rtols": [1e-6]}),
+        ("rtols must be at least two", ValueError, {"rtols": [1e-6, -1e-7]}),
+        ("below what float64 can hold", ValueError, {"rtols": [1e-6, 1e-16]}),
+        ("MoreauJean goes by steps", ValueError, {"scheme": ji.MoreauJean()}),
+        ("phases and graph belong to fixed steps", ValueError, {"phases": 3}),
+        ("EventDriven chooses its own", ValueError, {"steps": [11, 23]}),
+    ):
+        with pytest.raises(kind, match=words):
+            by_tolerance(**options)

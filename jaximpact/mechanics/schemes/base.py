@@ -111,7 +111,8 @@ class Info(NamedTuple):
 
     ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the contacts in the step, ``acts`` () whether a
     contact has an impulse or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits; the
-    reports on ``joints`` and on ``friction``, None where there are none.
+    reports on ``joints`` and on ``friction``, None where there are none; the estimated ``error`` () of the step in units of the tolerance, from schemes
+    that estimate it (`Traits.tells_error`), else None.
     """
 
     z: Array
@@ -123,6 +124,7 @@ class Info(NamedTuple):
     status: Array
     joints: JointInfo | None = None
     friction: FrictionInfo | None = None
+    error: Any = None
 
     @classmethod
     def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
@@ -174,6 +176,7 @@ class Traits(NamedTuple):
             then a `State`.
         reverse: whether reverse-mode differentiation goes through a step.
         tells_jumps: whether a step itself sets DERIVATIVE_JUMP.
+        tells_error: whether a step estimates its error, `Info.error`; the sum over all steps is `Solution.error`.
         friction: whether steps include friction; otherwise a problem with friction is refused.
         joints: whether steps satisfy the problem's joints; otherwise a problem with joints is refused.
         resets: whether the state is reset where the motion crosses a surface that the problem states; otherwise a ``reset`` is refused.
@@ -194,6 +197,7 @@ class Traits(NamedTuple):
     lists: bool = False
     reverse: bool = True
     tells_jumps: bool = False
+    tells_error: bool = False
     joints: bool = False
     friction: bool = False
     resets: bool = False

@@ -30,6 +30,7 @@ from .trials import Base, Hold, Trial, attempt, frozen, grazes, held
 
 WITHOUT_END = 1 << 20  # number of events that may still be located: no limit
 SHORT = 16  # roundings of time, below which no substep is taken
+ROUNDED = 4  # roundings of a position that a trial adds to the error
 APPROACH = 1e-3  # fraction of a trial's displacement over which the linearisation of a gap is checked
 
 
@@ -37,7 +38,8 @@ class Told(NamedTuple):
     """What is to be reported of a step, summed over its trials so far.
 
     Impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law; time of the ``latest`` impact; the number of
-    ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in `DrivenState`; and the report on the ``joints``.
+    ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in `DrivenState`; the report on the ``joints``; and the sum of the
+    ``error`` () of accepted trials, in units of the tolerance.
     """
 
     impulse: Array
@@ -49,6 +51,7 @@ class Told(NamedTuple):
     record: ImpactRecord | None
     stop: Stop | None
     joints: JointInfo | None = None
+    error: Any = None
 
 
 class Course(NamedTuple):
@@ -73,7 +76,7 @@ def begin_course(step: Step, state: Any) -> Course:
         # a first trial of length zero finds the sides on which the motion begins
         search = search._replace(s=jnp.where(n == 0, 0, substep), borders=jnp.zeros(step.pieces.count, bool))
     joints = JointInfo.none(step.problem, q, step.motion.args)
-    told = Told(jnp.broadcast_to(moves, m), jnp.zeros(m, bool), zero, latest, none, failure, record, stop, joints)
+    told = Told(jnp.broadcast_to(moves, m), jnp.zeros(m, bool), zero, latest, none, failure, record, stop, joints, zero)
     return Course(base._replace(low=low), search, told)
 
 
@@ -136,7 +139,8 @@ def turn(step: Step, course: Course) -> Course:
             stopped, bits = lax.cond(stops, end, lambda: (flown, jnp.zeros((), jnp.int32)))
             joints = late(joints, stopped.elapsed - flown.elapsed, flown)
             flown, status = stopped, status | bits
-        more = told._replace(joints=joints, impulse=told.impulse + found.impulse, status=status)
+        error = told.error + known.error + ROUNDED * jnp.finfo(s.dtype).eps / tolerance.relative
+        more = told._replace(joints=joints, impulse=told.impulse + found.impulse, status=status, error=error)
         after, more = _onward(step, hold, t, began, flown, verdict, switched, more)
         if scheme.until is not None and told.stop is not None:
             at = (start + after.elapsed, after.q, after.v)
@@ -287,6 +291,7 @@ def _arrive(
         record,
         told.stop,
         joined(late(told.joints, delay, flown), event.joint_impulse(found.impulse)),
+        told.error,
     )
 
 

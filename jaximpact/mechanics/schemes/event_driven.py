@@ -96,8 +96,8 @@ class EventDriven(Scheme):
     def traits(self) -> Traits:
         reverse, tells = self.trials <= SCANNED, self.jumps
         return Traits(
-            locates=True, order=None, explicit=0.0, damping=False, reverse=reverse, tells_jumps=tells, joints=True,
-            resets=True, approach=True,
+            locates=True, order=None, explicit=0.0, damping=False, reverse=reverse, tells_jumps=tells, tells_error=True,
+            joints=True, resets=True, approach=True,
         )  # fmt: skip
 
     def for_values(self) -> EventDriven:
@@ -136,13 +136,15 @@ class EventDriven(Scheme):
         if self.until is not None:
             force = held(problem, t0, q0, v0, state.closed, jnp.zeros_like(t0), args)[0]
             state = state._replace(stop=Stop.start(self.until, t0, q0, v0, force, motion.h, args))
-        return state, Info.none(q0, v0, len(at.closed))
+        return state, Info.none(q0, v0, len(at.closed))._replace(error=jnp.zeros_like(t0))
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
         """Returns an invalid step (``info.acts``): whether a contact acts is known only after the trials of `step`."""
         info = Info.none(state.q, state.v, state.closed.shape[0])
         joints = JointInfo.none(problem, state.q, motion.args)
-        return state._replace(n=state.n + 1), info._replace(acts=jnp.array(True), joints=joints)
+        return state._replace(n=state.n + 1), info._replace(
+            acts=jnp.array(True), joints=joints, error=jnp.zeros_like(motion.t0)
+        )
 
     def step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None
@@ -172,6 +174,7 @@ class EventDriven(Scheme):
             told.trials,
             status,
             told.joints,
+            error=told.error,
         )
         return DrivenState(
             n + 1, base.q, base.v, base.closed, told.latest, ending, base.low, told.record, told.stop, base.where
