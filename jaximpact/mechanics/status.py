@@ -59,7 +59,9 @@ CAUSES = {
     Status.MASS_NOT_POSITIVE: "the mass matrix was not positive definite: check mass(q, args) at the configurations reached, "
     "which lie up to O(h) outside the admissible set",
     Status.NON_FINITE: "the state became infinite or NaN: force or constraints are not finite where the scheme evaluates "
-    "them, or h is too large for an explicit scheme (h times the highest frequency must stay below 2)",
+    "them, or h is too large for an explicit scheme (h times the highest frequency must stay below 2); EventDriven and EventCorrected "
+    "take a force with jumps piece by piece, each a little beyond its borders: write it so that it is finite there (sqrt(maximum(q, 0)) is not, floor(1/t) at "
+    "t = 0 neither), or take a scheme of fixed steps",
     Status.FIXED_POINT_NOT_CONVERGED: "the iteration for the implicit part of the force (PaoliSchatzman(force='centred'), "
     "MoreauJean) did not converge: take a smaller h or more iterations; a motion that blows up in finite time ends like this",
     Status.START_VELOCITY_PROJECTED: "v0 pointed out of the admissible set at an active constraint, or broke a joint, and was "
@@ -76,7 +78,7 @@ CAUSES = {
     "that point is of first order at best",
     Status.PROJECTION_REFINED: "(remark) the first method of the projection did not reach its tolerance and a slower one finished: "
     "dependent or badly scaled constraints; the result is as accurate as any",
-    Status.EVENTS_UNRESOLVED: "(remark) more impacts fell into one step than the scheme locates; the last ones were moved to its end, "
+    Status.EVENTS_UNRESOLVED: "(remark) more impacts, or jumps of the force, fell into one step than the scheme locates; the last ones were moved to its end, "
     "an error of first order: take a smaller h, or EventCorrected(impacts=...)",
     Status.DERIVATIVE_NOT_FINITE: "(derivatives only) a Jacobian is infinite or NaN: force, constraints or output are not differentiable "
     "where they were evaluated (sqrt or a norm at zero); write them so that they are",

@@ -182,12 +182,18 @@ def test_a_map_says_where_impacts_accumulate(tmp_path):
     assert found.plot(tmp_path / "map.png").stat().st_size > 5000
 
 
-def test_a_corner_that_lets_go_of_a_wall_is_left_however_small_the_last_flight():
+@pytest.mark.parametrize(
+    ("scheme", "steps", "speed"),
+    [(ji.EventDriven(), 10, 2e-4), (ji.EventCorrected(), 101, 2e-4), (ji.EventCorrected(), 101, 2.8e-3)],
+)
+def test_a_corner_that_lets_go_of_a_wall_is_left_however_small_the_last_flight(scheme, steps, speed):
     """Down the second wall to the floor, inelastic, back to the wall over a flight below the tolerance, and up along it: as a force leads off the floor, that goes on.
 
-    Resting on both walls in place of that flight left the velocity 2 % of that at the floor behind, with a clean status: 1.4e-6 of 1e-9.
+    Resting on both walls in place of that flight left the velocity 2 % of that at the floor behind, with a clean status: 1.4e-6 of 1e-9. With steps, the floor
+    did not hold after the first impact, as the forces would open it if the wall held too; it was struck again, and the last impact was moved to the end of
+    the step: 4e-4. Paths are parabolas, so that rounding is left.
     """
-    lean, speed, fall = 0.16, 2e-4, 0.5
+    lean, fall = 0.16, 0.5
     force = np.array([-1.0, -0.1])
     corner = ji.Problem(
         lambda t, q, v, args: jnp.asarray(force),
@@ -199,7 +205,7 @@ def test_a_corner_that_lets_go_of_a_wall_is_left_however_small_the_last_flight()
     start, onto = speed * fall + pull * fall**2 / 2, -(speed + pull * fall)
     off = -speed * up[0]  # along the floor, back behind twice that time with the opposite velocity
     left, rest = 1.0 - fall - 2 * off, -off * up[0]
-    found = ji.solve(corner, start * up, onto * up, t1=1.0, scheme=ji.EventDriven(), save="final")
+    found = ji.solve(corner, start * up, onto * up, t1=1.0, steps=steps, scheme=scheme, save="final")
     np.testing.assert_allclose(found.q[-1], (rest * left + pull * left**2 / 2) * up, rtol=0, atol=1e-12)
     np.testing.assert_allclose(found.v[-1], (rest + pull * left) * up, rtol=0, atol=1e-12)
     assert found.status == 0

@@ -228,7 +228,7 @@ def test_what_is_not_located_is_told():
     assert told(thrown, [-0.49], [1.0], 2.0) == told(thrown, [-0.51], [1.0], 2.0) == 0
     # three surfaces in a step, of which two are located
     stairs = ji.Problem(lambda t, q, v, args: -sum(jnp.where(q > x, 1.0, 0.0) for x in (1.0, 1.5, 2.0)))
-    assert told(stairs, [0.1], [30.0], 0.5, steps=4) == jump
+    assert told(stairs, [0.1], [30.0], 0.5, steps=4) == jump | Status.EVENTS_UNRESOLVED
     assert told(stairs, [0.1], [30.0], 0.5, steps=40) == 0
 
 

@@ -464,6 +464,17 @@ def test_stiff_motion_and_events_without_end_are_told():
         found.raise_if_failed()
 
 
+@pytest.mark.parametrize("scheme", [SCHEME, ji.EventCorrected()], ids=lambda s: type(s).__name__)
+def test_borders_without_end_are_told(scheme):
+    """A force in steps of 1/floor(1/t) for t > 0, from t = 0: it was left out, with a clean status; and steps of fixed length, before as after."""
+    force = lambda t, q, v, args: -jnp.where(t > 0, 1 / jnp.floor(args / jnp.where(t > 0, t, 1.0)), 0.0) + 0 * q
+    run = lambda t0: ji.solve(
+        ji.Problem(force), [0.0], [1.0], args=1.0, t0=t0, t1=0.8, steps=40, scheme=scheme, save="final"
+    )
+    assert int(run(0.0).status) == Status.NON_FINITE
+    assert int(run(0.3).status) == Status.OK
+
+
 def test_an_impact_near_the_end_is_told_within_its_own_time():
     """Not within steps, which are of any length: a thousandth after it the derivative is trusted, at it not."""
     for after, told in ((1e-3, False), (1e-10, True)):

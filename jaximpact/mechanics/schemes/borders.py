@@ -262,7 +262,7 @@ def settled(
 
     def plain() -> Settled:
         zero = jnp.zeros((), jnp.int32)
-        return Settled(where, v, zero, zero)
+        return Settled(where, v, pieces.status_of_sides(where.sides), zero)
 
     close = near.at[pieces.steep].set(level[pieces.steep] <= jnp.maximum(allowed[pieces.steep], atol))
     return lax.cond(jnp.any(close), decided, plain)
@@ -334,6 +334,7 @@ def _decided(
     v = v + jnp.where(some, delay * (before - after), 0)
     at_once = some & _unequal(before, after) & several(pieces, old, own, main, now, rate)
     status = as_status(at_once, Status.DERIVATIVE_SIMULTANEOUS) | as_status(edge, Status.DERIVATIVE_JUMP)
+    status |= pieces.status_of_sides(new)
     where = where._replace(sides=new, across=pieces.switches.measured(new, *now)[1])
     if steep:
         v = pieces.put_back(where, t, q, v, closed, args)

@@ -312,15 +312,16 @@ class Border(NamedTuple):
         return progress, crossed
 
     def status(self, motion: Motion, t: Array, s: Array, q: Array, v: Array, beyond: Array) -> Array:
-        """Returns the status bits of derivatives at the end (t, q, v) of a path, a time s after its start.
+        """Returns the status bits at the end (t, q, v) of a path, a time s after its start.
 
-        DERIVATIVE_JUMP where the force jumps at a border that is doubtful there (`Ahead.doubtful`) or reached together with an impact, or that the
+        EVENTS_UNRESOLVED where the path has crossed a border without locating it (``beyond``, (k,)). DERIVATIVE_JUMP where the force jumps at a border that is doubtful there (`Ahead.doubtful`) or reached together with an impact, or that the
         path has crossed without locating it (``beyond``, (k,)).
         """
         t, s, q, v, args, left = frozen((t, s, q, v, motion.args, motion.t1 - t))
         doubtful = beyond | self.at_impact | self.ahead.doubtful(s, left, motion.h, self.crossed)
         jumps = jumps_beyond(self.pieces, self.where.sides, doubtful & self.pieces.open, (t, q, v), args)
-        return as_status(jumps, Status.DERIVATIVE_JUMP)
+        unresolved = as_status(jnp.any(beyond), Status.EVENTS_UNRESOLVED)
+        return unresolved | as_status(jumps, Status.DERIVATIVE_JUMP)
 
 
 class Slide(NamedTuple):
@@ -381,4 +382,4 @@ def _turned(
     main = turns & (jnp.arange(len(turns)) == jnp.argmax(turns))
     at_once = jnp.any(turns) & several(pieces, where.sides, turns, main, now, rate)
     found = on._replace(sides=sides, across=pieces.switches.measured(sides, *now)[1])
-    return found, near, as_status(at_once, Status.DERIVATIVE_SIMULTANEOUS)
+    return found, near, as_status(at_once, Status.DERIVATIVE_SIMULTANEOUS) | pieces.status_of_sides(sides)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..jump_search import path_jumped
-from ..status import Status, as_status
+from ..status import FAILURES, Status, as_status
 from ..switches import Kinks
 from .base import JointInfo, Step, gradient_status
 from .bases import at_impact, base_at, joined, late
@@ -337,5 +337,5 @@ def _settle(
         as_it_is = lambda: (base.a, base.force, base.push, base.joint_force)
         a, force, push, of_joints = lax.cond(jnp.any(where.slides), again, as_it_is)
         base = base._replace(a=a, force=force, push=push, joint_force=of_joints)
-    status = status | found.status if scheme.jumps else status
+    status |= found.status if scheme.jumps else found.status & int(FAILURES)
     return base, status, found.at_start if scheme.jumps else none

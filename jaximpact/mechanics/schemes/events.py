@@ -245,6 +245,20 @@ def returning(
     )
 
 
+def pressed_together(
+    law: ContactLaw, contacts: Contacts, free: Array, gap_acceleration: Array, stopped: Array, still: Array
+) -> Array:
+    """Finds the contacts (m,) that an impact has ``stopped`` (m,) and that the forces hold closed together with the others that are ``still`` (m,).
+
+    Where the impact opens a contact, the forces may hold those that it leaves, though they would not hold all. ``free`` (d,), ``gap_acceleration`` (m,):
+    accelerations after the impact, as in `View`.
+    """
+    if len(stopped) < 2:
+        return jnp.zeros_like(stopped)
+    stays = lambda: stopped & persisting(law, contacts, free, gap_acceleration, still)[2]
+    return lax.cond(jnp.any(stopped), stays, lambda: jnp.zeros_like(stopped))
+
+
 def behind(law: ContactLaw, h: Array, contacts: Contacts, speed: Array, e: Array, closed: Array) -> tuple[Array, Array]:
     """Selects the contacts (m,) that are put back onto their surfaces together at the end of a step in which no more events are located.
 
@@ -348,10 +362,13 @@ class Blow(NamedTuple):
         percussion, _, status = reaction(law, contacts, offset, involved)
         after = speed + contacts.delassus() @ percussion
         # where the impact stops a body, the velocity before it sets the round-off
-        opened = involved & (after > noise(contacts, jnp.abs(v) + contacts.jump_terms(percussion), speed))
+        rounding = noise(contacts, jnp.abs(v) + contacts.jump_terms(percussion), speed)
+        opened = involved & (after > rounding)
         flight = lax.stop_gradient((contacts, free, gap_acceleration))
         back = returning(law, *flight, slowest, lax.stop_gradient(after), opened, involved)
         opened = opened & ~back
+        stopped = impact & ~lands & (jnp.abs(after) <= rounding)
+        lands = lands | pressed_together(law, *flight, stopped, involved & ~opened)
         kept = back | (involved & (closed | lands) & ~opened)
         rest = lax.cond(jnp.any(back), lambda: impulses_of(contacts, -after, kept), lambda: jnp.zeros_like(after))
         defect = lax.stop_gradient(jnp.where(involved, after - speed + offset, 0))

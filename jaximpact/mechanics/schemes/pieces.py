@@ -23,6 +23,7 @@ from jax import Array, lax
 
 from ...jaxtools import linalg
 from ..problem import Problem
+from ..status import Status, as_status
 from ..switch_kinds import Sides
 from ..switch_walks import SPEED, Mark
 from ..switches import Switches, depends_on_data, depends_on_path, force_switches, stated_switches
@@ -155,6 +156,11 @@ class Pieces:
             return lax.cond(jnp.any(beyond), continued, lambda: force(t, q, v, args))
 
         return found
+
+    def status_of_sides(self, sides: Sides) -> Array:
+        """Returns NON_FINITE if one of the sides is infinite, as of floor(1/t) at t = 0: near such a state there are borders without end."""
+        infinite = [jnp.any(jnp.isinf(side)) for side in sides if jnp.issubdtype(side.dtype, jnp.floating)]
+        return as_status(jnp.any(jnp.stack(infinite)), Status.NON_FINITE) if infinite else jnp.zeros((), jnp.int32)
 
     def levels(self, sides: Sides, *operands: Any) -> Array:
         """Returns the levels (k,) of given sides; 1 where a level is not finite."""
