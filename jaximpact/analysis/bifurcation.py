@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import as_tuple, check_counts, is_pair, named_leaves, real, with_leaves
 from ..mechanics.problem import Problem
-from ..mechanics.schemes import EventCorrected
 from ..results import Arrays, Drawable, spread_columns, with_names
 from ..results.save import Save
 from ..simulation.arguments import OF_CONTACTS
@@ -342,8 +341,9 @@ def two_parameter_map(
         values: values of the two, (nx,) and (ny,).
         cycles: number of periods kept; motions that repeat after up to half as many periods are recognised as periodic.
         tolerance: as in `period_of`.
-        steps, scheme: `EventCorrected()` by default, with ``steps`` in a period; `EventDriven` needs none, and takes five times as long, as impacts
-            are found from 60 rows of a period. Impacts that follow each other within two steps count as one; more steps in a row, as lasting contact.
+        steps, scheme: `EventDriven` with a tolerance of 1e-7 by default, whose impacts are found from 60 rows of a period; `EventCorrected()` with
+            ``steps`` in a period, which takes half of the time with 100 of them. Impacts that follow each other within two rows count as one; more rows in a row, as
+            lasting contact.
         others: as in `impact_section`.
 
     Returns:
@@ -352,8 +352,6 @@ def two_parameter_map(
     Raises:
         ValueError, TypeError, KeyError: as `impact_section` and `bifurcation`.
     """
-    # impacts are found from rows, at each of which a scheme that chooses its own steps would have to end a step
-    options["scheme"] = options["scheme"] or EventCorrected()
     options, steps = choose_scheme(problem, options, steps, PICTURE, FEW_ROWS)
     for name, pair in {"values": values, "parameters": parameters}.items():
         if not is_pair(pair):

@@ -88,11 +88,19 @@ def test_a_diagram_and_basins_need_no_steps():
     np.testing.assert_allclose(found.attractors[0].q, [Q], rtol=0, atol=1e-6)
 
 
+def test_a_map_over_two_parameters_needs_no_steps():
+    """The orbit of one impact in each period, for which its own numbers are among those of the map; and no impact where the wall is out of reach."""
+    values = [W], [WALL, -9.0]
+    found = analysis.two_parameter_map(
+        SHAW_HOLMES, Q, V, parameters=("frequency", "wall"), values=values, cycles=4, **FORCED
+    )
+    assert found.period[0, 0] == 1 and found.impacts.tolist() == [[1.0], [0.0]] and not found.status.any()
+
+
 def test_a_scheme_that_goes_by_steps_asks_for_them():
     for call, options in (
         (analysis.stroboscopic, {"cycles": 2, "scheme": ji.MoreauJean()}),
         (analysis.periodic_orbit, {"scheme": ji.EventCorrected()}),
-        (analysis.two_parameter_map, {"parameters": ("frequency", "e"), "values": ([W], [E]), "cycles": 2}),
     ):
         with pytest.raises(ValueError, match="goes by steps: give steps"):
             call(SHAW_HOLMES, Q, V, **FORCED, **options)
