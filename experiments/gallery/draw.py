@@ -110,6 +110,13 @@ PLATES = {
         "Grazing, folds and period doublings of the same oscillator over frequency and wall: dots are followed from motions alone, lines are the closed "
         "forms of Shaw and Holmes, of which the script prints the distance.",
     ),
+    "doublings": Plate(
+        "A cascade of period doublings",
+        "gallery/period_doublings.py",
+        "doublings.png",
+        "Seven period doublings of the oscillator, each located on its own branch to ten digits (lines, with the period that doubles), and the ratios of the intervals "
+        "between them beside Feigenbaum's number and the published ones of a quadratic map.",
+    ),
     "lyapunov": Plate(
         "Lyapunov exponents",
         "gallery/lyapunov_spectrum.py",
