@@ -182,6 +182,32 @@ def test_a_map_says_where_impacts_accumulate(tmp_path):
     assert found.plot(tmp_path / "map.png").stat().st_size > 5000
 
 
+def test_flights_below_the_tolerance_are_followed_if_another_impact_falls_into_them():
+    """A ball bounces lower than atol on a floor, and meets an oblique wall within that flight; it kept nothing of the flight's velocity: 50 tolerances.
+
+    Parabolas, so that rounding is left; the error that is stated stays below one tolerance.
+    """
+    e, slant, fast, falls, atol = 0.1, 0.5, 1.0, 0.1, 1e-4
+    up = e * falls  # on behind the floor, for a time of 2 up, up to the height up^2/2 < atol
+    meets = 0.5 * up
+    here = np.array([fast * meets, up * meets - meets**2 / 2])
+    ball = ji.Problem(
+        lambda t, q, v, args: jnp.array([0.0, -1.0]),
+        lambda t, q, args: jnp.stack([q[1], (here[0] - q[0]) + slant * (q[1] - here[1])]),
+        restitution=e,
+    )
+    before, after = 0.2, 0.4 - meets
+    start = np.array([-fast * before, falls * before - before**2 / 2])
+    v, normal = np.array([fast, up - meets]), np.array([-1.0, slant]) / np.hypot(1.0, slant)
+    v = v - (1 + e) * (v @ normal) * normal
+    found = ji.solve(
+        ball, start, [fast, before - falls], t1=0.6, steps=3, scheme=ji.EventDriven(atol, atol), save="final"
+    )
+    exact = here + after * v - np.array([0.0, after**2 / 2])
+    np.testing.assert_allclose(found.q[-1], exact, rtol=0, atol=1e-12)
+    assert found.status == 0 and found.error < 1
+
+
 @pytest.mark.parametrize(
     ("scheme", "steps", "speed"),
     [(ji.EventDriven(), 10, 2e-4), (ji.EventCorrected(), 101, 2e-4), (ji.EventCorrected(), 101, 2.8e-3)],

@@ -30,6 +30,7 @@ from .trials import Base, Hold, Trial, attempt, frozen, grazes, held
 
 WITHOUT_END = 1 << 20  # number of events that may still be located: no limit
 SHORT = 16  # roundings of time, below which no substep is taken
+SHARE = 0.01  # least share of its speed that a contact loses in an impact for its flights to end soon
 ROUNDED = 4  # roundings of a position that a trial adds to the error
 APPROACH = 1e-3  # fraction of a trial's displacement over which the linearisation of a gap is checked
 
@@ -261,7 +262,8 @@ def _arrive(
     candidates, near = impact | struck, near | struck
     left = jnp.full((), WITHOUT_END, jnp.int32)
     atol = scheme.tolerance(q.dtype).absolute
-    slowest = lambda normal: jnp.sqrt(2 * atol * normal)
+    e = problem.restitution_at(motion.e, speed, args)
+    slowest = partial(slowest_followed, atol, *frozen((e, contacts.gap, speed)), near | closed | candidates)
     found = collide(
         problem, law, motion, slowest, event, closed, candidates, near, closed | candidates, jnp.zeros_like(closed), left,
         scheme.resolution(motion) if scheme.jumps else None,
@@ -291,8 +293,23 @@ def _arrive(
         record,
         told.stop,
         joined(late(told.joints, delay, flown), event.joint_impulse(found.impulse)),
-        told.error,
+        # flights that are left out: up to atol each
+        told.error + jnp.where((found.status & int(Status.DERIVATIVE_ZENO)) != 0, 1.0, 0.0),
     )
+
+
+def slowest_followed(atol: Array, e: Array, gap: Array, speed: Array, touching: Array, normal: Array) -> Array:
+    """Returns the gap velocities (m,) behind an impact up to which a contact counts as resting: its gap would stay below ``atol``.
+
+    They are zero where another contact is about to close with a resolved impact, before the flights that would be left out come to an end: what velocity
+    they have left would change that impact. ``e``: restitution, () or (m,); ``gap``, ``speed`` (m,): gaps and their rates before the impact; ``touching``
+    (m,): contacts that are closed or have an impact; ``normal`` (m,): magnitudes of gap accelerations.
+    """
+    least = jnp.sqrt(2 * atol * normal)
+    flights = 2 * least / jnp.where(normal > 0, normal * jnp.maximum(1 - e, SHARE), 1)
+    resolved = ~touching & (speed < 0) & (e * -speed > least)
+    arrives = jnp.min(jnp.where(resolved, gap / jnp.where(resolved, -speed, 1), jnp.inf), initial=jnp.inf)
+    return jnp.where(arrives < flights, 0, least)
 
 
 def _settle(

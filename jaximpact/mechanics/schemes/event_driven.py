@@ -73,7 +73,7 @@ class EventDriven(Scheme):
     """Event-driven scheme with substeps of order 8 chosen by a tolerance, and events located to the same order; h only spaces the rows.
 
     Isolated impacts, lasting contacts and releases, and their derivatives, are as accurate as the motion between them. A contact stays
-    closed after an impact if its gap would remain below ``atol`` until the next one.
+    closed after an impact if its gap would remain below ``atol`` until the next one, and no other contact closes meanwhile.
 
     Attributes:
         rtol, atol: tolerance of a substep's error in each position, velocity, gap and impulse x: atol + rtol |x|, in the problem's units.
