@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.typing import ArrayLike
 
 from .problem import Problem
@@ -55,8 +55,11 @@ class Slip(NamedTuple):
     before: FrictionInfo | None = None
 
     @classmethod
-    def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: Any) -> Slip:
-        """Linearises the slip at (t, q), with the responses of a `Metric`."""
+    def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: Any, frame: Array | None = None) -> Slip:
+        """Linearises the slip at (t, q), with the responses of a `Metric`.
+
+        ``frame`` (m, 2, d): tangents of a place nearby, onto which those here are turned; None leaves them as the problem has them.
+        """
         if problem.is_local:
             bodies: Any = problem.constraints
             m = problem.count(t, q, args)
@@ -69,7 +72,25 @@ class Slip(NamedTuple):
         jacobian = jax.jacfwd(slip)(none)
         friction = problem.friction_coefficients(len(drift), q.dtype, args)
         static = problem.static_coefficients(len(drift), q.dtype, args)
-        return cls(jacobian, responses(metric, jacobian), drift, friction, drift, static)
+        found = cls(jacobian, responses(metric, jacobian), drift, friction, drift, static)
+        return found if frame is None else found.along_turned(turn_onto(frame, jacobian))
+
+    @classmethod
+    def of_acceleration(
+        cls, problem: Problem, metric: Any, state: tuple, a: Array, args: Any, frame: Array | None = None
+    ) -> Slip:
+        """As `at`, at a ``state`` (t, q, v), with the acceleration of the slip under a (d,) in place of its velocity."""
+        t, q, v = state
+        slip = cls.at(problem, metric, t, q, args)
+        _, swerve = jax.jvp(lambda t, q: problem.slip_velocity(t, q, v, args), (t, q), (jnp.ones_like(t), v))
+        slip = slip._replace(velocity=slip.jacobian @ a + swerve)
+        return slip if frame is None else slip.along_turned(turn_onto(frame, slip.jacobian))
+
+    def along_turned(self, turn: Array) -> Slip:
+        """Returns the rows along tangents that are turned by orthogonal matrices ``turn`` (m, 2, 2), as by `turn_onto`."""
+        response = jnp.einsum("mkl,dml->dmk", turn, self.response)
+        jacobian, drift, velocity = (turn_components(turn, x) for x in (self.jacobian, self.drift, self.velocity))
+        return self._replace(jacobian=jacobian, response=response, drift=drift, velocity=velocity)
 
     def of(self, v: Array) -> Array:
         """Returns the slip velocities (m, k) at v (d,)."""
@@ -108,6 +129,30 @@ class Slip(NamedTuple):
         """Stacks the velocity jumps (d, m (1 + k)) of unit impulses along `rows`, given the ``response`` (d, m) to normal ones."""
         d, m, k = self.response.shape
         return jnp.concatenate([response[:, :, None], self.response], axis=2).reshape(d, m * (1 + k))
+
+
+def turn_components(turn: Array, along: Array) -> Array:
+    """Returns components along two tangents of each contact (m, 2, ...) as those along tangents turned by ``turn`` (m, 2, 2), as by `turn_onto`."""
+    return jnp.einsum("mkl,ml...->mk...", turn, along)
+
+
+def turn_onto(frame: Array, jacobian: Array) -> Array:
+    """Returns the orthogonal matrices (m, 2, 2) that turn tangents ``jacobian`` (m, 2, d) onto those of a place nearby, ``frame`` (m, 2, d).
+
+    Two directions across a normal cannot be chosen for all normals without a jump somewhere. At the same place frame = R jacobian, and frame jacobian'
+    = S R with S symmetric and positive semidefinite; R is the rotation, or the reflection where the determinant is negative, nearest to that.
+    """
+    both = jnp.einsum("mkd,mld->mkl", frame, jacobian)
+    a, b, c, d = both[:, 0, 0], both[:, 0, 1], both[:, 1, 0], both[:, 1, 1]
+    # of tangents of which one moves nothing the determinant is rounding
+    mirrors = lax.stop_gradient(a * d - b * c < -1e-6 * (a * a + b * b + c * c + d * d))
+    sign = jnp.where(mirrors, -1, 1).astype(both.dtype)
+    cos, sin = a + sign * d, c - sign * b
+    known = (cos != 0) | (sin != 0)  # unless slip does not depend on v
+    cos, sin = jnp.where(known, cos, 1), jnp.where(known, sin, 0)
+    size = jnp.sqrt(cos**2 + sin**2)
+    cos, sin = cos / size, sin / size
+    return jnp.stack([jnp.stack([cos, -sign * sin], axis=1), jnp.stack([sin, sign * cos], axis=1)], axis=1)
 
 
 def still(slip: Any) -> FrictionInfo:

@@ -241,6 +241,66 @@ def test_where_tangents_jump_a_slip_does_not_turn_round(lists):
     assert x[0] < 0 < x[-1] and np.linalg.norm(found.v[-1, 3:]) > 0.5
 
 
+def test_events_are_located_where_tangents_jump():
+    """A ball, pressed onto another one by 10 N, slides through its equator round a great circle of radius r, and stops on the way.
+
+    Its speed is sqrt(10 r) tanh(c - mu sqrt(10/r) t), its angle log(cosh c / cosh(c - mu sqrt(10/r) t)) / mu.
+    """
+    radius, angle, way, t1 = 1.1, 0.3, 0.3, 1.5
+    begin = np.array([np.cos(angle), 0, -np.sin(angle)])
+    ahead = np.array([np.sin(angle) * np.cos(way), np.sin(way), np.cos(angle) * np.cos(way)])
+
+    def pressed(t, q, v, args):
+        n = (q[3:] - q[:3]) / jnp.linalg.norm(q[3:] - q[:3])
+        return jnp.concatenate([0 * n, -10 * n])
+
+    balls = spheres([1.0, 0.1], masses=[1e12, 1.0], force=pressed, friction=lambda mu: mu)
+    mu, speed = 0.4, 2.5
+    start = np.r_[np.zeros(3), radius * begin], np.r_[np.zeros(3), speed * ahead]
+
+    def right(mu):
+        turned = jnp.log(jnp.cosh(jnp.arctanh(speed / np.sqrt(10 * radius)))) / mu  # until it stops
+        return radius * (begin * jnp.cos(turned) + ahead * jnp.sin(turned))
+
+    expected, slope = jax.jvp(right, (mu,), (1.0,))
+    assert expected[2] > 0.4 > -0.2 > start[0][5]
+    call = {"t1": t1, "h": t1 / np.array([40, 120]), "args": mu, "wrt": "args", "scheme": ji.EventCorrected()}
+    found = ji.sensitivities(balls, *start, **call)
+    pairs = ((found.value["q"], expected), (found.jacobian["q"]["args"], slope))
+    apart = [np.abs(np.asarray(x)[:, 3:] - np.asarray(y)) for x, y in pairs]
+    apart = np.max(np.array(apart), axis=2)
+    assert found.trusted.all() and np.all(apart[:, 1] < [1e-3, 1e-2])
+    assert np.all(apart[:, 1] < apart[:, 0] / 3**1.8), apart  # second order
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [ji.MoreauJean(), ji.EventCorrected()], ids=["MoreauJean", "EventCorrected"])
+def test_a_motion_does_not_depend_on_the_tangents(scheme):
+    """A ball slides over another one and strikes a third: turned as a whole, by which its slip crosses the equator at another time, or not at all."""
+
+    def pressed(t, q, v, args):
+        n = (q[3:6] - q[:3]) / jnp.linalg.norm(q[3:6] - q[:3])
+        return jnp.concatenate([0 * n, -10 * n, 0 * n])
+
+    balls = spheres([1.0, 0.1, 0.2], masses=[1e12, 1.0, 1e12], force=pressed, friction=lambda mu: mu)
+
+    def end(mu, turn):
+        place = turn @ np.array([1.1 * np.cos(0.2), 0, -1.1 * np.sin(0.2)])
+        other = turn @ np.array([1.25 * np.cos(0.27), 0.05, 1.25 * np.sin(0.27)])
+        speed = turn @ np.array([1.5 * np.sin(0.2), 0.1, 1.5 * np.cos(0.2)])
+        start = jnp.concatenate([jnp.zeros(3), place, other]), jnp.concatenate([jnp.zeros(3), speed, jnp.zeros(3)])
+        call = {"t1": 0.5, "steps": 100, "args": mu, "e": 0.5, "scheme": scheme, "sensitivity": "corrected"}
+        found = ji.solve(balls, *start, save="final", **call)
+        return turn.T @ found.v[-1, 3:6]
+
+    (c, s), (d, e) = ((np.cos(x), np.sin(x)) for x in (0.7, 1.1))
+    turned = np.array([[c, -s * d, s * e], [s, c * d, -c * e], [0, e, d]])
+    runs = [jax.jvp(lambda mu, turn=turn: end(mu, turn), (0.2,), (1.0,)) for turn in (jnp.eye(3), jnp.asarray(turned))]
+    # derivatives to rounding, times what an oblique impact amplifies
+    assert np.allclose(runs[0][0], runs[1][0], rtol=0, atol=1e-12)
+    assert np.allclose(runs[0][1], runs[1][1], rtol=0, atol=1e-8)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("turns", [True, False])
 def test_static_friction_of_listed_pairs_and_of_all_pairs(turns):

@@ -223,6 +223,24 @@ def test_slip_in_space_turns_and_stops():
 
 
 @pytest.mark.slow
+def test_tangents_that_turn_and_jump_change_nothing():
+    """Tangents that turn with the position, and are mirrored beyond a line, have the same motion as constant ones."""
+
+    def slip(t, q, v, args):
+        y, (c, s) = q[1], (jnp.cos(30 * q[0]), jnp.sin(30 * q[0]))
+        return jnp.stack([c * v[0] + s * v[1], jnp.where(y > 0.1, -1, 1) * (c * v[1] - s * v[0])])[None]
+
+    start = np.zeros(3), np.array([1.0, 0.4, 0.0])
+    call = {"args": {"g": 0.8, "mu": 1.0}, "t1": 3.2, "steps": 240, "scheme": SCHEME, "wrt": ("args", "v0")}
+    plain, turned = (ji.sensitivities(x, *start, **call) for x in (IN_SPACE, IN_SPACE.replace(slip=slip)))
+    assert turned.status == 0
+    # turned tangents change the interpolation of a step, by h^2
+    for a, b in zip(jax.tree.leaves(plain.jacobian), jax.tree.leaves(turned.jacobian), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(plain.value["q"], turned.value["q"], rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
 def test_jacobians_of_slip_in_space_that_turns_and_stops():
     """States of second order; Jacobians of order 1 + p, p = g / (mu - g), by which slip turns before it stops, two at most."""
     pull, mu, start = np.array([0.8, 0.5, 0.05]), np.ones(3), (np.zeros(3), np.array([1.0, 0.4, 0.0]))

@@ -55,7 +55,8 @@ class EventState(NamedTuple):
     """State of `EventCorrected` between steps: step number n (t = t0 + n h), position q and velocity v (d,) at t, mask ``closed`` (m,) of
     lasting contacts, and the time of the ``latest`` impact, which is known up to a step; three steps before t0 where there was none.
 
-    ``low`` as in `State`; ``where`` and, with friction, ``rests``, ``breaks`` and ``force`` as in `rubbing_paths.Progress`; None without need."""
+    ``low`` as in `State`; ``where`` and, with friction, ``rests``, ``breaks``, ``force`` and ``frame`` as in `rubbing_paths.Progress`; None without
+    need."""
 
     n: Array
     q: Array
@@ -68,6 +69,7 @@ class EventState(NamedTuple):
     breaks: Array | None = None
     force: Array | None = None
     where: Where | None = None  # the sides on which a force that jumps is taken (`crossings`); None where none jumps
+    frame: Array | None = None  # tangents (m, 2, d) along which ``breaks`` and ``force`` are given in space
 
 
 class _Progress(NamedTuple):
@@ -187,6 +189,8 @@ class EventCorrected(Scheme):
         v0 = held_velocity(problem, t0, motion.h, q0, v0, state.closed, args)
         force = jnp.concatenate([contacts.gap[:, None], rubs.impulse], axis=1)
         state = state._replace(v=v0, rests=jnp.zeros_like(at.closed), breaks=rubs.impulse, force=jnp.zeros_like(force))
+        if rubs.impulse.shape[1] > 1:
+            state = state._replace(frame=jax.jacfwd(lambda v: problem.slip_velocity(t0, q0, v, args))(v0))
         return state, info
 
     def step(
@@ -263,7 +267,7 @@ class EventCorrected(Scheme):
         rubbed = found.did._replace(impulse=found.impulse[:, 1:])
         told = found.residual, found.events, found.status, found.joints, rubbed
         info = Info(found.q, chord, impulse, jnp.any(impulse > 0), *told)
-        behind = found.closed, latest, found.low, found.rests, found.breaks, found.force, found.where
+        behind = found.closed, latest, found.low, found.rests, found.breaks, found.force, found.where, found.frame
         return EventState(state.n + 1, found.q, found.v, *behind), info
 
     def _flight(self, step: Step, progress: _Progress, last: Array) -> tuple[_Flight, Array]:

@@ -20,7 +20,7 @@ from jax import Array, lax
 
 from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, length
 from ..contact.laws import ContactLaw
-from ..friction import FrictionInfo, Slip
+from ..friction import FrictionInfo, Slip, turn_components, turn_onto
 from ..linearisation import span
 from ..motion import Motion
 from ..problem import Problem
@@ -77,7 +77,7 @@ def arrive(
     jammed = closed & candidates
     event = Event.at(problem, t, q, v, args)
     contacts, speed = event.contacts, event.speed
-    slip = Slip.at(problem, event.metric, t, q, args)
+    slip = Slip.at(problem, event.metric, t, q, args, progress.frame)
     near = contacts.gap <= allowed + 1e-6 * h * jnp.abs(speed)
     closed, struck = lasting_at_end(kinks, idle & (contacts.gap > allowed), event, closed, args)
     candidates, near = candidates | struck, near | struck
@@ -266,7 +266,7 @@ def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, clos
 
     The value changes by rounding only, but derivatives change. ``closed`` (m,): mask of closed contacts.
     """
-    here = Place.at(problem, t, q, v, args)
+    here = Place.at(problem, t, q, v, args, None)
     towards = jnp.where(here.moving(h)[:, None], heading(here.slip), 0)
     _, did = here.decide(closed, towards, jnp.zeros_like(here.cones.offset))
     sticks = here.cones._replace(offset=here.velocity())
@@ -274,14 +274,29 @@ def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, clos
     return v + here.cones.response @ sticks.in_modes(jnp.zeros_like(sticks.offset), mode, did.direction).ravel()
 
 
+def _frame(problem: Problem, motion: Motion, state: Any) -> tuple[Array | None, Array, Array]:
+    """Returns the frame (m, 2, d) of a step, as in `Progress`, and in it the ``breaks`` (m, k) and ``force`` (m, 1 + k) of the state at its start.
+
+    In the plane the frame is None.
+    """
+    if state.frame is None:
+        return None, state.breaks, state.force
+    slip = lambda v: problem.slip_velocity(motion.time(state.n), state.q, v, motion.args)
+    frame = jax.jacfwd(slip)(jnp.zeros_like(state.v))
+    turn = turn_onto(frame, state.frame)
+    force = jnp.concatenate([state.force[:, :1], turn_components(turn, state.force[:, 1:])], axis=1)
+    return frame, turn_components(turn, state.breaks), force
+
+
 def rubbing_step(scheme: Any, problem: Problem, law: ContactLaw, motion: Motion, state: Any, r: Array) -> Progress:
     """Makes a step of `EventCorrected` with friction over a time r, from event to event."""
     m = state.closed.shape[0]
     zero, none, q = jnp.zeros((), state.q.dtype), jnp.zeros((), jnp.int32), state.q
     begin = FrictionInfo.none(m, state.breaks.shape[1], q.dtype)
+    frame, breaks, force = _frame(problem, motion, state)
     progress = Progress(
-        zero, q, state.low, state.v, state.closed, state.rests, state.breaks, state.force, jnp.zeros_like(state.force), zero, none,
-        jnp.zeros(m, bool), none, begin, JointInfo.none(problem, q, motion.args),
+        zero, q, state.low, state.v, state.closed, state.rests, breaks, force, jnp.zeros_like(state.force), zero, none,
+        jnp.zeros(m, bool), none, begin, JointInfo.none(problem, q, motion.args), frame=frame,
     )  # fmt: skip
     pieces = located_pieces(problem, motion.time(state.n), q, state.v, motion.args)
     if pieces is not None:

@@ -51,21 +51,18 @@ class Balance(NamedTuple):
     velocity: Array
 
     @classmethod
-    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Balance:
-        """Makes the problem at (t, q, v), without derivatives."""
-        return lax.stop_gradient(cls.of(problem, *lax.stop_gradient((t, q, v, args))))
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, frame: Array | None = None) -> Balance:
+        """As `of`, without derivatives."""
+        return lax.stop_gradient(cls.of(problem, *lax.stop_gradient((t, q, v, args, frame))))
 
     @classmethod
-    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Balance:
-        """Makes the problem at (t, q, v)."""
+    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, frame: Array | None = None) -> Balance:
+        """Makes the problem at (t, q, v); ``frame`` as of `Slip.at`."""
         metric = Metric.at(problem, q, args, t)
-        slip = Slip.at(problem, metric, t, q, args)
-        contacts = linearise(problem, metric, t, q, args)._replace(slip=slip)
         a = acceleration(problem, metric, t, q, v, args)
+        slip = Slip.of_acceleration(problem, metric, (t, q, v), a, args, frame)
+        contacts = linearise(problem, metric, t, q, args)._replace(slip=slip)
         closing, turning = gap_derivatives(problem, t, q, v, args)
-        along = lambda t, q: problem.slip_velocity(t, q, v, args)
-        _, swerve = jax.jvp(along, (t, q), (jnp.ones_like(t), v))
-        contacts = contacts._replace(slip=slip._replace(velocity=slip.jacobian @ a + swerve))
         cones = ConeProblem.of(contacts, contacts.velocity(a) + turning)
         velocity = jnp.concatenate([closing[:, None], slip.of(v)], axis=1)
         return cls(metric, a, cones, velocity)
@@ -193,6 +190,10 @@ class FrictionCorrected(Corrected):
         middle = lax.stop_gradient(self.traits.phase(e) * h)
         lasted, did = state.last == LASTING, cast(FrictionInfo, info.friction)
         begin = Balance.at(problem, t, q, v, args)
+        if past.direction.shape[1] > 1:
+            # tangents may have jumped since
+            now = direction(begin.velocity[:, 1:])
+            past = past._replace(direction=jnp.where((past.mode == SLIP)[:, None], now, 0))
         a, force, _ = begin.solve(lasted, past.direction)
         t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
         here = observe(problem, h, t_mid, q_mid, v_mid, args)

@@ -131,7 +131,7 @@ def fall_back(
     after = jnp.concatenate([contacts.gap_velocity(found.v)[:, None], slip.of(found.v)], axis=1)
 
     def falling() -> Array:
-        balance = Balance.at(problem, t, q, found.v, args)
+        balance = Balance.at(problem, t, q, found.v, args, slip.jacobian if after.shape[1] > 2 else None)
         towards = jnp.where(found.rests[:, None], 0, direction(after[:, 1:]))
         _, force, _ = balance.solve((closed | found.lands) & ~found.opened, lax.stop_gradient(towards))
         normal = balance.cones.velocity(force)[:, 0]

@@ -98,7 +98,7 @@ def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, si
     def at(path: Path, s: Array) -> tuple[Array, Array]:
         def room(s: Array) -> Array:
             shift, v = path.along(s)
-            place = Place.at(problem, path.t + s, path.q + shift, v, path.args)
+            place = Place.at(problem, path.t + s, path.q + shift, v, path.args, segment.here.frame)
             x = place.forces(did, segment.force, did.direction)
             return jnp.sum(jnp.where(first, spare(place, x, sign), 0))
 
@@ -149,7 +149,7 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int, br
     # the guess has no derivative: by the length of a path of length zero, which lanes follow after the last event of a step, it would be NaN
     frozen, r = lax.stop_gradient((path, r))
     s, b = (lax.stop_gradient(along(x)) for x in (here.slip, here.cones.velocity(force)[:, 1:]))
-    s, end = jnp.maximum(s, 0), along(lax.stop_gradient(frozen.slip(problem, r)))
+    s, end = jnp.maximum(s, 0), along(lax.stop_gradient(frozen.slip(problem, r, here.frame)))
     c = (end - s - b * r) / nonzero(r) ** 2
     slips = did.mode == SLIP
     small = jnp.maximum(here.noise, there.noise)
@@ -160,7 +160,7 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int, br
     of_first = lambda x: jnp.sum(jnp.where(first, along(x), 0))
 
     def at(path: Path, s: Array) -> tuple[Array, Array]:
-        value, rate = jax.jvp(lambda s: path.slip(problem, s), (s,), (jnp.ones_like(s),))
+        value, rate = jax.jvp(lambda s: path.slip(problem, s, here.frame), (s,), (jnp.ones_like(s),))
         return of_first(value), of_first(rate)
 
     # slips that vanish at the same time, as those of the feet of one body, get the time of the first

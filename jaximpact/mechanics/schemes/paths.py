@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ..friction import turn_components, turn_onto
 from ..linearisation import span
 from ..problem import Problem
 from .events import nonzero
@@ -40,10 +41,11 @@ class Path(NamedTuple):
         gaps = lambda s: problem.gaps(self.t + s, self.q + self.along(s)[0], self.args)
         return jax.jvp(gaps, (s,), (jnp.ones_like(s),))
 
-    def slip(self, problem: Problem, s: Array) -> Array:
-        """Returns the slip velocities (m, k) at time s of the path."""
+    def slip(self, problem: Problem, s: Array, frame: Array | None) -> Array:
+        """Returns the slip velocities (m, k) at time s of the path; ``frame`` as of `Slip.at`."""
         shift, v = self.along(s)
-        return problem.slip_velocity(self.t + s, self.q + shift, v, self.args)
+        slip = lambda v: problem.slip_velocity(self.t + s, self.q + shift, v, self.args)
+        return slip(v) if frame is None else turn_components(turn_onto(frame, jax.jacfwd(slip)(v)), slip(v))
 
 
 def first_zero(c: Array, b: Array, a: Array, never: Array) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -31,7 +30,7 @@ class Place(NamedTuple):
     """Contacts (m,) at one instant.
 
     The `View`; ``cones``, the contact problem of accelerations, whose offset are the accelerations of gaps and slips without contact forces; slip
-    velocities, ``slip`` (m, k), and their round-off ``noise`` (m,); and the metric.
+    velocities, ``slip`` (m, k), and their round-off ``noise`` (m,); the metric; and the ``frame`` onto which tangents are turned, as in `Progress`.
     """
 
     view: View
@@ -39,19 +38,18 @@ class Place(NamedTuple):
     slip: Array
     noise: Array
     metric: Metric
+    frame: Array | None
 
     @classmethod
-    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Place:
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, frame: Array | None) -> Place:
         metric = Metric.at(problem, q, args, t)
         free, joint_force = joint_acceleration(problem, metric, t, q, v, args)
-        contacts, slip = linearise(problem, metric, t, q, args), Slip.at(problem, metric, t, q, args)
+        contacts = linearise(problem, metric, t, q, args)
+        slip = Slip.of_acceleration(problem, metric, (t, q, v), free, args, frame)
         rates = gap_derivatives(problem, t, q, v, args)
-        along = lambda t, q: problem.slip_velocity(t, q, v, args)
-        _, swerve = jax.jvp(along, (t, q), (jnp.ones_like(t), v))
-        rubbing = contacts._replace(slip=slip._replace(velocity=slip.jacobian @ free + swerve))
-        cones = ConeProblem.of(rubbing, contacts.velocity(free) + rates[1])
+        cones = ConeProblem.of(contacts._replace(slip=slip), contacts.velocity(free) + rates[1])
         view = View(contacts, free, *rates, metric.joints, joint_force)
-        return cls(view, cones, slip.of(v), slip_noise(slip, v), metric)
+        return cls(view, cones, slip.of(v), slip_noise(slip, v), metric, frame)
 
     def moving(self, h: Array) -> Array:
         """Finds the contacts (m,) whose slip exceeds the rounding of velocities and of their changes in a step h; without derivatives."""
@@ -133,7 +131,7 @@ class Progress(NamedTuple):
     ``rests`` (m,): contacts whose slip is zero up to rounding; ``breaks`` (m, k): directions in which contacts have just broken away, zero for
     others; ``force`` (m, 1 + k) at the end of the previous path, without derivatives; ``impulse`` (m, 1 + k) so far in the step; ``met`` (m,):
     contacts that had an impact in it; ``did``: modes of the contacts on the previous path; ``where``, the sides on which a force that jumps is taken,
-    else None.
+    else None; ``frame`` (m, 2, d), in space: tangents at the start of the step, onto which those of the whole step are turned (`Slip.along_turned`).
     """
 
     elapsed: Array
@@ -152,6 +150,7 @@ class Progress(NamedTuple):
     did: FrictionInfo
     joints: JointInfo | None = None
     where: Where | None = None
+    frame: Array | None = None
 
 
 class Segment(NamedTuple):
@@ -231,7 +230,7 @@ def follow(
     have jammed: beyond Painleve's bound no acceleration may satisfy the law, and there is no path.
     """
     q, v, closed = progress.q, progress.v, progress.closed
-    here = Place.at(problem, t, q, v, args)
+    here = Place.at(problem, t, q, v, args, progress.frame)
     moves = here.moving(h) & ~progress.rests
     towards = slipping = jnp.where(moves[:, None], heading(here.slip), progress.breaks)
     near, did = here.decide(closed, towards, progress.force)
@@ -246,7 +245,7 @@ def follow(
     a = here.view.free + here.cones.response @ force.ravel()
     border = None if ahead is None else ahead(Path(t, r, q, v, a, jnp.zeros_like(a), args))
     r = r if border is None else border.reach(r)
-    there = Place.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
+    there = Place.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args, progress.frame)
     force_end = there.forces_after(here, r, did, force, towards, a)
     a_end = there.view.free + there.cones.response @ force_end.ravel()
     segment = Segment(Path(t, r, q, v, a, a_end - a, args), here, there, did, force, force_end, kick, border)
