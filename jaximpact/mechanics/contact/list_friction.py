@@ -46,15 +46,18 @@ def solve_friction_of_list(
         w = velocity(jump(x)) + b
         # a finer resolution of slip: in its first step a contact that has broken away slips slowly
         least = (1e4 if slip.static is None else 4) * allowed
-        mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, slip.friction, least), OPEN)
-        return mode, jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0), (x, found[1] + more)
+        mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, slip.friction, least), OPEN).astype(jnp.int32)
+        towards = jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
+        return mode, towards, (x, found[1] + more, mode, towards)
 
-    start = guess, jnp.zeros((), jnp.int32)
+    m, k = slip.drift.shape
+    none = FrictionInfo.none(m, k, b.dtype)
+    found: tuple = (guess, jnp.zeros((), jnp.int32), none.mode, none.direction)
     if slip.static is None:
-        mode, slipping, (x, iterations) = modes(slip, start)
+        *_, found = modes(slip, found)
     else:
-        slip, breaks, found = cones_in_act(slip, slip_before(slip), modes, start)
-        mode, slipping, (x, iterations) = modes(slip, found)
+        slip, breaks, found = cones_in_act(slip, slip_before(slip), modes, found)
+    x, iterations, mode, slipping = found
     pushed = jump(x)
     w, acts = velocity(pushed) + b, x[:, 0] > 0
     known = among & (diagonal[:, 0] > 0)
@@ -65,5 +68,5 @@ def solve_friction_of_list(
     rows = jnp.sum(jnp.where(acts, jnp.where(mode == STICK, b.shape[1], 1), 0))
     status |= as_status(rows > contacts.coordinates_at(acts), Status.IMPULSES_NOT_UNIQUE)
     heading = None if breaks is None else slip.heading(slipping)
-    friction = FrictionInfo(x[:, 1:], mode.astype(jnp.int32), slipping, breaks, heading)
+    friction = FrictionInfo(x[:, 1:], mode, slipping, breaks, heading)
     return Reaction(pushed, x[:, 0], acts, residual, iterations, status, friction)
