@@ -48,7 +48,7 @@ FINE = (2, 4)  # multiples of the most steps in the two runs that locate a refer
 
 @dataclass(frozen=True, repr=False)
 class Convergence(Drawable):
-    """Result of `convergence`: errors for a sequence of k step counts or tolerances; with ``phases`` > 1 the worst error of each band of counts.
+    """Result of `convergence`: errors for k step counts or tolerances; with ``phases`` > 1 the worst error of each band of counts.
 
     Attributes:
         steps: numbers of steps (k,); over tolerances, of the substeps that were tried.
