@@ -35,6 +35,7 @@ from .saltation import Instant, observe
 from .tracked import LASTING, Contact
 
 NEARLY = 2  # times the largest change in a step: margins below which a contact only just sticks or slips
+STRAIGHT = -0.9  # cosine of the angle by which slip in space turns in a step, below which it reverses
 SHARP = 1e-9  # relative accuracy of accelerations that separates sticking from beginning to slip
 
 
@@ -377,7 +378,10 @@ def reverse(
     did: FrictionInfo,
     force: Array,
 ) -> ModeChanges:
-    """Finds the contacts whose slip comes to rest, or in the plane reverses, in a step.
+    """Finds the contacts whose slip comes to rest or reverses in a step.
+
+    In space slip mostly turns round by way of other directions; it reverses where it does so within a step and comes back on the line that it came on.
+    If it turns by more than a right angle otherwise, the derivative is doubtful.
 
     Args:
         before: state at the start of the step.
@@ -389,25 +393,25 @@ def reverse(
     """
     m, k = past.direction.shape
     was, cones = past.direction, begin.cones
-    if k > 1 and cones.static is None:
-        return ModeChanges(jnp.zeros_like(before.v), did, was, jnp.zeros((), bool))
     turned = jnp.sum(was * did.direction, axis=1) < 0
     changed = closed & (past.mode == SLIP) & ((did.mode != SLIP) | turned) & (did.mode != OPEN)
     _, behind, found = begin.solve(closed, jnp.where(changed[:, None], 0, was))
-    turns = changed & (found.mode == SLIP) & (jnp.sum(was * found.direction, axis=1) < 0) & (k == 1)
+    turns = changed & (found.mode == SLIP) & (jnp.sum(was * found.direction, axis=1) < (0 if k == 1 else STRAIGHT))
     if m > 1:
         # where another contact comes to rest, the step with fixed modes accounts for the change of its force
-        _, behind, _ = begin.solve(closed, jnp.where(turns[:, None], -was, was))
+        _, behind, _ = begin.solve(closed, jnp.where(turns[:, None], found.direction, was))
     slip = jnp.sum(was * problem.slip_velocity(motion.time(before.n), before.q, before.v, motion.args), axis=1)
     rate = jnp.sum(was * cones.velocity(force)[:, 1:], axis=1)  # of the slip
     rate = jnp.where(rate != 0, rate, 1)
     delay = jnp.where(turns, -(slip - lax.stop_gradient(slip)) / rate, 0)
     change = cones.response @ (shared_by_others(delay, turns)[:, None] * (force - behind)).ravel()
     modes = did._replace(
-        mode=jnp.where(turns, SLIP, did.mode), direction=jnp.where(turns[:, None], -was, did.direction)
+        mode=jnp.where(turns, SLIP, did.mode), direction=jnp.where(turns[:, None], found.direction, did.direction)
     )
     next_way = jnp.where((found.mode == SLIP)[:, None], found.direction, -direction(found.impulse))
     doubtful = jnp.any(turns) & apart(cones, changed, lax.stop_gradient(slip) / rate, 1e-3 * motion.h)
+    if k > 1:
+        doubtful |= jnp.any(changed & (did.mode == SLIP) & ~turns)
     return ModeChanges(change, modes, jnp.where(changed[:, None], next_way, 0), doubtful)
 
 

@@ -15,7 +15,7 @@ from ..problem import Problem
 from ..status import Status, as_status
 from .base import JointInfo
 from .events import View, noise, nonzero
-from .frictional import Balance
+from .frictional import STRAIGHT, Balance
 from .paths import Path
 from .pieces import Where
 from .slip_in_space import turning_forces
@@ -109,6 +109,8 @@ class Place(NamedTuple):
         along = lambda way, x: jnp.sum(way * x, axis=1, keepdims=True)
         speed, before = along(onwards, frozen.velocity(start)[:, 1:]), along(did.direction, here.slip)
         goes_on = slips & (0.5 * r * speed > lax.stop_gradient(NEARLY * jnp.maximum(before, 0)))
+        # slip that comes back on the line that it came on stops in between
+        goes_on &= ~(lax.stop_gradient((before > 0) & (along(did.direction, onwards) < STRAIGHT)))
         kept = jnp.where(goes_on, onwards, kept)
         start = frozen.in_modes(start, did.mode, lax.stop_gradient(kept))
         return turning_forces(ahead.cones, start, did.mode, goes_on, kept)

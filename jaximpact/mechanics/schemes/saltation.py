@@ -78,7 +78,9 @@ def observe_at(
     speed, gap_acceleration = gap_derivatives(problem, t, q, v, args)
     normal = contacts.velocity(a)
     bent = jnp.abs(normal) + jnp.abs(gap_acceleration)
-    noise = 1e3 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, h) / span(h, q.dtype)
+    # accelerations of two bodies in contact cancel, as those of weights, but not their round-off
+    terms = contacts.velocity_terms(a) + jnp.abs(gap_acceleration)
+    noise = 1e3 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, terms, h) / span(h, q.dtype)
     threshold = 2 * h * bent + noise
     found = Instant(contacts, speed, normal + gap_acceleration, noise, threshold, a, metric.joints, joint_force)
     return lax.stop_gradient(found)
