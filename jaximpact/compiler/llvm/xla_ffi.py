@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -115,11 +116,12 @@ def register_target(
     if key in _targets:
         return _targets[key]
     call = make()
+    inputs, results = _buffer_kinds(shapes), _buffer_kinds(outputs)
 
     def run(frame: int) -> None:
         call(
-            _buffer_arrays(_read_pointer(frame + ARGUMENTS), shapes),
-            _buffer_arrays(_read_pointer(frame + RESULTS), outputs),
+            _buffer_arrays(_read_pointer(frame + ARGUMENTS), inputs),
+            _buffer_arrays(_read_pointer(frame + RESULTS), results),
         )
 
     return register_frame_handler(key, run, "cpu", call, lasts=lasts)
@@ -220,16 +222,25 @@ def _call_api(api: int, offset: int, arguments: ctypes.Structure) -> int | None:
     return call(ctypes.addressof(arguments))
 
 
-def _buffer_arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
-    """Returns the buffers of a call frame as numpy arrays on XLA's memory; ``table``: address of their table; ``kinds``: shapes and dtypes."""
+def _buffer_kinds(kinds: Sequence[tuple[tuple[int, ...], Any]]) -> list[tuple[tuple[int, ...], np.dtype, Any]]:
+    """Returns shape, dtype and type of the memory of buffers, from their shapes and dtypes."""
     found = []
-    for i, (shape, dtype) in enumerate(kinds):
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        if size == 0:
+    for shape, dtype in kinds:
+        shape, dtype = tuple(map(int, shape)), np.dtype(dtype)
+        found.append((shape, dtype, ctypes.c_char * (math.prod(shape) * dtype.itemsize)))
+    return found
+
+
+def _buffer_arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype, Any]]) -> list[np.ndarray]:
+    """Returns the buffers of a call frame as numpy arrays on XLA's memory; ``table``: address of their table; ``kinds``: as by `_buffer_kinds`."""
+    if not kinds:
+        return []
+    found = []
+    for (shape, dtype, memory), buffer in zip(kinds, (ctypes.c_size_t * len(kinds)).from_address(table), strict=True):
+        if memory._length_ == 0:
             found.append(np.empty(shape, dtype))
-            continue
-        memory: Any = (ctypes.c_char * size).from_address(_buffer_address(table, i))
-        found.append(np.frombuffer(memory, dtype).reshape(shape))
+        else:
+            found.append(np.ndarray(shape, dtype, memory.from_address(_read_pointer(buffer + DATA))))
     return found
 
 
