@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -28,6 +29,10 @@ from .rows import RowRequest
 from .trajectory import structure
 
 NO_MESH = AbstractMesh((), ())
+MAX_GRADIENTS_TO_COME = 256
+_gradients_to_come: dict[
+    tuple, tuple
+] = {}  # derivatives in reverse mode that have been traced, by the function, shapes and axes of the values
 
 
 class LaneFunction(abc.ABC):
@@ -100,6 +105,15 @@ class Value(LaneFunction):
         rows, every = min(program.rows, 1), program.every and 1
         program = program.replace(length=None, rows=rows, every=every)
         return replace(self, structure=jax.tree.structure((program, motion)))
+
+    def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
+        """Name of the target; where a derivative in reverse mode is known to follow, of one that keeps the states for it."""
+        follows = _gradients_to_come.get((self, axes, count, _kinds(members)))
+        if follows is not None:
+            with suppress(Unsupported, ImportError, NotImplementedError):
+                cotangent, operands, of_operands = follows
+                return cotangent.target(operands, of_operands, count, results, forward=True)
+        return super().target(members, axes, count, results)
 
     def rows(self, leaves: Sequence) -> int:
         """Number of rows that are saved before the final one."""
@@ -232,8 +246,19 @@ class Cotangent(Derivative):
     def in_kernel(self, operands: Sequence, axes: tuple, count: int | None) -> list:
         raise Unsupported("reverse mode in a kernel")
 
-    def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
-        """Name of the FFI target of the backward loop."""
+    def announce(self, members: Sequence, axes: tuple, count: int | None) -> None:
+        """Lets native code that computes the values from now on keep the states for this derivative; arguments as in `target`."""
+        number = len(self.moved)
+        key = (self.function, axes[:number], count, _kinds(members[:number]))
+        _gradients_to_come.pop(key, None)
+        _gradients_to_come[key] = self, tuple(members), axes
+        while len(_gradients_to_come) > MAX_GRADIENTS_TO_COME:
+            del _gradients_to_come[next(iter(_gradients_to_come))]
+
+    def target(
+        self, members: Sequence, axes: tuple, count: int | None, results: Sequence, forward: bool = False
+    ) -> str:
+        """Name of the FFI target of the backward loop; with ``forward`` that of the values, which keeps the states for it."""
         program, motion = self.function.unflatten(members)
         if program.length is None:
             raise Unsupported("reverse mode of a number of steps that is not known")
@@ -242,7 +267,11 @@ class Cotangent(Derivative):
         if count is not None and shared > MAX_SHARED_REVERSE_INPUTS and self.function.execution == "auto":
             raise Unsupported(f"reverse mode of many motions by {shared} numbers that they share")
         parts = Parts.of(self.function.without_row_count().structure, self.moved, self.used, structure(program, motion))
-        return backwards.target(parts, self.function.unflatten, members, axes, count, results)
+        return backwards.target(parts, self.function.unflatten, members, axes, count, results, forward)
+
+
+def _kinds(members: Sequence) -> tuple:
+    return tuple((x.shape, str(x.dtype)) for x in members)
 
 
 def lanewise(function: Any, axes: tuple, count: int | None) -> Callable:

@@ -42,5 +42,8 @@ MAX_SHARED_REVERSE_INPUTS = 800
 MAX_SPARE_BYTES = (
     2**26
 )  # of states, whose memory stays for the next call: new memory takes longer than what is written to it
+MAX_SPARE_WALKS = (
+    32  # of one program and number of lanes that wait with their states, beyond which the oldest gives up its memory
+)
 MAX_REVERSE_INPUTS = 20_000  # numbers moved beyond which XLA's products of large matrices are the faster way
 MIN_REVERSE_LANES_FOR_THREADS = 16  # lanes from which they are shared out to all cores: a lane takes many steps

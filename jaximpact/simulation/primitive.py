@@ -63,6 +63,8 @@ def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> 
     members = _of_one_lane(operands, axes)
     lead = () if count is None else (count,)
     if _is_native(function):
+        if isinstance(function, Cotangent):
+            function.announce(members, axes, count)
         shapes = function.native_shapes(members, axes)
     else:
         shapes = jax.eval_shape(partial(vmapped, function=function, axes=axes, count=None), *members)

@@ -1,8 +1,11 @@
 """Reverse mode of a motion in native code: stored states, and steps differentiated one by one from last to first.
 
-Each part of the motion (start, steps, one row) is a function whose transposed derivative is compiled once; that of the steps between two rows is a
-loop of machine code. The cost of a step then does not depend on the number of inputs. Of each state only the numbers are stored that a
-transposed step or row reads. The cotangent of a saved row is added when the loop reaches its step.
+Each part of the motion (start, steps, one row) is a function whose transposed derivative is compiled once; that of the steps between two rows is a loop
+of machine code. The cost of a step then does not depend on the number of inputs. Of each state only the numbers are stored that a transposed step or
+row reads. The cotangent of a saved row is added when the loop reaches its step.
+
+A motion without saved rows whose value is asked for too is computed once: the forward pass gives the value, and its states stay in memory until the
+walk back finds them there, by the operands that they belong to.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress, pairwise
+from threading import Lock
 from typing import Any
 
 import jax
@@ -19,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from ..compiler.llvm.call import BoundCall, CompiledFunction, as_columns, as_lanes, compile_lanes
+from ..compiler.llvm.call import CompiledFunction, as_columns, as_lanes, compile_lanes
 from ..compiler.llvm.xla_ffi import lane_pool, register_target
 from ..compiler.scalar import Unsupported
 from ..compiler.stream import stream
@@ -30,9 +34,10 @@ from ..jaxtools.transposition import transpose
 from .account import Account
 from .backends import without_rows
 from .lane_loop import LaneLoop
-from .limits import MAX_REVERSE_INPUTS, MAX_SPARE_BYTES, MAX_STATE_BYTES, MIN_REVERSE_LANES_FOR_THREADS
+from .limits import MAX_REVERSE_INPUTS, MAX_SPARE_BYTES, MAX_SPARE_WALKS, MAX_STATE_BYTES, MIN_REVERSE_LANES_FOR_THREADS
 from .motion_loop import MotionLoop
 from .rows import Row, RowRequest, step_at_or_after
+from .state_walk import Walk, bytes_of
 
 
 def is_real(x: Any) -> bool:
@@ -90,10 +95,12 @@ class Parts:
         return [x for x, u in zip(found, self.used, strict=True) if u]
 
     def states(self, kept: tuple[bool, ...], leaves: Sequence) -> tuple:
-        """Forward pass: the carry after the last step, and a stream of the leaves ``kept`` of the carries before each step."""
+        """Forward pass: the carry after the last step; the leaves of the solution, none of one with rows; and a stream of the leaves ``kept`` of the
+        carries before each step."""
         loop, motion = self.loop(leaves)
         step = lambda carry, _: (self.step(leaves, carry), list(compress(jax.tree.leaves(carry), kept)))
-        return stream(step, loop.motion_loop.begin(motion), (), by_row=True)
+        last, rows = stream(step, loop.motion_loop.begin(motion), (), by_row=True)
+        return last, [] if loop.program.rows else jax.tree.leaves(loop.at_end(last)), rows
 
     def reals(self, carry: Any) -> list:
         """Leaves of the carry that are differentiated."""
@@ -198,6 +205,10 @@ class Backwards:
     def __init__(self, parts: Parts, opened: Callable, members: Sequence, axes: Sequence, lanes: int | None):
         self.lanes, self.opened, self.count = lanes, opened, len(parts.moved)
         self.carried = [a is not None for a in axes]
+        # where lanes differ in their cotangents alone, states of all of them are computed from a position that is repeated
+        self.by_lane = list(self.carried)
+        if lanes is not None and not any(self.carried[: self.count]):
+            self.by_lane[opened(range(self.count))[1].q0] = True
         program, differ = opened(members)[0], opened(self.carried)[1]
         if program.rows and program.every is None and (differ.t0 or differ.h):
             raise Unsupported("reverse mode of times that belong to other steps in other lanes")
@@ -212,7 +223,8 @@ class Backwards:
             raise Unsupported("reverse mode of so many states")
         if sum(math.prod(x.shape) for x in some) > MAX_REVERSE_INPUTS:
             raise Unsupported("reverse mode of so many numbers")
-        self.steps, self.program_rows, self.spare = program.length, program.rows, list[Walk]()
+        self.steps, self.program_rows, self.given = program.length, program.rows, given
+        self.spare, self.lock = list[Walk](), Lock()
         self.at_end = RowRequest.of(program.replace(rows=0, times=np.zeros(0, program.times.dtype)))
         with without_collection():
             self._prepare(parts, leaves, given, some)
@@ -223,7 +235,7 @@ class Backwards:
 
         def part(one: Callable, *operands: Any, first: Sequence[bool] = (), **static: Any) -> CompiledFunction:
             rest = len(jax.tree.leaves(operands)) - len(first)
-            flags = [*self.carried[: self.count], *first, *[many] * rest]
+            flags = [*self.by_lane[: self.count], *first, *[many] * rest]
             return compile_lanes(one, (leaves, *operands), flags, parts=parts, **static)
 
         self.found = [*reals, *some]
@@ -249,6 +261,19 @@ class Backwards:
 
     def __call__(self, operands: list[np.ndarray], found: list[np.ndarray]) -> None:
         """Computes the cotangents of the moved input leaves for all lanes and writes them into ``found``; many lanes are shared out to all cores."""
+        self._share(self.of_lanes, operands, found)
+
+    def values(self, operands: list[np.ndarray], found: list[np.ndarray]) -> None:
+        """Computes the leaves of the solution from the input leaves, and keeps the states for the walk back; arguments as in `__call__`."""
+        self._share(self.values_of_lanes, operands, found)
+
+    def keeps_states(self) -> bool:
+        """Tests whether `values` can be had: there are no rows, and the states fit into the memory that stays."""
+        every = jax.tree.leaves(self.carry)
+        size = sum(math.prod(x.shape) * x.dtype.itemsize for x in compress(every, self.kept))
+        return self.program_rows == 0 and size * (self.steps + 1) * (self.lanes or 1) <= MAX_SPARE_BYTES
+
+    def _share(self, of_lanes: Callable, operands: list[np.ndarray], found: list[np.ndarray]) -> None:
         every = self.lanes or 1
         slices = [slice(0, every)]
         if every >= MIN_REVERSE_LANES_FOR_THREADS:
@@ -256,8 +281,8 @@ class Backwards:
             slices = [slice(a, b) for a, b in pairwise(ends)]
 
         def share(some: slice) -> None:
-            mine = [x[some] if c else x for x, c in zip(operands, self.carried, strict=True)]
-            for x, y in zip(found, self.of_lanes(mine, some.stop - some.start), strict=True):
+            mine = [x[some] if c else x for x, c in zip(operands, self.carried, strict=False)]
+            for x, y in zip(found, of_lanes(mine, some.stop - some.start), strict=True):
                 if self.lanes is not None:
                     x[some] = y
                 else:
@@ -279,27 +304,70 @@ class Backwards:
             numbers = step_at_or_after(every.time, motion.t0, motion.h, np)
         return np.where(every.last, self.steps, np.clip(numbers, 0, self.steps)).tolist(), every
 
+    def values_of_lanes(self, operands: list[np.ndarray], lanes: int) -> list[np.ndarray]:
+        """Returns the leaves of the solution for ``lanes`` motions, from their input leaves (``operands``), and keeps their states."""
+        fixed, whole = self._in_columns(operands, lanes)
+        walk = self._spare_walk(whole)
+        if walk is None:
+            shapes = zip(self.given, self.carried[self.count :], strict=True)
+            given = [np.zeros((lanes, *x.shape) if c else x.shape, x.dtype) for x, c in shapes]
+            walk = Walk(self, fixed, self._of_row(given, 1, whole), whole)
+        walk.walk_forward(fixed)
+        found = _copies(walk.values, self.states.results[len(walk.last) :], lanes)
+        walk.in_wait = True
+        self._keep(walk)
+        return found
+
     def of_lanes(self, operands: list[np.ndarray], lanes: int) -> list[np.ndarray]:
-        """Cotangents of the moved input leaves for ``lanes`` motions, from their input leaves and output cotangents (``operands``)."""
-        leaves, given = list(operands[: self.count]), operands[self.count :]
-        numbers, turn = self.rows(leaves)
+        """Returns the cotangents of the moved input leaves for ``lanes`` motions, from their input leaves and output cotangents (``operands``)."""
+        numbers, turn = self.rows(list(operands[: self.count]))
+        fixed, whole = self._in_columns(operands, lanes)
+        of_row = [turn.time, turn.last, *self._of_row(operands[self.count :], len(numbers), whole)[2:]]
+        key = bytes_of(fixed)
+        walk = self._spare_walk(whole, key)
+        if walk is None:
+            walk = Walk(self, fixed, of_row, whole)
+        if walk.key != key:
+            walk.walk_forward(fixed)
+        found = _copies(walk.walk_back(of_row, numbers), self.of_start.results, lanes)
+        walk.in_wait = False
+        self._keep(walk)
+        return found
+
+    def _in_columns(self, operands: list[np.ndarray], lanes: int) -> tuple[list[np.ndarray], int]:
+        """Returns the input leaves in the layout of programs, and the number of lanes with padding."""
+        leaves = list(operands[: self.count])
         leaves[self.times] = leaves[self.times][:0]
         whole = max(x.padded_count(lanes) for x in (self.states, self.of_steps, self.of_row, self.of_start))
-        fixed = [as_columns(x, whole) if c else x for x, c in zip(leaves, self.carried, strict=False)]
+        for i, (v, c) in enumerate(zip(self.by_lane[: self.count], self.carried, strict=False)):
+            if v:
+                leaves[i] = as_columns(leaves[i] if c else np.broadcast_to(leaves[i], (lanes, *leaves[i].shape)), whole)
+        return leaves, whole
+
+    def _of_row(self, given: Sequence[np.ndarray], rows: int, whole: int) -> list:
+        """Returns the operands of `Parts.of_row` that differ between rows: times and marks of the last one, as of a single row, and cotangents."""
         flags = zip(given, self.carried[self.count :], self.of_rows, strict=True)
-        cotangents_of = [self.cotangents_of(x, c, r, len(numbers), whole) for x, c, r in flags]
-        of_row = [turn.time, turn.last, *cotangents_of]
-        walk = self.spare.pop() if self.spare else None
-        if walk is None or not walk.takes(fixed, of_row, whole):
-            walk = Walk(self, fixed, of_row, whole)
-        found = walk.run(fixed, of_row, numbers)
-        results = [
-            as_lanes(x[:, None], lanes, a.shape, False).copy()
-            for x, (a, _) in zip(found, self.of_start.results, strict=True)
-        ]
-        if walk.size <= MAX_SPARE_BYTES:
-            self.spare.append(walk)
-        return results
+        return [self.at_end.time, self.at_end.last, *(self.cotangents_of(x, c, r, rows, whole) for x, c, r in flags)]
+
+    def _spare_walk(self, whole: int, key: bytes | None = None) -> Walk | None:
+        """Takes a walk out of the spare ones: that with the states of this key, else one whose states are not needed any more, else None."""
+        with self.lock:
+            some = [x for x in self.spare if x.whole == whole]
+            found = next((x for x in some if x.key == key is not None), None)
+            found = next((x for x in some if not x.in_wait), None) if found is None else found
+            if found is None and len(some) >= MAX_SPARE_WALKS:
+                found = some[0]  # the oldest: its walk back, should it come, computes the states again
+            if found is not None:
+                self.spare.remove(found)
+            return found
+
+    def _keep(self, walk: Walk) -> None:
+        """Puts a walk among the spare ones, and drops the oldest if there are too many."""
+        with self.lock:
+            if walk.size <= MAX_SPARE_BYTES:
+                self.spare.append(walk)
+            while sum(x.size for x in self.spare) > core_count() * MAX_SPARE_BYTES:
+                del self.spare[0]
 
     def cotangents_of(self, x: np.ndarray, carried: bool, of_row: bool, rows: int, whole: int) -> np.ndarray:
         """Cotangents x of an output as an array of ``rows`` rows, for ``whole`` lanes; those of an output without rows belong to the last row.
@@ -313,84 +381,49 @@ class Backwards:
         return as_columns(x, whole, 1) if carried else np.ascontiguousarray(x)
 
 
-class Walk:
-    """Memory of a forward and a backward pass through the steps for ``whole`` lanes, padding included, with the compiled calls bound to it."""
+def _copies(found: Sequence[np.ndarray], results: Sequence, lanes: int) -> list[np.ndarray]:
+    """Returns copies of results (size, whole) of a program as arrays (lanes, ...)."""
+    return [as_lanes(x[:, None], lanes, a.shape, False).copy() for x, (a, _) in zip(found, results, strict=False)]
 
-    def __init__(self, of: Backwards, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], whole: int):
-        self.steps, self.kept_leaves = of.steps, of.kept
-        self.fixed, self.of_row = ([np.array(x, order="C") for x in some] for some in (fixed, of_row))
-        self.whole = whole
-        every = jax.tree.leaves(of.carry)
-        self.last = [np.empty((math.prod(x.shape), whole), x.dtype) for x in every]
-        # carries before each step and after the last one
-        shapes = [(self.steps + 1, *x.shape) for x in self.last]
-        self.kept = [np.empty(n, x.dtype) for x, n in compress(zip(every, shapes, strict=True), of.kept)]
-        self.size = sum(x.nbytes for x in self.kept)
-        # cotangents of carry and inputs in two buffers: a call reads one and writes the other
-        self.found = [[np.zeros((math.prod(x.shape), whole), x.dtype) for x in of.found] for _ in range(2)]
-        self.results = [np.empty((math.prod(a.shape), whole), a.dtype) for a, _ in of.of_start.results]
-        known, rows = [(x, None) for x in self.fixed], iter(self.kept)
-        carry = [(next(rows), 0) if k else (x, None) for x, k in zip(self.last, of.kept, strict=True)]
-        # a call is given the numbers of a carry and of a row
-        turn, each = [(x, 1) for x in self.of_row], [(x, 0) for x in self.kept]
-        self.states = BoundCall(of.states, known, [*self.last, *self.kept], whole, 2)
-        self.row = self._in_turn(of.of_row, [*known, *turn, *carry])
-        self.back = self._in_turn(of.of_steps, [*known, *((x, None) for x in self.last)], each)
-        self.start = [
-            BoundCall(of.of_start, [*known, *((x, None) for x in y)], self.results, whole, 2) for y in self.found
-        ]
 
-    def _in_turn(self, part: CompiledFunction, operands: Sequence, given: Sequence = ()) -> list[BoundCall]:
-        """Returns two bound calls of ``part``: one reads the first buffer of cotangents and writes the second, the other does the reverse."""
-        ways = (self.found, self.found[::-1])
-        operands_of = lambda here: [*operands, *((x, None) for x in here)]
-        return [BoundCall(part, operands_of(here), there, self.whole, 2, given) for here, there in ways]
+_passes: dict[Any, Backwards | Unsupported] = {}
 
-    def takes(self, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], whole: int) -> bool:
-        """Whether this memory has the right sizes for these operands and ``whole`` lanes, so that it can be used again."""
-        pairs = zip([*self.fixed, *self.of_row], [*fixed, *of_row], strict=True)
-        return self.whole == whole and all(x.shape == y.shape for x, y in pairs)
 
-    def run(
-        self, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], numbers: Sequence[int]
-    ) -> list[np.ndarray]:
-        """Cotangents of the inputs, arrays (size, whole), that the next run overwrites.
-
-        ``fixed``: operands of the whole motion; ``of_row``: arrays with an entry for each row; ``numbers``: number of the step of each row.
-        """
-        for place, x in zip(
-            [*self.fixed, *self.of_row, *self.found[0]], [*fixed, *of_row, *[0] * len(self.found[0])], strict=True
-        ):
-            place[...] = x
-        self.states.watched(self.steps)
-        self.states(0, 0, rows=self.steps)
-        for x, row in zip(compress(self.last, self.kept_leaves), self.kept, strict=True):
-            row[-1] = x
-        side, left, k = 0, len(numbers), self.steps
-        while True:
-            while left and numbers[left - 1] == k:
-                left -= 1
-                self.row[side](k, left)
-                side = 1 - side
-            if k == 0:
-                break
-            before = numbers[left - 1] if left else 0
-            self.back[side](before, 0, rows=k - before)
-            side, k = 1 - side, before
-        self.start[side](0, 0)
-        return self.results
+def _backwards(parts: Parts, opened: Callable, members: Sequence, axes: Sequence, lanes: int | None) -> tuple:
+    """Returns the backward pass of these arguments, made once, and its key; raises Unsupported if there is none."""
+    program, shapes = opened(members)[0], [(x.shape, str(x.dtype)) for x in members]
+    key = (parts, program.length, program.rows, program.every, tuple(axes), lanes, str(shapes))
+    if key not in _passes:
+        try:
+            _passes[key] = Backwards(parts, opened, members, axes, lanes)
+        except Unsupported as error:
+            _passes[key] = error
+    found = _passes[key]
+    if isinstance(found, Unsupported):
+        raise found
+    return found, key
 
 
 def target(
-    parts: Parts, opened: Callable, members: Sequence, axes: Sequence, lanes: int | None, results: Sequence
+    parts: Parts,
+    opened: Callable,
+    members: Sequence,
+    axes: Sequence,
+    lanes: int | None,
+    results: Sequence,
+    forward: bool = False,
 ) -> str:
     """Name of the FFI target of the backward pass: from leaves and output cotangents to cotangents of the input leaves.
 
-    Arguments as in `Backwards` and `xla_ffi.target`.
+    With ``forward`` that of the values, which keeps the states for it; `Unsupported` if they would not stay in memory. Arguments as in `Backwards` and
+    `xla_ffi.target`.
     """
+    found, key = _backwards(parts, opened, members, axes, lanes)
+    if forward and not found.keeps_states():
+        raise Unsupported("values with states of rows, or so many")
     lead = [() if a is None else (lanes,) for a in axes]
     shapes = [((*n, *x.shape), np.dtype(x.dtype)) for n, x in zip(lead, members, strict=True)]
     outputs = [(x.shape, np.dtype(x.dtype)) for x in results]
-    program = opened(members)[0]
-    key = (parts, program.length, program.rows, program.every, tuple(axes), lanes, str(shapes))
-    return register_target(key, lambda: Backwards(parts, opened, members, axes, lanes), shapes, outputs)
+    if forward:
+        return register_target((key, "values"), lambda: found.values, shapes[: found.count], outputs)
+    return register_target(key, lambda: found, shapes, outputs)

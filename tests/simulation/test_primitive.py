@@ -211,6 +211,25 @@ def test_many_inputs_go_backwards():
     close(*(jax.jit(jax.vmap(slopes(led)))(MANY) for slopes in (jax.grad, jax.jacfwd)), 1e-11)
 
 
+def test_a_gradient_walks_back_through_the_states_of_its_value():
+    """The states that two motions leave behind for their ways back are told apart, and last for a second way back."""
+
+    def both(w):
+        (first, back), (second, other) = jax.vjp(led, w), jax.vjp(led, 1.1 * w)
+        return (first, second), (back(1.0)[0], other(2.0)[0], back(3.0)[0])
+
+    values, slopes = jax.jit(both)(MANY[0])
+    close(values, (led(MANY[0]), led(1.1 * MANY[0])), 1e-13)
+    one, other = (jax.jacfwd(led)(w) for w in (MANY[0], 1.1 * MANY[0]))
+    close(slopes, (one, 2 * other, 3 * one), 1e-11)
+
+
+def test_cotangents_that_differ_where_motions_do_not():
+    """All rows of a Jacobian go back through the states of one motion."""
+    several = lambda w: led(w) * jnp.arange(1.0, 4.0)
+    close(jax.jit(jax.jacrev(several))(MANY[0]), jax.jit(jax.jacfwd(several))(MANY[0]), 1e-11)
+
+
 @pytest.mark.parametrize(
     "d, scheme, way",
     [
