@@ -46,13 +46,13 @@ class BatchedLoop:
         _, initial, _ = begin
         return (*begin, self.keeper.put(self.keeper.empty(initial), 0, initial))
 
-    def make_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
-        """State, row and account after step k, from the ``carry`` before it; ``forgetful``: as in `MotionLoop.make_step`."""
+    def make_step(self, carry: tuple, k: Any, loses_second_derivative: bool = False) -> tuple:
+        """State, row and account after step k, from the ``carry`` before it; ``loses_second_derivative``: as in `MotionLoop.make_step`."""
         motion_loop, motion = self.motion_loop, self.motion
         if self.program.reports_progress:
             report = k % jnp.maximum(motion.steps // XLA_REPORTS, 1) == 0
             lax.cond(report, lambda k: jax.debug.callback(report_fraction, k / motion.steps), lambda k: None, k)
-        new, row, account = motion_loop.make_step(carry[:3], k, forgetful)
+        new, row, account = motion_loop.make_step(carry[:3], k, loses_second_derivative)
         look = k % STABILITY_STEPS == 0
         return new, row, lax.cond(look, motion_loop.stable, lambda _, account: account, new, account)
 
@@ -63,11 +63,11 @@ class BatchedLoop:
         """
         program, motion_loop, steps = self.program, self.motion_loop, self.motion.steps
         first = jnp.asarray(1, jnp.int32)
-        forgetful, ragged = motion_loop.forgets(begin[1].q), length is not None
+        loses_second_derivative, ragged = motion_loop.loses_second_derivative(begin[1].q), length is not None
 
         def body(carry: Any, k: Array) -> tuple[Any, None]:
             live: Any = True
-            found = self.make_step(carry, k, forgetful)
+            found = self.make_step(carry, k, loses_second_derivative)
             if ragged:
                 live = k <= steps
                 found = jax.tree.map(lambda x, y: jnp.where(live, x, y), found, carry[:3])
@@ -111,7 +111,7 @@ class BatchedLoop:
         account = self.motion_loop.close_account(state, row, account)
         rows = self.keeper.all(kept) if self.program.rows else None
         if rows is not None and self.motion_loop.by_step is not None:
-            passed, last = self.keeper.behind(state.n), self.content(state.n, row, self.program.rows - 1)
+            passed, last = self.keeper.rows_after(state.n), self.content(state.n, row, self.program.rows - 1)
             repeat = lambda kept, x: jnp.where(passed.reshape(-1, *[1] * x.ndim), x[None], kept)
             rows = jax.tree.map(repeat, rows, last)
         return self.collect(state, row, rows, account)

@@ -173,7 +173,7 @@ class MotionLoop:
 
     # steps
 
-    def until(self, k: Any) -> Any:
+    def scheme_of_step(self, k: Any) -> Any:
         """Scheme for step k: shortened to end at t1 if it is the last and the scheme can make part of a step."""
         return PartialStep(self.scheme, self.length(k)) if self.locates else self.scheme
 
@@ -182,18 +182,18 @@ class MotionLoop:
         h = self.moving.h
         return jnp.where(k == self.moving.steps, h - self.over, h)
 
-    def make_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
+    def make_step(self, carry: tuple, k: Any, loses_second_derivative: bool = False) -> tuple:
         """Makes step k, by XLA or in native code; returns the carry (state, row, account) after it.
 
-        ``forgetful``: the value of `forgets`; if True, differentiating the step in reverse mode inside another derivative raises.
+        ``loses_second_derivative``: result of the method of this name; if True, reverse mode inside another derivative raises.
         """
-        full = lambda: self.contact_step(carry, k, forgetful)
+        full = lambda: self.contact_step(carry, k, loses_second_derivative)
         # through XLA a branch of a lane would be work for all of them, and a selection
         new, new_row, account = self.free_step_or(full, carry) if self.program.per_lane_branches else full()
         found = self.across_jumps(carry, (new, new_row, account))
-        return found if self.by_step is None else self.at_its_end(carry, found)
+        return found if self.by_step is None else self.apply_stop_condition(carry, found)
 
-    def at_its_end(self, before: tuple, after: tuple) -> tuple:
+    def apply_stop_condition(self, before: tuple, after: tuple) -> tuple:
         """Checks the condition `Program.by_step` after a step; returns the carry, whose row has the time of the stop if the condition holds.
 
         ``before``, ``after``: carries before and after the step. For a condition whose attribute `before` is true the motion ends at the start of the
@@ -212,15 +212,15 @@ class MotionLoop:
         stays = (*stays[:2], old_account._replace(iterations=account.iterations))
         return jax.tree.map(lambda x, y: jnp.where(ends, x, y), stays, (new, row, account))
 
-    def contact_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
+    def contact_step(self, carry: tuple, k: Any, loses_second_derivative: bool = False) -> tuple:
         """Makes step k with the contact law; returns the carry after it. Arguments as in `make_step`."""
         state, row, account = carry
         law = self.law if self.listed or self.locates else self.law_after(row)
-        new, info = self.until(k).step(self.problem, law, self.moving, state)
+        new, info = self.scheme_of_step(k).step(self.problem, law, self.moving, state)
         if self.looks_for_tunnelling(state):
             bits = self.tunnelling_status(self.step_path(state, new), lax.stop_gradient(info.impulse))
             info = info._replace(status=info.status | bits)
-        new = forward_first(new) if forgetful else new
+        new = forward_first(new) if loses_second_derivative else new
         # of a lane by itself the gaps of the state that the step leaves are known, and those of the last state are added at the end; XLA
         # computes the gaps of the state that it reaches apart from the step, whose bits then do not depend on the size of a neighbour list
         counted = state if self.program.per_lane_branches else new
@@ -475,7 +475,7 @@ class MotionLoop:
         found = Solution(t, q, v, z, impulse, energy, values, timing=Timing.of(self.program.scheme), **more)
         return guard_derivative(found, NO_DERIVATIVE) if self.program.sensitivity == "none" else found
 
-    def forgets(self, q: Array) -> bool:
+    def loses_second_derivative(self, q: Array) -> bool:
         """Whether the step or the mass has derivative rules that jax loses in reverse mode inside another derivative."""
         if self.corrected or self.program.sensitivity not in ("corrected", "discrete"):
             return False

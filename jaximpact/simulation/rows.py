@@ -142,7 +142,7 @@ class RowWriter:
         buffer = jax.tree.map(lambda b, x: lax.dynamic_update_index_in_dim(b, x, where, 0), buffer, value)
         return RowBuffer(buffer, jnp.where(live, following, pointer))
 
-    def behind(self, n: Array) -> Array:
+    def rows_after(self, n: Array) -> Array:
         """Mask (rows,) of the rows that belong to steps after step n."""
         every = self.program.every
         return (self.index if every is None else jnp.arange(self.program.rows, dtype=jnp.int32) * every) > n
