@@ -40,7 +40,7 @@ from ..mechanics.schemes.paoli_schatzman import PaoliSchatzman
 from ..mechanics.schemes.stops import Until
 from ..mechanics.user_functions import differentiable, outcome
 from ..results.save import Save
-from .backends import execution_of, native_or
+from .backends import execution_of, native_or_xla
 from .canonical_arrays import (
     canonical_state,
     cast_numbers,
@@ -208,7 +208,7 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> StartReport:
     starts = lanes.only("q0", "v0", "t0", "args", *OF_FRICTION, h=h)
     through_xla = partial(_reports, axes=starts.axes)
     either = execution_of("auto", problem) == "auto"
-    call = native_or(_report, (None, starts.in_axes), through_xla) if either else through_xla
+    call = native_or_xla(_report, (None, starts.in_axes), through_xla) if either else through_xla
     return call(problem, starts.motion)
 
 

@@ -129,7 +129,7 @@ def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
     return lambda motion, _: call(shape, motion)
 
 
-def native_or(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..., Any]:
+def native_or_xla(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a batched version of the jitted one-lane function ``one``: native code if numbers are known and it compiles, else ``xla``.
 
     ``axes``: lane axes of its operands, as `in_axes` of `jax.vmap`; ``xla``: the batched function for XLA.

@@ -38,10 +38,10 @@ _gradients_to_come: dict[
 class LaneFunction(abc.ABC):
     """Base class: hashable function of the flat operands of one lane.
 
-    ``before``: number of leading axes that its results have more than those of its `value`, such as the axis of the directions of a Jacobian.
+    ``extra_axes``: number of leading axes that its results have more than those of its `value`, such as the axis of the directions of a Jacobian.
     """
 
-    before: ClassVar[int] = 0
+    extra_axes: ClassVar[int] = 0
 
     @property
     @abc.abstractmethod
@@ -60,7 +60,7 @@ class LaneFunction(abc.ABC):
         """
         without_row_count, turns = self.without_row_count(), turns_of(self, axes)
         return foreign.lane_target(
-            _branching, members, axes, count, results, turns, self.before, function=without_row_count
+            _branching, members, axes, count, results, turns, self.extra_axes, function=without_row_count
         )
 
     def in_kernel(self, operands: Sequence, axes: tuple, count: int | None) -> list:
@@ -182,7 +182,7 @@ class Derivative(LaneFunction):
         values = self.function.native_shapes(members[:count], axes[:count])
         moved = sum(math.prod(x.shape) for x, m in zip(members, self.moved, strict=False) if m)
         of = [x for x, u in zip(values, self.used, strict=True) if u]
-        return [jax.ShapeDtypeStruct(((moved,) * self.before + x.shape), x.dtype) for x in of]
+        return [jax.ShapeDtypeStruct(((moved,) * self.extra_axes + x.shape), x.dtype) for x in of]
 
 
 class Tangent(Derivative):
@@ -220,7 +220,7 @@ class ValueAndTangent(Derivative):
 class ForwardJacobian(Derivative):
     """Jacobian in forward mode: for each used output (p, ...), its derivatives by the p numbers of all moved operands."""
 
-    before: ClassVar[int] = 1
+    extra_axes: ClassVar[int] = 1
 
     def __call__(self, *operands: Any, branches: bool = False) -> list:
         of, some = self.outputs(operands, branches)

@@ -22,7 +22,7 @@ MOVED = ("q0", "v0", *STATED, "args")
 APART = 8  # displacement of the nearer motion, over the accuracy with which the scheme locates impacts
 
 
-def beside(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Mapping[str, Any]) -> Lanes:
+def displace_lanes(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Mapping[str, Any]) -> Lanes:
     """Displaces motions in a ``direction``, changes by name; returns 2 B lanes: all B lanes displaced, then all of them displaced twice as far.
 
     The displacement of a lane is small, in proportion to the size of its own numbers and to the accuracy with which the scheme locates impacts.
@@ -66,8 +66,8 @@ def beside(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Mapping[st
     return found
 
 
-def limit(found: Any, count: int) -> Any:
-    """Extrapolates (Jacobian, (outputs, status)) of the 2 ``count`` displaced motions of `beside` to the ``count`` motions at displacement zero."""
+def extrapolate_to_zero(found: Any, count: int) -> Any:
+    """Extrapolates (Jacobian, (outputs, status)) of the 2 ``count`` motions of `displace_lanes` to the ``count`` motions at displacement zero."""
     jacobian, (value, status) = found
 
     def at_zero(x: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ from .chunked_runs import devices, in_chunks
 from .lane_arguments import for_lanes, is_shared, is_single, numbers_of_one, refuse_traced
 from .lanes import Lanes
 from .limits import MAX_FORWARD_DIRECTIONS, MAX_JACOBIAN_ENTRIES, MAX_SMALL_SYSTEM
-from .one_sided import beside, limit
+from .one_sided import displace_lanes, extrapolate_to_zero
 from .program import Program
 from .start_report import refused_lanes
 from .trajectory import trajectory
@@ -157,9 +157,9 @@ def sensitivities(
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
     program = program.replace(sensitivity=sensitivity, clock=not {"t0", "t1"}.isdisjoint(wrt))
     mode = cheaper(program, lanes.take(0), wrt, output, execution) if mode is None else mode
-    near = lanes if direction is None else beside(program.problem, program.scheme, lanes, direction)
+    near = lanes if direction is None else displace_lanes(program.problem, program.scheme, lanes, direction)
     found = jacobians(program, near, Jacobian(wrt, output, mode), execution, chunk, progress)
-    jacobian, (value, status) = found if direction is None else limit(found, lanes.count)
+    jacobian, (value, status) = found if direction is None else extrapolate_to_zero(found, lanes.count)
     one = lanes.take(0)
     if not single:
         return Sensitivities(value, jacobian, status, mode, chosen_numbers(lanes, wrt))
@@ -175,7 +175,9 @@ def sensitivities(
         "direction": direction,
     }
     stated = program.problem if callable(problem.restitution) else problem
-    again = Again(stated, one, options | {"sensitivity": sensitivity, "chunk": chunk, "execution": execution})
+    again = JacobianAtInputs(
+        stated, one, options | {"sensitivity": sensitivity, "chunk": chunk, "execution": execution}
+    )
     inputs = jax.tree.map(lambda x: x[0], chosen_numbers(lanes, wrt))
     return Sensitivities(value, jacobian, status, mode, inputs, again=again)
 
@@ -192,7 +194,7 @@ def chosen_numbers(lanes: Lanes, wrt: tuple[str, ...]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Again:
+class JacobianAtInputs:
     """Recomputes the Jacobian of the motion ``one`` at other inputs; ``options``: further arguments of `sensitivities`."""
 
     problem: Problem
