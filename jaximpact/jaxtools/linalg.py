@@ -79,7 +79,7 @@ def on_diagonal(x: Array, others: Array) -> Array:
     return lax.select(lax.eq(rows, columns), lax.broadcast_in_dim(x, others.shape, (0,)), others)
 
 
-def half_solve(factor: Array, b: Array) -> Array:
+def first_substitution(factor: Array, b: Array) -> Array:
     """Returns H b for b (n,), where H' H = a^-1, by the first of the two substitutions that solve a x = b; ``factor = factorise(a)``."""
     n = factor.shape[0]
     if n > MAX_UNROLLED:
@@ -256,7 +256,7 @@ def inverse(a: Array) -> Array:
     return solve(a, jnp.eye(a.shape[0], dtype=a.dtype))
 
 
-def inverse_in_order(a: Array) -> Array:
+def inverse_without_pivoting(a: Array) -> Array:
     """Returns the inverse of an (n, n) matrix whose symmetric part is positive definite, by elimination without pivoting.
 
     It takes a fourth of the instructions of `inverse`. Rounding errors grow with the square of the ratio of the skew-symmetric to the symmetric part

@@ -148,12 +148,12 @@ class Metric(NamedTuple):
 @outlined
 def _restoring(matrix: Array, joints: Joints) -> tuple[Array, Restoring]:
     """Returns the inverse of an iteration matrix W (d, d), and the factors for correcting joint velocities under it."""
-    kept, inverse = joints.independent(), linalg.inverse_in_order(lax.stop_gradient(matrix))
+    kept, inverse = joints.independent(), linalg.inverse_without_pivoting(lax.stop_gradient(matrix))
     rows = jnp.where(kept[:, None], joints.jacobian, 0)
     response = solve_by_inverse(matrix, inverse, rows.T)
     # a dependent row is decoupled, with a multiplier of zero
     gram = rows @ response + jnp.diag(jnp.where(kept, 0, 1).astype(matrix.dtype))
-    return inverse, Restoring(rows, response, gram, linalg.inverse_in_order(lax.stop_gradient(gram)))
+    return inverse, Restoring(rows, response, gram, linalg.inverse_without_pivoting(lax.stop_gradient(gram)))
 
 
 def _diagonals(matrix: Array) -> Array:
