@@ -24,7 +24,7 @@ from .motion import Motion
 from .problem import Problem
 from .schemes.base import Scheme, State
 from .schemes.borders import jumps_beyond
-from .schemes.corrected import end
+from .schemes.corrected import status_at_end
 from .schemes.pieces import Pieces
 from .schemes.tracked import FREE, LASTING, Tracked
 from .switch_kinds import Sides
@@ -139,7 +139,7 @@ def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any],
     if pieces.problem.constraints is None:
         return jnp.ones((), bool)
     free = jnp.all((before.last == FREE) & (after.last == FREE)) & ~jnp.any(chosen[pieces.steep])
-    return free & (end(pieces.problem, scheme, motion, after.n, after) == 0)
+    return free & (status_at_end(pieces.problem, scheme, motion, after.n, after) == 0)
 
 
 def missed(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array, clock: bool) -> Array:

@@ -130,17 +130,17 @@ def _jump_or_passage(
     scheme: Scheme,
     motion: Motion,
     step: tuple[Any, Any],
-    way: tuple[tuple, tuple],
+    ends: tuple[tuple, tuple],
     told: Array,
 ) -> tuple[Array, Passage]:
     """Tests whether the force jumps within a step so that the derivative of the jump is not known, (); also returns the `Passage`.
 
-    The passage has ``passed`` if the force jumps and the derivative is known. ``way``: start and end (t, q, v) of the straight path of the step.
+    The passage has ``passed`` if the force jumps and the derivative is known. ``ends``: start and end (t, q, v) of the straight path of the step.
     ``told`` (): whether the scheme reported that its equations have no solution on either side of a jump; the jump may then lie in the next step,
     and the path is searched to twice its length.
     """
     args = motion.args
-    start, end = way
+    start, end = ends
     nothing = no_passage(pieces, *start, args)
     some = differ(force.sides(*start, args), force.sides(*end, args))
 

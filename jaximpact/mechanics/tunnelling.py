@@ -94,7 +94,7 @@ def _loses_the_gap(problem: Problem, path: StepPath, acting: Array) -> Array:
     zero = jnp.zeros_like(t)
     (before, falling), (after, rising) = end(zero), end(zero + 1)
     corner, kinks = (falling < 0) & (rising > 0), gap_switches(problem, t, q, args) is not None
-    sharp, turned = _turns(problem, path, corner if kinks else corner | acting)
+    sharp, turned = _compare_normals(problem, path, corner if kinks else corner | acting)
     turns = corner & sharp
     through, which = lax.cond(
         jnp.any(turns),
@@ -134,7 +134,7 @@ def _closes_between(gaps: Callable, path: StepPath, start: tuple, end: tuple, tu
     return least < -rounding, which
 
 
-def _turns(problem: Problem, path: StepPath, among: Array) -> tuple[Array, Array]:
+def _compare_normals(problem: Problem, path: StepPath, among: Array) -> tuple[Array, Array]:
     """Compares the normals of the contacts ``among`` (m,) at the two ends of the path; returns two masks (m,).
 
     The first marks contacts whose normals at both ends point apart, while the path begins against the normal at its start and ends along the normal

@@ -23,7 +23,7 @@ from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.rest import Watch
 from ..mechanics.schemes.base import Info, JointInfo, Timing, finite, state_switches, unstable
-from ..mechanics.schemes.corrected import Corrected, end, velocity_at_row_time
+from ..mechanics.schemes.corrected import Corrected, status_at_end, velocity_at_row_time
 from ..mechanics.schemes.crossings import on_border_at_start, problem_of_piece
 from ..mechanics.schemes.frictional import FrictionCorrected
 from ..mechanics.schemes.joints import start_on_joints
@@ -453,7 +453,7 @@ class MotionLoop:
         account = self.stable(state, account)
         if self.tells:
             near = self.problem.near(getattr(state, "neighbours", None))
-            status = end(near, self.scheme, self.ended, self.moving.steps, state)
+            status = status_at_end(near, self.scheme, self.ended, self.moving.steps, state)
             return account._replace(status=account.status | status)
         unasked = 0 if self.tells_jumps and not self.tells else int(DERIVATIVES)
         return account._replace(status=account.status & ~unasked) if self.locates else account

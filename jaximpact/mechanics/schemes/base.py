@@ -312,7 +312,7 @@ def time_of(motion: Motion, state: Any) -> Array:
     return t if stop is None else jnp.where(stop.time < t, stop.time, t)
 
 
-def before(motion: Motion) -> Array:
+def time_before_start(motion: Motion) -> Array:
     """Returns the time () three steps before the start of a motion, which stands for that of the latest impact while there was none."""
     return lax.stop_gradient(motion.t0 - 3 * motion.h)
 

@@ -332,7 +332,7 @@ def _decided(
     jumps = _unequal(after, other) | _jumps(pieces, [new, behind], t, q, v, jnp.zeros_like(closed), args)
     at_start = as_status((back > 0) & (jumps | _resets(pieces, near & ~slides & pieces.open)), Status.DERIVATIVE_JUMP)
     v = v + jnp.where(some, delay * (before - after), 0)
-    at_once = some & _unequal(before, after) & several(pieces, old, own, main, now, rate)
+    at_once = some & _unequal(before, after) & cross_apart(pieces, old, own, main, now, rate)
     status = as_status(at_once, Status.DERIVATIVE_SIMULTANEOUS) | as_status(edge, Status.DERIVATIVE_JUMP)
     status |= pieces.status_of_sides(new)
     where = where._replace(sides=new, across=pieces.switches.measured(new, *now)[1])
@@ -445,7 +445,7 @@ def _choice(
     return _Choice(rows, slides, of_all(pushed), of_all(crossed), edge)
 
 
-def several(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple, rate: Array) -> Array:
+def cross_apart(pieces: Pieces, sides: list, crossed: Array, main: Array, now: tuple, rate: Array) -> Array:
     """Tests whether levels that are ``crossed`` (k,) at the same time would be crossed at different times with other data, ().
 
     ``main`` (k,): the one with whose time the others are compared; ``rate`` (k,): rates of the levels; ``now`` = (t, q, v, args).

@@ -293,7 +293,7 @@ class Corrected(Wrapping):
         at_start = crossed & (before.n == 0) & (traits.steps > 1)
         status = status | as_status(at_start, Status.DERIVATIVE_AT_END)
         ahead, behind = lax.stop_gradient(traits.delay(e))
-        swing = swings(traits, jnp.where(impact, -here.gap_velocity, 0), here.threshold, since)
+        swing = impact_time_errors(traits, jnp.where(impact, -here.gap_velocity, 0), here.threshold, since)
         swing = jnp.max(swing, initial=0.0)
         early, late = (x + jnp.where(crossed, h * steps + swing, 0) for x, steps in ((early, ahead), (late, behind)))
         last = jnp.where(impact, IMPACT, jnp.where(rebound, REBOUND, jnp.where(lasting, LASTING, FREE)))
@@ -389,7 +389,7 @@ def elapsed(h: Array, first: Array, last: Any) -> Array:
     return h * (last - first).astype(h.dtype)
 
 
-def swings(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Array:
+def impact_time_errors(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Array:
     """Estimates errors (m,) of the times of impacts at closing speeds ``speed`` (m,), a time ``flight`` () after the previous impact.
 
     The velocity after that previous impact has an error of a quarter of h times the acceleration for each step that an impact takes, which is an
@@ -448,7 +448,7 @@ def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked
     return missed, gap, change
 
 
-def end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any) -> Array:
+def status_at_end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any) -> Array:
     """Returns DERIVATIVE_AT_END if an impact may lie so near the end of the motion that it may be before or after it.
 
     That holds for impacts within a step or two of the end, plus the errors of impact times accumulated so far; for a scheme that locates impacts,
@@ -465,7 +465,7 @@ def end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any
         since = motion.time(steps) - state.latest
     else:
         since = elapsed(h, state.latest, steps)
-        early, reach = state.early, h + state.late + swings(traits, speed, here.threshold, flight(h, state))
+        early, reach = state.early, h + state.late + impact_time_errors(traits, speed, here.threshold, flight(h, state))
     left = here.contacts.gap + reach * (here.gap_velocity + 0.5 * reach * fall)
     soon = (speed > here.threshold) & (left < 0)
     stop = getattr(state, "stop", None)

@@ -18,7 +18,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import depends_on_place
-from .borders import ROUNDING, jumps_beyond, levels_and_terms, settled, several, sides_behind, status_behind
+from .borders import ROUNDING, cross_apart, jumps_beyond, levels_and_terms, settled, sides_behind, status_behind
 from .events import nonzero
 from .impacts_on_borders import Meeting, jumps_at_impact
 from .mode_ends import located, zero_near
@@ -380,6 +380,6 @@ def _turned(
     # the sides at a point beyond the border, where rounding does not matter
     sides = sides_behind(pieces, on, turns, jnp.zeros_like(near), near & ~turns, rate, jnp.zeros_like(v), span, now)
     main = turns & (jnp.arange(len(turns)) == jnp.argmax(turns))
-    at_once = jnp.any(turns) & several(pieces, where.sides, turns, main, now, rate)
+    at_once = jnp.any(turns) & cross_apart(pieces, where.sides, turns, main, now, rate)
     found = on._replace(sides=sides, across=pieces.switches.measured(sides, *now)[1])
     return found, near, as_status(at_once, Status.DERIVATIVE_SIMULTANEOUS) | pieces.status_of_sides(sides)

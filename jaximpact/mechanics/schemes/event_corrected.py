@@ -38,14 +38,14 @@ from .base import (
     Step,
     Traits,
     add_compensated,
-    before,
     gradient_status,
     mass_status,
+    time_before_start,
     zero_remainder,
 )
 from .crossings import AT_ONCE, Ahead, Border, Slide, located_pieces, sliding_problem, start_on_pieces
 from .event_friction import held_velocity, rubbing_step
-from .events import Event, View, behind, collide, impulses_of, lasting_at_end, noise, nonzero, persisting
+from .events import Event, View, behind, collide, impulses_to_change, lasting_at_end, noise, nonzero, persisting
 from .joints import put_on_joints
 from .paths import STEEP, Path, double_crossing, first_zero, near_grazing
 from .pieces import Where
@@ -170,7 +170,7 @@ class EventCorrected(Scheme):
         a = acceleration(problem, metric, t0, q0, v0, args)
         at = closure(contacts, -contacts.gap_velocity(v0), q0, v0, motion.h, a)
         zero = jnp.zeros((), jnp.int32)
-        state = EventState(zero, q0, v0, at.closed & ~at.outward, before(motion), zero_remainder(q0))
+        state = EventState(zero, q0, v0, at.closed & ~at.outward, time_before_start(motion), zero_remainder(q0))
         if problem.slip is None:
             info, pieces = Info.none(q0, v0, len(at.closed)), located_pieces(problem, t0, q0, v0, args)
             if pieces is None:
@@ -293,7 +293,9 @@ class EventCorrected(Scheme):
         end = t + reach, q + reach * (v + (0.5 * reach) * a), v + reach * a
         of_there, part_end = sliding(*end, pushing, args)
         there = View.at(of_there, *end, args)
-        push_end = impulses_of(there.contacts, -(there.contacts.velocity(there.free) + there.gap_acceleration), pushing)
+        push_end = impulses_to_change(
+            there.contacts, -(there.contacts.velocity(there.free) + there.gap_acceleration), pushing
+        )
         path = Path(t, reach, q, v, a, there.free + there.contacts.jump(push_end) - a, args)
         if border is not None:
             border = border.on(path, r, self.newton)

@@ -33,7 +33,7 @@ from ..linearisation import Metric, acceleration, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
-from .base import Info, JointInfo, Scheme, Step, Traits, before, mass_status, zero_remainder
+from .base import Info, JointInfo, Scheme, Step, Traits, mass_status, time_before_start, zero_remainder
 from .bases import TERMS
 from .driven_step import begin_course, goes_on, turn
 from .pieces import Pieces, Where
@@ -127,7 +127,9 @@ class EventDriven(Scheme):
         at = closure(contacts, -contacts.gap_velocity(v0), q0, v0, TERMS * motion.h, a)
         zero = jnp.zeros((), jnp.int32)
         substep = frozen(motion.h + 0 * q0[0])
-        state = DrivenState(zero, q0, v0, at.closed & ~at.outward, before(motion), substep, zero_remainder(q0))
+        state = DrivenState(
+            zero, q0, v0, at.closed & ~at.outward, time_before_start(motion), substep, zero_remainder(q0)
+        )
         pieces = Pieces.of(problem, t0, q0, v0, args)
         if pieces is not None:
             state = state._replace(where=pieces.start(t0, q0, v0, args))

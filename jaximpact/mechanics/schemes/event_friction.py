@@ -33,7 +33,7 @@ from .events import (
     Event,
     behind,
     collision_status,
-    impulses_of,
+    impulses_to_change,
     lasting_at_end,
     met_together,
     noise,
@@ -94,7 +94,7 @@ def arrive(
     others = impact & ~candidates
     delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
     gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
-    q = q + contacts.jump(impulses_of(contacts, -gap, pulled | (impact & ~last)))
+    q = q + contacts.jump(impulses_to_change(contacts, -gap, pulled | (impact & ~last)))
     # errors of a path: velocities of lasting gaps and of sticking slips
     still = closed & (did.mode == STICK) & ~jnp.any(progress.breaks != 0, axis=1)
     rows = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)

@@ -276,7 +276,7 @@ def behind(law: ContactLaw, h: Array, contacts: Contacts, speed: Array, e: Array
     return together, jnp.any(turns & many)
 
 
-def impulses_of(contacts: Contacts, target: Array, held: Array) -> Array:
+def impulses_to_change(contacts: Contacts, target: Array, held: Array) -> Array:
     """Returns the impulses (m,) of the ``held`` contacts (m,) that change their gap velocities by ``target`` (m,), of least norm if dependent."""
     if held.shape[0] == 0:
         return target
@@ -300,7 +300,7 @@ def reaction(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -
     if among.shape[0] == 0:
         return offset, among, jnp.zeros((), jnp.int32)
     pushing, status = law.acting(contacts, offset, among)
-    return impulses_of(contacts, -offset, pushing), pushing, status
+    return impulses_to_change(contacts, -offset, pushing), pushing, status
 
 
 def persisting(
@@ -370,7 +370,9 @@ class Blow(NamedTuple):
         stopped = impact & ~lands & (jnp.abs(after) <= rounding)
         lands = lands | pressed_together(law, *flight, stopped, involved & ~opened)
         kept = back | (involved & (closed | lands) & ~opened)
-        rest = lax.cond(jnp.any(back), lambda: impulses_of(contacts, -after, kept), lambda: jnp.zeros_like(after))
+        rest = lax.cond(
+            jnp.any(back), lambda: impulses_to_change(contacts, -after, kept), lambda: jnp.zeros_like(after)
+        )
         defect = lax.stop_gradient(jnp.where(involved, after - speed + offset, 0))
         error = complementarity(defect, lax.stop_gradient(percussion), contacts.diagonal())
         return cls(lands, back, opened, slow, percussion, rest, error, status)
@@ -424,8 +426,8 @@ def collide(
     others = impact & ~candidates
     delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
     gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
-    q = q + contacts.jump(impulses_of(contacts, -gap, pulled | (impact & ~last)))
-    tangent = impulses_of(contacts, -speed, closed)
+    q = q + contacts.jump(impulses_to_change(contacts, -gap, pulled | (impact & ~last)))
+    tangent = impulses_to_change(contacts, -speed, closed)
     v = v + contacts.jump(tangent)
     speed = speed + contacts.delassus() @ tangent
     e = problem.restitution_at(motion.e, speed, motion.args)

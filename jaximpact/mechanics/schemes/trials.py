@@ -17,7 +17,7 @@ from jax import Array, lax
 from ..linearisation import CANCELLING, Metric, joint_acceleration, linearise
 from ..problem import Problem
 from .base import add_compensated
-from .events import View, impulses_of, noise
+from .events import View, impulses_to_change, noise
 from .joints import put_on_joints
 from .probes import error_of_changes
 from .tableau import TABLEAUS, Rows, Tableau, estimate
@@ -199,7 +199,7 @@ def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array, 
     """As `held`, from the `View` of a state."""
     contacts = view.contacts
     normal = contacts.velocity(view.free) + view.gap_acceleration
-    force = impulses_of(contacts, -normal, closed)
+    force = impulses_to_change(contacts, -normal, closed)
     a, spare = view.free + contacts.jump(force), noise(contacts, view.free, view.gap_acceleration) + slack
     push = contacts.diagonal() * force + spare
     if len(closed) > 1:
