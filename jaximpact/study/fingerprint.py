@@ -56,7 +56,7 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
     }
     # settings that change no number, but what is traced or refused
     with jax.disable_jit(False), jax.numpy_rank_promotion("allow"):
-        return {name: of(function, operands) for name, (function, operands) in calls.items() if callable(function)}
+        return {name: hash_of(function, operands) for name, (function, operands) in calls.items() if callable(function)}
 
 
 def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, tuple[Any, tuple]]:
@@ -95,7 +95,7 @@ def _surface(system: StudySystem) -> Any:
     return None if dataclasses.is_dataclass(function) else function
 
 
-def of(function: Callable, operands: tuple) -> str:
+def hash_of(function: Callable, operands: tuple) -> str:
     """Hash of the jaxpr of one function on abstract operands.
 
     If the function has custom derivatives, the hash includes its derivatives by all operands except the last one, the parameters.

@@ -31,7 +31,7 @@ from ..simulation.canonical_arrays import count_steps
 from ..simulation.program import Program
 from ..simulation.trajectory import resume_until_step
 from .design import Blocks
-from .fingerprint import calls_of, of, sources
+from .fingerprint import calls_of, hash_of, sources
 from .schema import DONE, Schema, Variable
 from .zarr_store import ZarrStore
 
@@ -197,12 +197,12 @@ class Run:
         t, q, _, args = operands
         gaps: Any = getattr(problem.constraints, "sample", problem.constraints)
         calls = calls_of(problem, *operands) | {"constraints": (gaps, (t, q, args))}
-        found = {name: of(call, given) for name, (call, given) in calls.items() if callable(call)}
+        found = {name: hash_of(call, given) for name, (call, given) in calls.items() if callable(call)}
         for name in ("q0", "v0", "t0", "t1", "h", "e", "args"):
             found[name] = _hash(getattr(motion, name))
         if (until := self._program.until) is not None:
             function = until.function
-            surface = repr(function) if is_dataclass(function) else of(function, operands)
+            surface = repr(function) if is_dataclass(function) else hash_of(function, operands)
             found["until"] = f"{surface} {until.direction} {until.number}"
         found |= {name: _hash(x) for name in OF_FRICTION if (x := getattr(motion, name)) is not None}
         words = {"scheme": repr(self._program.scheme), "projection": repr(self._program.solver)}

@@ -37,7 +37,7 @@ from .spec import ENTRIES, Spec, check_entries
 from .store import Store, helpful_error
 from .system import StudySystem
 from .task import BlockResult, Task
-from .work import Gone, Interrupt, drive
+from .work import Interrupt, SchedulerLost, drive
 
 CHUNK = 4096  # lanes of a chunk, where their results fit STUDY_CHUNK_BYTES
 STUDY_CHUNK_BYTES = 256 * 2**20  # bytes of results in one automatic chunk
@@ -229,8 +229,8 @@ class Study(Reading):
             interrupt = stack.enter_context(Interrupt())
             try:
                 self._compute(pending, executor, outstanding, show, interrupt, patience)
-            except Gone as error:
-                raise Gone(f"{error}. On disk: {self!r}; continue with {self._continue()}") from None
+            except SchedulerLost as error:
+                raise SchedulerLost(f"{error}. On disk: {self!r}; continue with {self._continue()}") from None
             if interrupt.asked:
                 print(f"jaximpact: {self!r}; continue with {self._continue()}", file=sys.stderr, flush=True)
                 raise KeyboardInterrupt

@@ -32,8 +32,8 @@ REASONS = 100  # number of refused lanes of a chunk whose reasons are kept
 # starts that are refused
 
 
-def reports(system: StudySystem, lanes: Mapping[str, np.ndarray]) -> StartReport:
-    """Start reports of all lanes: facts that decide whether each may start."""
+def report_starts(system: StudySystem, lanes: Mapping[str, np.ndarray]) -> StartReport:
+    """Returns the start reports of all lanes: facts that decide whether each may start."""
     columns, varies = system.columns(lanes)
     q0 = np.asarray(columns["q0"])
     dtype = np.result_type(q0.dtype, np.asarray(columns["v0"]).dtype)
@@ -146,7 +146,7 @@ def _compute(task: Task) -> BlockResult:
     system = StudySystem.of(task.spec)
     check_physics(system, task)
     lanes = task.spec.design.values
-    report = reports(system, lanes)
+    report = report_starts(system, lanes)
     bad = refused_lanes(report)
     count, reasons = len(bad), why_refused(report, bad)
     if np.all(bad):

@@ -57,9 +57,9 @@ def drive(
     ``patience``: seconds that the scheduler of a dask executor may be unreachable.
     """
     if executor is not None:
-        link = Link(executor, patience)
-        link.is_lost()  # raises at once where the client is closed
-        _through(executor, deque(tasks), outstanding or 2 * workers(executor), keep, interrupt, link)
+        watch = SchedulerWatch(executor, patience)
+        watch.is_lost()  # raises at once where the client is closed
+        _through(executor, deque(tasks), outstanding or 2 * workers(executor), keep, interrupt, watch)
         return
     for task in tasks:
         keep(_check_result(compute(task)))
@@ -75,11 +75,11 @@ def workers(executor: Executor) -> int:
     return getattr(executor, "_max_workers", None) or os.cpu_count() or 1
 
 
-class Gone(RuntimeError):
+class SchedulerLost(RuntimeError):
     """Raised after waiting in vain for the lost dask scheduler of an executor."""
 
 
-class Link:
+class SchedulerWatch:
     """Watches whether an executor's dask client has lost its scheduler; an executor without such a client never counts as lost."""
 
     def __init__(self, executor: Executor, patience: float) -> None:
@@ -94,14 +94,14 @@ class Link:
         return None if self.client is None else self.poll
 
     def is_lost(self) -> bool:
-        """Whether the scheduler is unreachable now; raises `Gone` if the client gave up or ``patience`` ran out."""
+        """Whether the scheduler is unreachable now; raises `SchedulerLost` if the client gave up or ``patience`` ran out."""
         if self.client is None or self.client.status == "running":
             self.since = None
             return False
         now = time.monotonic()
         self.since = self.since or now
         if self.client.status in ("closing", "closed") or now - self.since > self.patience:
-            raise Gone(
+            raise SchedulerLost(
                 f"the dask scheduler {self.address} is gone: start one, connect a new client and give its get_executor() to run()"
             )
         return True
@@ -113,27 +113,27 @@ def _through(
     outstanding: int,
     keep: Callable[[BlockResult], None],
     interrupt: Interrupt,
-    link: Link,
+    watch: SchedulerWatch,
 ) -> None:
     """Runs tasks through an executor, at most ``outstanding`` at a time, which bounds the memory for results."""
     flying: dict[Future, Task] = {}
     try:
         while todo or flying:
-            if link.is_lost():
+            if watch.is_lost():
                 if interrupt.asked:
                     return
                 # a scheduler drops the tasks of a lost client: submit them again once it is back
                 todo.extendleft(flying.values())
                 flying.clear()
-                time.sleep(link.poll)
+                time.sleep(watch.poll)
                 continue
-            while todo and len(flying) < outstanding and not interrupt.asked and not link.is_lost():
+            while todo and len(flying) < outstanding and not interrupt.asked and not watch.is_lost():
                 task = todo.popleft()
                 flying[_submit(executor, task)] = task
             if interrupt.asked:
                 todo.clear()
                 flying = {future: task for future, task in flying.items() if not future.cancel()}
-            for future in wait(flying, timeout=link.pause, return_when=FIRST_COMPLETED).done:
+            for future in wait(flying, timeout=watch.pause, return_when=FIRST_COMPLETED).done:
                 task = flying.pop(future)
                 try:
                     found = future.result()
@@ -153,7 +153,7 @@ def _through(
                 keep(_check_result(found))
     finally:
         # without a scheduler there is nobody to ask
-        for future in flying if link.since is None else ():
+        for future in flying if watch.since is None else ():
             with suppress(Exception):
                 future.cancel()
 
