@@ -175,13 +175,13 @@ def continue_curve(
         m = problem.count(0.0, jnp.asarray(q), args)
         if not is_whole(contact) or not 0 <= contact < m:
             raise ValueError(f"contact={contact!r}: the problem has contacts 0 ... {m - 1}")
-        equations = Touching(system, q, v, values, int(contact))
+        equations = GrazingEquations(system, q, v, values, int(contact))
     else:
-        equations = Singular(system, q, v, values, -1.0 if kind == "fold" else 1.0)
+        equations = SingularEquations(system, q, v, values, -1.0 if kind == "fold" else 1.0)
     return _follow(kind, equations, direction, step, points, tol)
 
 
-class Numbers(NamedTuple):
+class LaneNumbers(NamedTuple):
     """Arguments of B motions of a `ForcedSystem`, by `ensemble`: args and their lane axes, restitution and friction by name, and periods (B,)."""
 
     args: Any
@@ -219,7 +219,7 @@ class ForcedSystem:
         """Parameters (B, 2) at scaled unknowns (B, n), from the last two unknowns."""
         return self.low + self.width * z[:, -2:]
 
-    def numbers(self, values: np.ndarray) -> Numbers:
+    def numbers(self, values: np.ndarray) -> LaneNumbers:
         """Returns the arguments of B motions with the parameters ``values`` (B, 2)."""
         own = dict(zip(self.names, values.T, strict=True))
         # restitution and friction have no values beyond their bounds, where points of a difference may lie
@@ -227,9 +227,9 @@ class ForcedSystem:
         args = self.args if not own else self.args | own
         axes = {key: 0 if key in own else None for key in args} if own else None
         period = self.cycles * positive_time("period", self.period, args, axes)
-        return Numbers(args, axes, self.of_contacts | varied, np.broadcast_to(period, (len(values),)))
+        return LaneNumbers(args, axes, self.of_contacts | varied, np.broadcast_to(period, (len(values),)))
 
-    def begin(self, numbers: Numbers) -> np.ndarray:
+    def begin(self, numbers: LaneNumbers) -> np.ndarray:
         """Returns the times (B,) of the section: ``t0``, evaluated for the args of each motion."""
         found = number_of("t0", self.t0, numbers.args, numbers.args_axes)
         return np.broadcast_to(found, numbers.period.shape)
@@ -271,7 +271,7 @@ class Equations(ABC):
         """The parameters p (2,) as scaled unknowns: (p - low) / width."""
         return (p - self.system.low) / self.system.width
 
-    def beside(self, z: np.ndarray) -> np.ndarray:
+    def difference_points(self, z: np.ndarray) -> np.ndarray:
         """Points (1 + 2n, n) for central differences at z (n,): z itself, then z shifted by each unknown forwards, then backwards."""
         shifts = CHANGE * np.eye(len(z))
         return z + np.concatenate([np.zeros((1, len(z))), shifts, -shifts])
@@ -279,11 +279,11 @@ class Equations(ABC):
     def jacobian(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
         """Residuals (n - 1,) at z (n,), their Jacobian (n - 1, n) by differences, and the joined status of all motions computed for it."""
         n = len(z)
-        value, status = self.values(self.beside(z))
+        value, status = self.values(self.difference_points(z))
         return value[0], (value[1 : n + 1] - value[n + 1 :]).T / (2 * CHANGE), int(np.bitwise_or.reduce(status))
 
 
-class Singular(Equations):
+class SingularEquations(Equations):
     """Equations of orbits at which dP/dx + ``shift`` I is singular: -1 for folds, 1 for period doublings. Unknowns: state and parameters."""
 
     def __init__(self, system: ForcedSystem, q: np.ndarray, v: np.ndarray, p: np.ndarray, shift: float) -> None:
@@ -330,7 +330,7 @@ class Singular(Equations):
         return float(self.system.begin(numbers)[0]), q[0], v[0], multipliers, float(numbers.period[0])
 
 
-class Touching(Equations):
+class GrazingEquations(Equations):
     """Equations of grazing orbits, which touch the constraint ``contact`` with zero gap rate. Unknowns: state and time of the touch, parameters."""
 
     def __init__(self, system: ForcedSystem, q: np.ndarray, v: np.ndarray, p: np.ndarray, contact: int) -> None:
@@ -344,7 +344,7 @@ class Touching(Equations):
         t, state = self._nearest(q, v, numbers)
         self.start = np.concatenate([state / self.size, [t / self.length], self.scaled(p)])
 
-    def _nearest(self, q: np.ndarray, v: np.ndarray, numbers: Numbers) -> tuple[float, np.ndarray]:
+    def _nearest(self, q: np.ndarray, v: np.ndarray, numbers: LaneNumbers) -> tuple[float, np.ndarray]:
         """Returns the time and the state (2d,) of the row of an orbit that is nearest to a touch, with the least combination of gap and gap rate."""
         begin = self.system.begin(numbers)[0]
         args = numbers.first
@@ -433,7 +433,7 @@ def _follow(kind: str, equations: Equations, direction: int, step: float, most: 
             return value[None], np.vstack([jacobian, normal])[None], np.array([status])
 
         allowed = lambda z: np.array(
-            [equations.is_near(z[0]) and all(map(equations.can_start, equations.beside(z[0])))]
+            [equations.is_near(z[0]) and all(map(equations.can_start, equations.difference_points(z[0])))]
         )
         if not allowed(guess[None])[0]:
             return None

@@ -27,7 +27,7 @@ from ..simulation.canonical_arrays import cast_numbers, leaf_axes
 from .checks import check_result, check_solution, one_lane, takes_study
 from .gap_states import gaps_at
 from .listed_pairs import Chosen, every_step, is_listed
-from .located_events import Begun
+from .located_events import RestartableMotions
 
 SLOW = 2.0  # steps: a lasting contact begins without impact if its closing speed is less than the acceleration makes in as many
 ACCUMULATING = 2  # impacts in ever shorter flights, ended by lasting contact, that count as accumulating
@@ -220,8 +220,8 @@ def impacts(
     strength = impulse[lane, last, contact] - impulse[lane, start, contact]
     if timing.scheme == EventDriven.__name__ and len(lane):
         of_lanes = None if e is None else _by_contact(e, single, impulse.shape)[lane]
-        begun = Begun(problem, scheme, (t, q, v), args, args_axes)
-        once, *exact = begun.impacts(lane, start, contact, of_lanes)
+        motions = RestartableMotions(problem, scheme, (t, q, v), args, args_axes)
+        once, *exact = motions.impacts(lane, start, contact, of_lanes)
         time, before = np.where(once, exact[:2], (time, before))
         after = np.where(once & ~lasting & ~cut, exact[2], after)
 
@@ -233,7 +233,7 @@ def impacts(
             axis=1,
         )
         known = alone & (end[lasting] < t.shape[1] - 1)
-        release = begun.releases(lane[lasting], end[lasting] - 1, contact[lasting], of_lanes, known, release)
+        release = motions.releases(lane[lasting], end[lasting] - 1, contact[lasting], of_lanes, known, release)
     held = Intervals(
         lane=lane[lasting],
         contact=contact[lasting],

@@ -22,7 +22,7 @@ NEAR = 1e-6  # of the time between two rows: an impact met as near to the first 
 
 
 @dataclass(frozen=True)
-class Begun:
+class RestartableMotions:
     """A batch of B computed motions that can be run again from any of their rows.
 
     ``scheme``: scheme for these runs, by default `EventDriven`; ``rows``: t (B, k), q and v (B, k, d); ``args``, ``args_axes``: those of the motions.

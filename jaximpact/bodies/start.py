@@ -13,7 +13,7 @@ from jax import Array
 from .neighbours import Neighbours
 
 
-class Facts(NamedTuple):
+class StartFacts(NamedTuple):
     """Facts about bodies at the start of a motion, computed to be checked by `judge`: neighbour list, contacts and gaps.
 
     Attributes:
@@ -32,7 +32,7 @@ class Facts(NamedTuple):
     period: Array
 
     @classmethod
-    def of(cls, near: Any, t: Any, q: Array, args: Any) -> Facts:
+    def of(cls, near: Any, t: Any, q: Array, args: Any) -> StartFacts:
         """Computes the facts at (t, q) for the bodies whose constraints are ``near``, a `NearBodies`."""
         bodies = near.bodies
         own, each = bodies._own(t, args), q.reshape(bodies.number, -1)

@@ -19,7 +19,7 @@ from ..mechanics.linearisation import Metric
 from ..mechanics.problem_parts import OfBodies
 from .contacts import PairContacts, PairSlip, responses
 from .neighbours import Neighbours, search
-from .start import Facts
+from .start import StartFacts
 
 FEW = 8  # bodies up to which all pairs are constraints
 SKIN = 0.2  # of the reach
@@ -414,9 +414,9 @@ class NearBodies(OfBodies):
         pairs = jnp.stack([self.list.i, self.list.j], axis=1)
         return jnp.concatenate([pairs, jnp.stack([walls // k, -1 - walls % k], axis=1)])
 
-    def facts(self, t: Any, q: Array, args: Any) -> Facts:
-        """`Facts` of these constraints at (t, q), to be checked at the start of a motion."""
-        return Facts.of(self, t, q, args)
+    def facts(self, t: Any, q: Array, args: Any) -> StartFacts:
+        """`StartFacts` of these constraints at (t, q), to be checked at the start of a motion."""
+        return StartFacts.of(self, t, q, args)
 
     def linearised(self, metric: Metric, t: ArrayLike, q: Array, args: Any) -> PairContacts:
         """The contacts, linearised at (t, q)."""

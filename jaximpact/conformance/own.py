@@ -16,7 +16,7 @@ from .cases import get
 from .report import COARSE, FINE
 
 
-class Own:
+class SchemeAdapter:
     """Adapter that computes states and Jacobians of the cases with one scheme of this library, by `jaximpact.sensitivities`."""
 
     PACKAGES = ("jaximpact", "jax")
@@ -76,7 +76,7 @@ class Own:
         return value, by_start @ np.asarray(jax.jacfwd(columns)(jnp.asarray(theta)))
 
 
-def adapter(variant: str) -> Own:
+def adapter(variant: str) -> SchemeAdapter:
     """Adapter for a variant, which names a scheme and a derivative."""
     scheme, sensitivity = variant.split()
-    return Own(scheme, sensitivity)
+    return SchemeAdapter(scheme, sensitivity)

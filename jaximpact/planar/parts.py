@@ -66,7 +66,7 @@ class Part:
         return []
 
     @property
-    def rough(self) -> list[Number]:
+    def friction_coefficients(self) -> list[Number]:
         """Coefficient of friction of each gap."""
         return [0.0 for _ in self.gap_names]
 
@@ -280,7 +280,7 @@ class Wall(Part):
         return [(self.name or f"{self.a} on {self.b}", "m")]
 
     @property
-    def rough(self) -> list[Number]:
+    def friction_coefficients(self) -> list[Number]:
         return [self.friction]
 
 

@@ -90,9 +90,9 @@ class System:
         coordinates = [f"{name}.{x}" for name, _ in self.bodies for x in ("x", "y", "angle")]
         units = {x: "rad" if x.endswith(".angle") else "m" for x in coordinates}
         units |= dict(zip(numbered, (unit for _, unit in gaps + joints), strict=True))
-        rough = [mu for part in self.parts for mu in part.rough]
-        if any(rough):
-            friction = same.friction if any(callable(mu) for mu in rough) else np.array(rough)
+        coefficients = [mu for part in self.parts for mu in part.friction_coefficients]
+        if any(coefficients):
+            friction = same.friction if any(callable(mu) for mu in coefficients) else np.array(coefficients)
             options |= {"slip": same.slip, "friction": friction}
         return Problem(
             same.force,
@@ -169,7 +169,7 @@ class System:
 
     def friction(self, args: Any) -> Array:
         """Coefficients of friction (m,)."""
-        return jnp.stack([jnp.asarray(value_at(mu, args)) for part in self.parts for mu in part.rough])
+        return jnp.stack([jnp.asarray(value_at(mu, args)) for part in self.parts for mu in part.friction_coefficients])
 
     def force(self, t: Any, q: Array, v: Array, args: Any) -> Array:
         """Generalised force (d,)."""

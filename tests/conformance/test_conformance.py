@@ -251,7 +251,7 @@ def test_own_schemes_as_adapters():
 @pytest.mark.parametrize(("scheme", "at_1e3"), [("PaoliSchatzman", 0.11), ("MoreauJean", 0.046)])
 def test_derivatives_through_accumulation_converge_with_a_large_constant(scheme, at_1e3):
     """What the manual says of `zeno`: first order over two decades, medians over eight numbers of steps; less a tenth for phases."""
-    adapter, case = own.Own(scheme, "corrected"), conformance.get("zeno")
+    adapter, case = own.SchemeAdapter(scheme, "corrected"), conformance.get("zeno")
     theta = tuple(case.parameters.values())
     error = {}
     for h in (1e-2, 1e-3, 1e-4):

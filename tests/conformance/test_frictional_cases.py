@@ -60,7 +60,7 @@ def test_motions_tend_to_the_recorded_states(name):
 def test_located_events_leave_rounding(name):
     """Paths between events are polynomials of the second degree, which `EventCorrected` follows exactly."""
     case = conformance.get(name)
-    found = own.Own("EventCorrected", "corrected").jacobian(case, case.theta.tolist(), case.steps(1e-2)[0])
+    found = own.SchemeAdapter("EventCorrected", "corrected").jacobian(case, case.theta.tolist(), case.steps(1e-2)[0])
     assert relative_error(found, case.exact.jacobian) < 1e-12
 
 
@@ -68,7 +68,7 @@ def test_located_events_leave_rounding(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_jacobians_tend_to_the_recorded_ones(name):
     case = conformance.get(name)
-    adapter = own.Own("MoreauJean", "corrected")
+    adapter = own.SchemeAdapter("MoreauJean", "corrected")
     errors = []
     for h in (1e-2, 1e-3):
         found = [adapter.jacobian(case, case.theta.tolist(), n) for n in case.steps(h)]
@@ -83,7 +83,7 @@ def test_who_knows_no_friction_is_not_asked(tmp_path, capsys):
     found = conformance.run([file, Adapter("rough", str(tmp_path / "rough.py"))], ["turns-back"])
     assert [len(column.cells) for column in found.columns] == [0, 1]
     with pytest.raises(NotImplementedError):
-        own.Own("PaoliSchatzman", "corrected").jacobian(
+        own.SchemeAdapter("PaoliSchatzman", "corrected").jacobian(
             conformance.get("turns-back"), conformance.get("turns-back").theta, 10
         )
     assert command.main(["--list"]) == 0 and "stick-slip" in capsys.readouterr().out
