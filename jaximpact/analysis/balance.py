@@ -33,7 +33,7 @@ from ..results import Arrays, Drawable, Solution, with_names
 from ..results.impulse_intervals import runs
 from ..simulation.canonical_arrays import cast_numbers, split_restitution
 from .checks import check_result, check_solution, takes_study
-from .listed_pairs import Chosen, every_step, is_listed, over_rows
+from .listed_pairs import SelectedPairs, every_step, is_listed, over_rows
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,7 +111,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
         raise ValueError("solution is not finite: see solution.raise_if_failed()")
     if is_listed(problem):
         every_step(solution)
-        chosen = Chosen.of(problem, solution, every=False)
+        chosen = SelectedPairs.of(problem, solution, every=False)
         problem, solution, impulse = chosen.problem, chosen.solution(solution), chosen.impulse
     if problem.reset is not None:
         raise ValueError(

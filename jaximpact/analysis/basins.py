@@ -244,11 +244,11 @@ def recognise(
         last = states[:, -p:]
         for k, orbit in enumerate(orbits):
             if p % len(orbit) == 0:
-                same = _apart(last[waiting], np.tile(orbit, (p // len(orbit), 1))) <= radius
+                same = _distances_to_orbit(last[waiting], np.tile(orbit, (p // len(orbit), 1))) <= radius
                 labels[waiting[same]] = k
                 waiting = waiting[~same]
         while waiting.size and len(orbits) < MOST:
-            same = _apart(last[waiting], last[waiting[0]]) <= radius
+            same = _distances_to_orbit(last[waiting], last[waiting[0]]) <= radius
             labels[waiting[same]] = len(orbits)
             orbits.append(_shortest(last[waiting[0]], radius))
             members.append(int(waiting[0]))
@@ -306,7 +306,7 @@ def _shortest(orbit: np.ndarray, radius: float) -> np.ndarray:
     return orbit[-r:]
 
 
-def _apart(states: np.ndarray, orbit: np.ndarray) -> np.ndarray:
+def _distances_to_orbit(states: np.ndarray, orbit: np.ndarray) -> np.ndarray:
     """Distance of periodic motions (B, p, c) from an orbit (p, c), minimised over cyclic shifts: (B,)."""
     shifts = (np.roll(orbit, k, axis=0) for k in range(len(orbit)))
     best = np.full(len(states), np.inf)

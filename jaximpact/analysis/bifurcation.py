@@ -19,7 +19,7 @@ from .checks import StudyLike, check_steps, distance, of_a_study, sweep_values
 from .crossings import check_direction, passages, section
 from .default_scheme import PICTURE, ROWS, SECTION, choose_scheme
 from .diagram_points import IMPACT_VELOCITY, OF_COORDINATE, Of, Points, check_of
-from .forced_motions import Forced, check_restarts, gather
+from .forced_motions import ForcedMotions, check_restarts, gather
 from .from_study import computes_anew, diagram_lanes, map_arguments, saved_section
 from .options import LaneOptions, MotionOptions, with_options
 from .sections import Section, impact_section, period_of, state
@@ -248,7 +248,11 @@ def bifurcation(
         )  # fmt: skip
     else:
         order = np.argsort(values if sweep == "up" else -values, kind="stable")
-        runs = points.of_all if of is not None else partial(_onward, surface, direction, steps, cycles, skip, progress)
+        runs = (
+            points.of_all
+            if of is not None
+            else partial(_section_at_value, surface, direction, steps, cycles, skip, progress)
+        )
         found = _continuation_sections(problem, q0, v0, path, values, order, period, phase, options, runs)
         points.in_order(order, starts)
     if of is None:
@@ -266,7 +270,7 @@ def _continuation_sections(
     period: Any,
     phase: float,
     options: MotionOptions,
-    runs: Callable[[Forced], tuple[Section, np.ndarray, np.ndarray]],
+    runs: Callable[[ForcedMotions], tuple[Section, np.ndarray, np.ndarray]],
 ) -> Section:
     """Sections at all values of the parameter, computed in the given order, each started from the final states at the value before.
 
@@ -281,14 +285,14 @@ def _continuation_sections(
     return Section.joined(found)
 
 
-def _onward(
+def _section_at_value(
     surface: Surface | None,
     direction: int,
     steps: int,
     cycles: int,
     skip: int,
     progress: bool | None,
-    motions: Forced,
+    motions: ForcedMotions,
 ) -> tuple[Section, np.ndarray, np.ndarray]:
     """Computes the section of ``motions`` at one value of the parameter; also returns their final states q, v (B, d), NaN for failed lanes."""
     if surface is not None:

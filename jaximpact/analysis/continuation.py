@@ -1,7 +1,7 @@
 """Branches of periodic orbits over one parameter, by pseudo-arclength continuation, with their bifurcations and grazings.
 
 Unknowns are the state at the section and the parameter p, and the period of an autonomous system; each point solves P(x, p) = x
-(`Closing`) on the plane a small arc ahead, perpendicular to the branch, so that folds are passed. Events between two points are
+(`ShootingEquations`) on the plane a small arc ahead, perpendicular to the branch, so that folds are passed. Events between two points are
 
     fold               dp/ds changes sign (a multiplier passes +1),
     branch point       another branch crosses: the Jacobian bordered by the tangent is singular,
@@ -41,7 +41,7 @@ from .checks import StudyLike, of_a_study
 from .default_scheme import ORBIT, choose_scheme
 from .from_study import branch_arguments
 from .options import MotionOptions, with_options
-from .orbit_family import OF_CONTACTS, Family, Point
+from .orbit_family import OF_CONTACTS, BranchPoint, OrbitFamily
 from .orbits import periodic_orbit
 from .stroboscopic_map import eigenvalues, lost_derivatives
 
@@ -205,7 +205,7 @@ def continue_orbit(
         raise ValueError(f"step must lie between 0 and 1, got {step!r}")
     section: dict[str, Any] = {"period": period, "steps": steps, "cycles": cycles, "t0": t0}
     first = periodic_orbit(problem, q0, v0, tol=tol, surface=surface, **section, **options).raise_if_failed()
-    family = Family(problem, first, parameter, (low, high), tol, surface, section, options)
+    family = OrbitFamily(problem, first, parameter, (low, high), tol, surface, section, options)
     return _follow(family, value, direction, step, points)
 
 
@@ -236,24 +236,24 @@ def value_of(parameter: str, problem: Problem, options: MotionOptions) -> float:
 
 
 # test functions of a point: a sign change between two points is an event
-def _folds(point: Point) -> float:
+def _folds(point: BranchPoint) -> float:
     """Test function of a fold: dp/ds, s the arclength; 0 where the parameter is constant along the branch, as in families of a conservative
     system."""
     slope = float(point.tangent[-1])
     return slope if abs(slope) > UPRIGHT else 0.0
 
 
-def _crosses(point: Point) -> float:
+def _crosses(point: BranchPoint) -> float:
     """Test function of a branch point: the determinant of the Jacobian bordered by the tangent, which no fold makes zero."""
     return float(np.linalg.det(np.vstack([point.jacobian, point.tangent])))
 
 
-def _doubles(point: Point) -> float:
+def _doubles(point: BranchPoint) -> float:
     """Test function of a period doubling: the determinant of (monodromy matrix + 1), which is zero if a multiplier is -1."""
     return float(np.linalg.det(point.monodromy + np.eye(len(point.monodromy))))
 
 
-def _rotates(point: Point) -> float:
+def _rotates(point: BranchPoint) -> float:
     """Test function of a Neimark-Sacker bifurcation: the product of mu_i mu_j - 1 over pairs i < j of multipliers; 0 in conservative systems."""
     multipliers = eigenvalues(point.monodromy[None])[0]
     i, j = np.triu_indices(len(multipliers), 1)
@@ -265,12 +265,12 @@ def _rotates(point: Point) -> float:
 TESTS = {"fold": _folds, "branch point": _crosses, "period doubling": _doubles, "Neimark-Sacker": _rotates}
 
 
-def _room(k: int, point: Point) -> float:
+def _room(k: int, point: BranchPoint) -> float:
     """Test function of an end of sticking by a reversal of slip: the k-th smallest `OrbitSlips.room`, k from 0, which changes its sign there."""
     return float(point.slips.room[k]) if k < len(point.slips.room) else np.nan
 
 
-def _follow(family: Family, value: float, direction: int, step: float, most: int) -> Branch:
+def _follow(family: OrbitFamily, value: float, direction: int, step: float, most: int) -> Branch:
     """Computes points and events of the branch from the first orbit of ``family`` on; ``value``: the parameter there; ``most``: limit of points."""
     guess = family.unknowns(family.start, value)
     up = np.zeros(len(guess), family.dtype)
@@ -289,7 +289,7 @@ def _follow(family: Family, value: float, direction: int, step: float, most: int
     )  # wall: how far ahead something is known to change; behind: an orbit beyond it
     while len(branch) < most:
         here = branch[-1]
-        if here.contacts.room < ROOM and family.closing.surface is None:
+        if here.contacts.room < ROOM and family.equations.surface is None:
             here = family.move_section(here) or here
             branch[-1] = here
         length = min(length, 0.5 * wall)
@@ -326,7 +326,7 @@ def _follow(family: Family, value: float, direction: int, step: float, most: int
     return _branch(family, branch, states, events, ended)
 
 
-def _between(family: Family, here: Point, there: Point, index: int) -> list[BranchEvent]:
+def _between(family: OrbitFamily, here: BranchPoint, there: BranchPoint, index: int) -> list[BranchEvent]:
     """Events between two neighbouring points of the branch, in order."""
     found = []
     for kind, test in TESTS.items():
@@ -343,7 +343,9 @@ def _between(family: Family, here: Point, there: Point, index: int) -> list[Bran
     return [event for _, event in sorted(found, key=lambda pair: pair[0])]
 
 
-def _locate(family: Family, test: Callable[[Point], float], here: Point, there: Point) -> tuple[float, Point]:
+def _locate(
+    family: OrbitFamily, test: Callable[[BranchPoint], float], here: BranchPoint, there: BranchPoint
+) -> tuple[float, BranchPoint]:
     """Locates the zero of a test function on the arc between two points; returns the arclength from ``here``, and the point there."""
     length = float(here.tangent @ (there.z - here.z))
     known = {0.0: here, length: there}
@@ -368,7 +370,7 @@ class _Lost(Exception):
     """No orbit was found between two points of the branch."""
 
 
-def _complex_pair(point: Point) -> bool:
+def _complex_pair(point: BranchPoint) -> bool:
     """Whether the multipliers nearest the unit circle are a complex pair; two real ones with product 1 are no Neimark-Sacker bifurcation."""
     multipliers = eigenvalues(point.monodromy[None])[0]
     nearest = multipliers[np.argmin(np.abs(np.abs(multipliers) - 1))]
@@ -376,15 +378,15 @@ def _complex_pair(point: Point) -> bool:
 
 
 def _event(
-    family: Family, kind: str, point: Point, index: int, parameter: float | None = None, detail: str = ""
+    family: OrbitFamily, kind: str, point: BranchPoint, index: int, parameter: float | None = None, detail: str = ""
 ) -> BranchEvent:
     x = family.home(point)
-    multipliers = family.closing.multipliers(point.monodromy[None])[0]
+    multipliers = family.equations.multipliers(point.monodromy[None])[0]
     value = family.value(point.z) if parameter is None else parameter
     return BranchEvent(kind, value, x[: family.d], x[family.d :], multipliers, index, detail)
 
 
-def _end_of_sticking(family: Family, branch: list[Point], behind: Point) -> BranchEvent | None:
+def _end_of_sticking(family: OrbitFamily, branch: list[BranchPoint], behind: BranchPoint) -> BranchEvent | None:
     """Returns the end of sticking at the branch's last point if the orbit ``behind``, found beyond that point, has fewer accumulations; else None."""
     last = branch[-1]
     if behind.contacts.accumulations >= last.contacts.accumulations:
@@ -392,7 +394,7 @@ def _end_of_sticking(family: Family, branch: list[Point], behind: Point) -> Bran
     return _event(family, "end of sticking", last, len(branch) - 1, detail="lasting contact")
 
 
-def _grazing_ahead(family: Family, branch: list[Point]) -> BranchEvent | None:
+def _grazing_ahead(family: OrbitFamily, branch: list[BranchPoint]) -> BranchEvent | None:
     """Returns the grazing just beyond the branch's last point, where an impact speed or a clearance extrapolates to zero; None if neither does."""
     if len(branch) < 2:
         return None
@@ -414,7 +416,7 @@ def _grazing_ahead(family: Family, branch: list[Point]) -> BranchEvent | None:
     return _event(family, "grazing", last, len(branch) - 1, parameter, detail)
 
 
-def _end_of_slip_ahead(family: Family, branch: list[Point]) -> BranchEvent | None:
+def _end_of_slip_ahead(family: OrbitFamily, branch: list[BranchPoint]) -> BranchEvent | None:
     """Returns the end of sticking just beyond the branch's last point, where `OrbitSlips.square` extrapolates to zero; None if it does not."""
     if len(branch) < 2:
         return None
@@ -428,10 +430,10 @@ def _end_of_slip_ahead(family: Family, branch: list[Point]) -> BranchEvent | Non
 
 
 def _branch(
-    family: Family, points: list[Point], states: list[np.ndarray], events: list[BranchEvent], ended: str
+    family: OrbitFamily, points: list[BranchPoint], states: list[np.ndarray], events: list[BranchEvent], ended: str
 ) -> Branch:
     x = np.array(states)
-    multipliers = family.closing.multipliers(np.array([point.monodromy for point in points]))
+    multipliers = family.equations.multipliers(np.array([point.monodromy for point in points]))
     parameter = np.array([family.value(point.z) for point in points])
     return Branch(
         family.parameter,

@@ -423,7 +423,9 @@ def sweep(
         if remark:
             warnings.warn(remark, JaximpactWarning, stacklevel=3)
         program = Program.of(known, scheme, projection, Save(every=1), motion)
-        yield single_backend(trajectory, program, "auto", partial(_among, program.replace(rows=max(counts))))(motion)
+        yield single_backend(trajectory, program, "auto", partial(_run_with_rows, program.replace(rows=max(counts))))(
+            motion
+        )
 
 
 def _roundoff_errors(solution: Solution, n: int, scale: np.ndarray | None) -> dict[str, float]:
@@ -437,7 +439,7 @@ def _roundoff_errors(solution: Solution, n: int, scale: np.ndarray | None) -> di
     return found
 
 
-def _among(program: Program, motion: Motion) -> Solution:
+def _run_with_rows(program: Program, motion: Motion) -> Solution:
     """Runs one motion through XLA with a program that has rows for as many steps as the longest run, so that all runs share one compilation."""
     found, n, rows = one_lane(program, motion, task=trajectory), int(motion.steps), {}
     for name in ("t", "q", "v", "z", "impulse", "energy"):

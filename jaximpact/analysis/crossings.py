@@ -23,7 +23,7 @@ from ..simulation.arguments import OF_FRICTION
 from ..simulation.canonical_arrays import cast_numbers, leaf_axes
 from .checks import check_result, check_steps, one_lane, takes_study
 from .default_scheme import ROWS, SECTION, choose_scheme
-from .forced_motions import Forced, check_restarts, gather
+from .forced_motions import ForcedMotions, check_restarts, gather
 from .options import LaneOptions, with_options
 from .restarts import run_between
 from .sections import Section, stroboscopic
@@ -257,7 +257,7 @@ def poincare_section(
 
 
 def passages(
-    motions: Forced,
+    motions: ForcedMotions,
     surface: Surface,
     direction: int,
     steps: int,
@@ -281,7 +281,7 @@ def passages(
 
 
 def _passages(
-    part: Forced,
+    part: ForcedMotions,
     live: int,
     surface: Surface,
     direction: int,
@@ -328,7 +328,7 @@ def _passages(
     return Section(t[own], q[own], v[own], period[own], status[own], failed_at[own])
 
 
-def _located(motions: Forced, window: Solution, found: Crossings, surface: Surface, args: Any) -> Crossings:
+def _located(motions: ForcedMotions, window: Solution, found: Crossings, surface: Surface, args: Any) -> Crossings:
     """Locates the passages ``found`` between rows of ``window`` more accurately: runs each motion again, from the row before, until the surface."""
     t, q, v = (np.array(x) for x in (found.t, found.q, found.v))
     times, positions, velocities = (np.asarray(x) for x in (window.t, window.q, window.v))

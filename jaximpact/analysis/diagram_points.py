@@ -10,7 +10,7 @@ import numpy as np
 
 from ..jaxtools.argument_checks import known_numbers
 from ..results import Solution
-from .forced_motions import Forced, check_restarts
+from .forced_motions import ForcedMotions, check_restarts
 from .impacts import impacts
 from .sections import Section, windows
 
@@ -50,7 +50,7 @@ class Points:
         self._of, self._counts, self._progress = of, (steps, cycles, skip), progress
         self._found: list[np.ndarray] = []  # (n, k) for each lane
 
-    def of_all(self, motions: Forced) -> tuple[Section, np.ndarray, np.ndarray]:
+    def of_all(self, motions: ForcedMotions) -> tuple[Section, np.ndarray, np.ndarray]:
         """Runs motions and adds their points; returns the section of the motions, and their final states q, v (B, d), NaN for failed lanes."""
         check_restarts(motions.scheme)
         sections = []
@@ -60,7 +60,7 @@ class Points:
         every = Section.joined(sections)
         return every, every.q[:, -1], every.v[:, -1]
 
-    def _of_group(self, begun: Forced, window: Solution, sound: np.ndarray) -> list[np.ndarray]:
+    def _of_group(self, begun: ForcedMotions, window: Solution, sound: np.ndarray) -> list[np.ndarray]:
         none = np.zeros((0, 1))
         if self._of == IMPACT_VELOCITY:
             found = impacts(
@@ -70,7 +70,7 @@ class Points:
             return [np.asarray(found.before)[found.lane == lane, None] for lane in range(len(sound))]
         return [self._of_lane(begun, window, lane) if sound[lane] else none for lane in range(len(sound))]
 
-    def _of_lane(self, begun: Forced, window: Solution, lane: int) -> np.ndarray:
+    def _of_lane(self, begun: ForcedMotions, window: Solution, lane: int) -> np.ndarray:
         one = jax.tree.map(lambda x: np.asarray(x)[lane], window)
         if isinstance(self._of, str):
             return OF_COORDINATE[self._of](np.asarray(one.q))[None]

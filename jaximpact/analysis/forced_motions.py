@@ -34,7 +34,7 @@ LIFT = 4e3  # rounding units of gap at which a motion is started again: above wh
 
 
 @dataclass(frozen=True)
-class Forced:
+class ForcedMotions:
     """Motions of one forced system, with checked arguments.
 
     ``lanes``: starts q0, v0 (B, d), restitution, friction and args; ``period``: forcing periods (B,) [s]; ``begins``: start time of all motions
@@ -86,11 +86,11 @@ class Forced:
         mu = getattr(self.lanes.motion, name)
         return None if mu is None else mu[:, None] if mu.ndim == 1 else np.atleast_2d(mu)
 
-    def some(self, which: np.ndarray) -> Forced:
+    def some(self, which: np.ndarray) -> ForcedMotions:
         """Selects the lanes ``which``."""
         return replace(self, lanes=self.lanes.some(which), period=self.period[which])
 
-    def parts(self, size: int) -> Iterator[tuple[Forced, int]]:
+    def parts(self, size: int) -> Iterator[tuple[ForcedMotions, int]]:
         """Splits the lanes into groups that fit into memory at ``size`` bytes for a lane; yields each group with its number of real lanes.
 
         All groups have the same number of lanes, so that they share one compilation: the last group is padded with copies of the last lane.
@@ -111,12 +111,12 @@ class Forced:
             e=motion.e, friction=motion.friction, static_friction=motion.static_friction, scheme=self.scheme, projection=self.projection, save=save, progress=progress,
         ))  # fmt: skip
 
-    def after(self, solution: Solution) -> Forced:
+    def after(self, solution: Solution) -> ForcedMotions:
         """Returns the motions with the final states of ``solution`` as starts; failed lanes keep their previous start."""
         q, v = (np.asarray(x[:, -1]) for x in (solution.q, solution.v))
         return self.restart(np.where(np.asarray(solution.failed)[:, None], np.nan, q), v)
 
-    def restart(self, q: np.ndarray, v: np.ndarray) -> Forced:
+    def restart(self, q: np.ndarray, v: np.ndarray) -> ForcedMotions:
         """Returns the motions with states q, v (B, d) as starts, made admissible; lanes with a state that is not finite keep their previous start."""
         motion = self.lanes.motion
         lost = ~np.all(np.isfinite(q) & np.isfinite(v), axis=1)
@@ -157,8 +157,8 @@ def gather(
     period: Any,
     phase: Any,
     options: LaneOptions,
-) -> Forced:
-    """Checks the arguments of a section and collects them as `Forced` motions, each lane with its start and period."""
+) -> ForcedMotions:
+    """Checks the arguments of a section and collects them as `ForcedMotions`, each lane with its start and period."""
     check_problem(problem)
     phase = share_of_period(phase)
     scheme, projection = choose_methods(options["scheme"], options["projection"])
@@ -191,7 +191,7 @@ def gather(
     numbers = {name: None if x is None else np.asarray(x, q0.dtype) for name, x in numbers.items()}
     motion = Motion(q0, v0, args=args, **numbers, **times)
     lanes = Lanes.of(motion, Motion(0, 0, args=axes, **by_lane, **times), count)
-    return Forced(problem, scheme, projection, lanes, np.broadcast_to(period, (count,)), phase)
+    return ForcedMotions(problem, scheme, projection, lanes, np.broadcast_to(period, (count,)), phase)
 
 
 def check_restarts(scheme: Scheme) -> None:

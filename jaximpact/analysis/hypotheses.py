@@ -33,7 +33,7 @@ from ..mechanics.problem import Problem
 from ..results import Arrays, Result, Solution
 from ..simulation.canonical_arrays import cast_numbers, split_friction, split_restitution
 from .checks import check_gaps, check_result, check_solution, distance, takes_study
-from .listed_pairs import Chosen, is_listed, over_rows, pair_name, rows_of
+from .listed_pairs import SelectedPairs, is_listed, over_rows, pair_name, rows_of
 from .listed_pairs import corners as listed_corners
 
 ANGLE = 1e-6  # a cosine below this counts as orthogonal
@@ -110,7 +110,7 @@ def check_hypotheses(
         raise ValueError(f"solution must be one motion with q of shape (k, d), got {np.shape(solution.q)}: pick a lane")
     ends = None
     if is_listed(problem):
-        chosen = Chosen.of(problem, solution, every=True)
+        chosen = SelectedPairs.of(problem, solution, every=True)
         problem, solution, ends = chosen.problem, chosen.solution(solution), chosen.ends
     check_solution(problem, solution, args)
     t, q, z = (jnp.asarray(x) for x in (solution.t, solution.q, solution.z))

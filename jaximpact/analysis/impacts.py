@@ -26,7 +26,7 @@ from ..simulation.arguments import choose_methods
 from ..simulation.canonical_arrays import cast_numbers, leaf_axes
 from .checks import check_result, check_solution, one_lane, takes_study
 from .gap_states import gaps_at
-from .listed_pairs import Chosen, every_step, is_listed
+from .listed_pairs import SelectedPairs, every_step, is_listed
 from .located_events import RestartableMotions
 
 SLOW = 2.0  # steps: a lasting contact begins without impact if its closing speed is less than the acceleration makes in as many
@@ -188,7 +188,7 @@ def impacts(
     ends = None
     if is_listed(problem):
         every_step(solution)
-        chosen = Chosen.of(problem, solution, every=False)
+        chosen = SelectedPairs.of(problem, solution, every=False)
         problem, solution, ends = chosen.problem, chosen.solution(solution), chosen.ends
         impulse = chosen.impulse[None] if single else chosen.impulse
     axes = leaf_axes(args, args_axes)

@@ -22,7 +22,7 @@ ROWS_AT_ONCE = 32  # rows that are looked at together
 MAX_RANK_CONTACTS = 1000  # contacts of a cluster up to which the rank of their gradients is computed
 
 
-class Chosen(NamedTuple):
+class SelectedPairs(NamedTuple):
     """Selected pairs of bodies as fixed constraints, for the analyses.
 
     ``problem``: has these pairs and all obstacles as its m constraints. ``impulse`` (..., k, m), and with friction ``friction`` (..., k, m, 1 or 2):
@@ -35,7 +35,7 @@ class Chosen(NamedTuple):
     friction: np.ndarray | None = None
 
     @classmethod
-    def of(cls, problem: Problem, solution: Solution, every: bool) -> Chosen:
+    def of(cls, problem: Problem, solution: Solution, every: bool) -> SelectedPairs:
         """Selects the pairs that have an impulse at some time, or with ``every`` all pairs that are on the neighbour list at some time.
 
         Raises:

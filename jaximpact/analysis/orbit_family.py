@@ -23,7 +23,7 @@ from .checks import number_of
 from .options import MotionOptions
 from .orbit_slips import OrbitSlips, orbit_slips
 from .orbits import PeriodicOrbit
-from .shooting_equations import Closing, Surface
+from .shooting_equations import ShootingEquations, Surface
 from .stroboscopic_map import damped_newton, directions, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point at most; if it takes more, the arc is too long
@@ -33,7 +33,7 @@ ROWS = 256  # of an orbit to find its contacts, for a scheme that chooses its ow
 
 
 class OrbitContacts(NamedTuple):
-    """Properties of the contacts of one orbit, found by `Family.contacts`.
+    """Properties of the contacts of one orbit, found by `OrbitFamily.contacts`.
 
     Attributes:
         impacts, speed: number of impacts in a period that do not accumulate, and the smallest closing speed among them, inf without any.
@@ -58,7 +58,7 @@ class OrbitContacts(NamedTuple):
         return self.impacts, self.accumulations
 
 
-class Point(NamedTuple):
+class BranchPoint(NamedTuple):
     """A point of a branch, and its orbit.
 
     Attributes:
@@ -81,9 +81,11 @@ class Point(NamedTuple):
     slips: OrbitSlips = OrbitSlips()
 
 
-class Family:
-    """The equations of `Closing` in scaled unknowns z = (y / scale, (p - low) / width), with y the unknowns of `Closing` and p the parameter; and
-    properties of the orbits that solve them."""
+class OrbitFamily:
+    """`ShootingEquations` in scaled unknowns z = (y / scale, (p - low) / width), and properties of the orbits that solve them.
+
+    y: unknowns of `ShootingEquations`; p: the parameter.
+    """
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class Family:
         self.program, self.lanes, _ = prepare_strobe(
             problem, first.q, first.v, {**options, "args_axes": None}, **section
         )
-        self.closing = Closing(self.program, surface, directions(problem, self.lanes))
+        self.equations = ShootingEquations(self.program, surface, directions(problem, self.lanes))
         self.d = len(first.q)
         state = np.concatenate([first.q, first.v])
         self.start = state if surface is None else np.append(state, first.period)
@@ -134,7 +136,7 @@ class Family:
         """Times (2,) at which the orbit starts and ends at the section."""
         args = self.args(self.value(z))
         begin = number_of("t0", self.section["t0"], args, None)
-        if self.closing.surface is not None:
+        if self.equations.surface is not None:
             return np.array([begin, begin + z[-2] * self.scale[-1]])
         length = self.section["cycles"] * number_of("period", self.section["period"], args, None)
         begin = begin + self.shift / self.rows * length
@@ -160,13 +162,13 @@ class Family:
         if not (inside.all() and np.isfinite(z).all() and np.diff(self.times(z[0]))[0] > 0):
             return np.zeros(len(z), bool)
         lanes = self.at(z[0])
-        return self.closing.can_start(lanes, self.closing.unknowns(lanes))
+        return self.equations.can_start(lanes, self.equations.unknowns(lanes))
 
     def evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Scaled residuals (n,) of the equations, their Jacobian (n, n + 1), and the status."""
         lanes = self.at(z)
         own = self.parameter if self.parameter in OF_CONTACTS else "args"
-        found = self.closing.evaluate(lanes, self.closing.unknowns(lanes), (own, "t0", "t1"))
+        found = self.equations.evaluate(lanes, self.equations.unknowns(lanes), (own, "t0", "t1"))
         value, matrix, status, jacobian = found
         sound = not int(status[0]) & int(FAILURES)
         self.rough |= sound and not all(np.isfinite(x).all() for x in jax.tree.leaves(jacobian))
@@ -175,8 +177,8 @@ class Family:
             return np.concatenate([np.asarray(pick(jacobian[name]))[0] for name in ("q", "v")])
 
         slope = column(lambda part: part["args"][self.parameter] if own == "args" else part[own])
-        if self.closing.surface is not None:
-            slope = np.append(slope, 0.0 if own != "args" else self.closing.slope(lanes, self.parameter))
+        if self.equations.surface is not None:
+            slope = np.append(slope, 0.0 if own != "args" else self.equations.slope(lanes, self.parameter))
         else:
             for name, rate in zip(("t0", "t1"), self.rates(self.value(z)), strict=True):
                 slope = slope + rate * column(itemgetter(name))
@@ -185,7 +187,7 @@ class Family:
 
     def return_map(self, jacobian: np.ndarray) -> np.ndarray:
         """The monodromy matrix (2d, 2d), from the scaled Jacobian (n, n + 1) of the equations."""
-        return self.closing.return_map((jacobian[:, :-1] * self.size / self.scale)[None])[0]
+        return self.equations.return_map((jacobian[:, :-1] * self.size / self.scale)[None])[0]
 
     def slope_of(self, time: Any) -> Callable[[float], float]:
         """Returns the function p -> derivative of ``time``, a number or a function of args, with respect to the parameter p; compiled."""
@@ -214,7 +216,7 @@ class Family:
         )
         return np.array([begin, begin + length])
 
-    def correct(self, guess: np.ndarray, normal: np.ndarray, along: np.ndarray | None) -> Point | None:
+    def correct(self, guess: np.ndarray, normal: np.ndarray, along: np.ndarray | None) -> BranchPoint | None:
         """Finds an orbit by Newton's method on the plane through ``guess`` with this ``normal``, all (n + 1,); None if that fails.
 
         The tangent of the point is oriented so that its product with ``along`` is not negative.
@@ -232,17 +234,17 @@ class Family:
             return None
         return self.point(z[0], full[0, :-1], int(used[0]), along)
 
-    def point(self, z: np.ndarray, jacobian: np.ndarray, used: int, along: np.ndarray | None) -> Point:
+    def point(self, z: np.ndarray, jacobian: np.ndarray, used: int, along: np.ndarray | None) -> BranchPoint:
         tangent = np.linalg.svd(jacobian)[2][-1]
         if along is not None and tangent @ along < 0:
             tangent = -tangent
-        return Point(z, tangent, jacobian, self.return_map(jacobian), used, *self.contacts(z))
+        return BranchPoint(z, tangent, jacobian, self.return_map(jacobian), used, *self.contacts(z))
 
-    def home(self, point: Point) -> np.ndarray:
+    def home(self, point: BranchPoint) -> np.ndarray:
         """State (2d,) of the orbit at t0."""
         return point.rows[-self.shift % self.rows]
 
-    def move_section(self, point: Point) -> Point | None:
+    def move_section(self, point: BranchPoint) -> BranchPoint | None:
         """Moves the section to the middle of the longest flight and corrects the point; None, with the section unchanged, if that fails."""
         before = self.shift
         z = np.append(point.rows[point.contacts.middle] / self.size, point.z[-1])

@@ -26,7 +26,7 @@ from ..results import Arrays, Drawable, spread_columns, with_names
 from ..simulation.lanes import Lanes
 from .checks import check_steps, takes_study
 from .options import LaneOptions, with_options
-from .shooting_equations import Closing
+from .shooting_equations import ShootingEquations
 from .stroboscopic_map import damped_newton, lost_derivatives, near_impact, prepare_strobe
 
 FORGOTTEN = 1e3  # units of rounding, or of the tolerance of a scheme, of a monodromy that counts as zero
@@ -168,14 +168,14 @@ def periodic_orbit(
             f"extrapolate=True goes by powers of h, on which the error of {type(program.scheme).__name__} does not depend: leave it out "
             "(smaller rtol and atol make the error smaller), or give steps and a scheme that goes by them"
         )
-    closing = Closing.of(program, lanes, surface)
+    equations = ShootingEquations.of(program, lanes, surface)
     dtype = np.dtype(lanes.motion.q0.dtype)
     tol = float(np.finfo(dtype).eps) ** (2 / 3) if tol is None else tol
     if not real_number("tol", tol) > 0:
         raise ValueError(f"tol must be positive, got {tol!r}")
     if extrapolate and steps is not None:
         check_steps(steps, cycles * 2 ** (LEVELS - 1), "cycles, and 4 for extrapolate=True")
-    found = [_solve(closing, lanes, tol, iterations)]
+    found = [_solve(equations, lanes, tol, iterations)]
     for level in range(1, LEVELS if extrapolate and steps is not None else 1):
         # the same lanes with smaller steps, from the orbit before
         number = (steps or 1) * cycles * 2**level
@@ -184,7 +184,7 @@ def periodic_orbit(
             t1 = lanes.motion.t0 + found[-1].period
             finer |= {"t1": t1, "h": (t1 - lanes.motion.t0) / number}
         smaller = lanes.replace(**finer).with_steps(number)
-        found.append(_solve(closing, smaller, tol, iterations))
+        found.append(_solve(equations, smaller, tol, iterations))
     orbit = found[-1]
     if extrapolate:
         orbit = _extrapolate(found, program.scheme.traits.order or 1, surface is not None)
@@ -192,30 +192,30 @@ def periodic_orbit(
     orbit = replace(orbit, status=_without_remarks(orbit, program.scheme))
     lost = ~orbit.converged
     monodromy = np.where(lost[:, None, None], np.nan, orbit.monodromy)
-    orbit = replace(orbit, monodromy=monodromy, multipliers=closing.multipliers(monodromy))
+    orbit = replace(orbit, monodromy=monodromy, multipliers=equations.multipliers(monodromy))
     return _first(orbit) if single else orbit
 
 
-def _solve(closing: Closing, lanes: Lanes, tol: float, iterations: int) -> PeriodicOrbit:
-    """Solves the shooting equations ``closing`` by Newton's method from the starts of all ``lanes``; multipliers are left NaN."""
-    problem = closing.program.problem
+def _solve(equations: ShootingEquations, lanes: Lanes, tol: float, iterations: int) -> PeriodicOrbit:
+    """Solves the shooting ``equations`` by Newton's method from the starts of all ``lanes``; multipliers are left NaN."""
+    problem = equations.program.problem
     count, d = lanes.motion.q0.shape
     y, matrix, status, residual, used, done = damped_newton(
-        lambda y: closing.evaluate(lanes, y)[:3],
-        lambda y: closing.can_start(lanes, y),
-        closing.unknowns(lanes),
+        lambda y: equations.evaluate(lanes, y)[:3],
+        lambda y: equations.can_start(lanes, y),
+        equations.unknowns(lanes),
         tol,
         iterations,
     )
-    at = closing.at(lanes, y)  # on the joints
+    at = equations.at(lanes, y)  # on the joints
     motion, x = at.motion, np.concatenate([at.motion.q0, at.motion.v0], axis=1)
-    near = near_impact(problem, at, x, closing.program.scheme.resolution(motion))
+    near = near_impact(problem, at, x, equations.program.scheme.resolution(motion))
     status = status | np.where(near, int(Status.DERIVATIVE_AT_END), 0).astype(status.dtype)
-    done = done & ((status & int(FAILURES)) == 0) & closing.crosses(matrix, y)
+    done = done & ((status & int(FAILURES)) == 0) & equations.crosses(matrix, y)
     t0, end = (np.broadcast_to(np.asarray(t), (count,)) for t in (motion.t0, motion.t1))
     none = np.full((count, 2 * d), np.nan, complex)
     return PeriodicOrbit(
-        x[:, :d], x[:, d:], t0, end - t0, none, closing.return_map(matrix), residual, used, done, status
+        x[:, :d], x[:, d:], t0, end - t0, none, equations.return_map(matrix), residual, used, done, status
     )
 
 

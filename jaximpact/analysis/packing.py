@@ -147,7 +147,7 @@ def packing(
     np.add.at(net, ends[:, 0], push)
     np.subtract.at(net, ends[ends[:, 1] >= 0, 1], push[ends[:, 1] >= 0])
     rattles = _rattlers(ends, bodies.number, needed)
-    holds = _counted(ends, ~rattles)
+    holds = _are_counted(ends, ~rattles)
     degree = _degrees(ends[holds], bodies.number)[~rattles]
     between = ends[:, 1] >= 0
     unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
@@ -203,7 +203,7 @@ def _slip_gradient(bodies: Any, t: Any, q: np.ndarray, args: Any, ends: np.ndarr
     return found[:, :, : bodies.positions(q).shape[1]]
 
 
-def _counted(ends: np.ndarray, holds: np.ndarray) -> np.ndarray:
+def _are_counted(ends: np.ndarray, holds: np.ndarray) -> np.ndarray:
     """Mask (c,) of the contacts between bodies in the mask ``holds`` (N,), or between such a body and an obstacle."""
     return holds[ends[:, 0]] & ((ends[:, 1] < 0) | holds[ends[:, 1]])
 
@@ -217,7 +217,7 @@ def _rattlers(ends: np.ndarray, number: int, needed: int) -> np.ndarray:
     """Mask (N,) of the rattlers: bodies with less than ``needed`` contacts are removed until all that remain have as many among themselves."""
     holds = np.ones(number, bool)
     while True:
-        few = holds & (_degrees(ends[_counted(ends, holds)], number) < needed)
+        few = holds & (_degrees(ends[_are_counted(ends, holds)], number) < needed)
         if not few.any():
             return ~holds
         holds &= ~few

@@ -19,7 +19,7 @@ from ..results import Arrays, Drawable, Solution, spread_columns, with_names
 from ..results.save import Save
 from .checks import check_result, check_steps, distance, takes_study
 from .default_scheme import ROWS, SECTION, choose_scheme
-from .forced_motions import Forced, check_restarts, gather
+from .forced_motions import ForcedMotions, check_restarts, gather
 from .impacts import Impacts, impacts
 from .options import LaneOptions, with_options
 
@@ -229,8 +229,8 @@ def impact_section(
 
 
 def windows(
-    motions: Forced, steps: int, cycles: int, skip: int, progress: bool | None
-) -> Iterator[tuple[Forced, Solution, np.ndarray, Section]]:
+    motions: ForcedMotions, steps: int, cycles: int, skip: int, progress: bool | None
+) -> Iterator[tuple[ForcedMotions, Solution, np.ndarray, Section]]:
     """Runs motions group by group over ``skip + cycles`` periods, and yields the last ``cycles`` periods of each group.
 
     For each group it yields: the motions restarted after ``skip`` periods; their solution with every step over ``cycles`` periods; a mask of the
@@ -242,7 +242,7 @@ def windows(
         if skip:
             before = part.run(skip, steps, "final", progress)
             status, failed_at = np.asarray(before.status), np.asarray(before.failed_at)
-            begun = _behind(part, before, skip)
+            begun = _after_transient(part, before, skip)
         window = begun.run(cycles, steps, 1, progress)
         lost = (status & int(FAILURES)) != 0
         status = np.where(lost, status, status | window.status)
@@ -255,7 +255,7 @@ def windows(
         yield begun, window, ~lost & (np.arange(len(part)) < live), section
 
 
-def _behind(part: Forced, transient: Solution, skip: int) -> Forced:
+def _after_transient(part: ForcedMotions, transient: Solution, skip: int) -> ForcedMotions:
     """The lanes restarted after their transient; a lane that failed in it is replaced by a copy of one that did not, whose results do not count."""
     lost = np.asarray(transient.failed)
     if lost.all():

@@ -37,7 +37,7 @@ Surface = Callable[[Any, Array, Array, Any], Any]
 
 
 @dataclass(frozen=True)
-class Closing:
+class ShootingEquations:
     """The shooting equations of orbits that close after a known period or, with a ``surface``, when they return to it.
 
     ``program``: the program by which motions are computed.
@@ -48,7 +48,7 @@ class Closing:
     directions: int  # number of directions in which states may vary: 2d, fewer with joints
 
     @classmethod
-    def of(cls, program: Program, lanes: Lanes, surface: Any) -> Closing:
+    def of(cls, program: Program, lanes: Lanes, surface: Any) -> ShootingEquations:
         """Makes the equations; with a surface it raises unless the surface is valid and the system autonomous."""
         if surface is not None:
             one = lanes.take(0)

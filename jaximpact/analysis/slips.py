@@ -25,7 +25,7 @@ from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Solution, with_names
 from ..simulation.canonical_arrays import cast_numbers, full_axes, split_friction
 from .checks import check_result, check_solution, one_lane, takes_study
-from .listed_pairs import Chosen, is_listed, over_rows
+from .listed_pairs import SelectedPairs, is_listed, over_rows
 
 RESIDUALS = 1e2  # multiples of the residual of a solver of listed contacts up to which a slip counts as zero
 STOP, BREAK, REVERSAL = "stop", "break", "reversal"
@@ -136,7 +136,7 @@ def slips(
         )
     pairs, residual = None, np.zeros((1, 1, 1))
     if is_listed(problem):
-        chosen = Chosen.of(problem, solution, every=False)
+        chosen = SelectedPairs.of(problem, solution, every=False)
         residual = np.reshape(solution.residual, (-1, 1, 1))
         problem, solution, pairs = chosen.problem, chosen.solution(solution), chosen.ends
     t, q, v, impulse, along = (
