@@ -142,7 +142,7 @@ def _free(pieces: Pieces, scheme: Scheme, motion: Motion, step: tuple[Any, Any],
     return free & (status_at_end(pieces.problem, scheme, motion, after.n, after) == 0)
 
 
-def missed(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array, clock: bool) -> Array:
+def may_miss_jump(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array, clock: bool) -> Array:
     """Tests whether the exact motion may cross a jump of the force that the scheme does not cross in a ``step`` between two states, ().
 
     It may if a level has a minimum that is above zero by less than its error; if, in a step with an impact (``struck``, ()), a level would soon
@@ -176,7 +176,7 @@ def missed(pieces: Pieces, motion: Motion, step: tuple[Any, Any], struck: Array,
     return jumps_beyond(pieces, sides, near & (pieces.open | clock), here, args)
 
 
-def salted(pieces: Pieces, motion: Motion, step: tuple[Any, Any], passage: Passage) -> Any:
+def add_passage(pieces: Pieces, motion: Motion, step: tuple[Any, Any], passage: Passage) -> Any:
     """Returns the state at the end of a ``step`` between two states, unchanged in value, with the derivative of a ``passage`` in the step added."""
     before, after = step
     share, h = passage.share, lax.stop_gradient(motion.h)

@@ -31,9 +31,9 @@ def path_jumped(
     of_force, of_gaps = force_switches(problem, t, q, v, args, depends_on_path), gap_switches(problem, t, q, args)
     found = []
     if of_force is not None:
-        found.append(jumped(of_force, start, end, (args,), size_of_values))
+        found.append(jumps_between(of_force, start, end, (args,), size_of_values))
     if of_gaps is not None:
-        found.append(jumped(TouchingRates(of_gaps, touching), start, end, (args,), size_of_terms(problem, args)))
+        found.append(jumps_between(TouchingRates(of_gaps, touching), start, end, (args,), size_of_terms(problem, args)))
     return jnp.any(jnp.stack(found)) if found else None
 
 
@@ -57,7 +57,7 @@ class TouchingRates:
         return [jnp.where(self.touching, x, 0) for x in found]
 
 
-def jumped(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
+def jumps_between(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
     """Tests whether a function with switches jumps between two points, (); searches only if sides differ. Arguments as of `search`."""
     some = differ(function.sides(*start, *fixed), function.sides(*end, *fixed))
     return lax.cond(some, lambda: search(function, start, end, fixed, size)[1], lambda: jnp.zeros((), bool))

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..jaxtools.jaxpr_tools import depends_on
-from .jump_saltation import Passage, known_surfaces, missed, no_passage, passage, salted
-from .jump_search import TouchingRates, jumped, search, size_of_terms, size_of_values
+from .jump_saltation import Passage, add_passage, known_surfaces, may_miss_jump, no_passage, passage
+from .jump_search import TouchingRates, jumps_between, search, size_of_terms, size_of_values
 from .linearisation import Metric, acceleration, linearise
 from .motion import Motion
 from .problem import Problem
@@ -84,15 +84,17 @@ def across_jumps(
             passed = _led_to(problem, of_force, motion, start, end, jnp.where(struck, 0, impulse), struck)
         pieces = None if again else known_surfaces(problem, before, *somewhere)
         if pieces is None:
-            found = found | jumped(of_force, start, passed, (args,), size_of_values)
+            found = found | jumps_between(of_force, start, passed, (args,), size_of_values)
         else:
             now = before, after
             jumps, known = _jump_or_passage(pieces, of_force, scheme, motion, now, (start, passed), told)
-            found = found | jumps | missed(pieces, motion, now, struck, clock)
-            new = salted(pieces, of_motion, of_step, lax.stop_gradient(known))
+            found = found | jumps | may_miss_jump(pieces, motion, now, struck, clock)
+            new = add_passage(pieces, of_motion, of_step, lax.stop_gradient(known))
             told = jnp.zeros((), bool)
     if of_gaps is not None:
-        found = found | jumped(TouchingRates(of_gaps, touching), start, end, (args,), size_of_terms(problem, args))
+        found = found | jumps_between(
+            TouchingRates(of_gaps, touching), start, end, (args,), size_of_terms(problem, args)
+        )
     return new, as_status(found | told, Status.DERIVATIVE_JUMP)
 
 

@@ -31,7 +31,7 @@ class SomeGaps:
         return found.values, found.jacobian()
 
 
-def among(problem: Any, rows: Array) -> Any:
+def with_contacts(problem: Any, rows: Array) -> Any:
     """Returns the problem with the contacts ``rows`` (k,) only. It holds traced rows, so that no program made from it may be cached."""
     return problem.replace(constraints=SomeGaps(problem.gaps, rows))
 

@@ -32,7 +32,7 @@ from ..contact.laws import ContactLaw, Held
 from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, jacobian, linearise
 from ..motion import Motion
 from ..problem import Problem
-from ..some_contacts import among, rows_that_matter
+from ..some_contacts import rows_that_matter, with_contacts
 from ..status import Status, as_status
 from .base import Info, Scheme, Traits, Wrapping, time_of
 from .events import Event, order_matters, shared
@@ -145,7 +145,7 @@ class Corrected(Wrapping):
         put = lambda whole, part: whole.at[rows].set(part, unique_indices=True)
         _, gap, change = misses
         found, told, (t, q, before, after) = self._touching_step(
-            among(problem, rows),
+            with_contacts(problem, rows),
             law,
             motion,
             state.relisted(take),
@@ -158,7 +158,9 @@ class Corrected(Wrapping):
             at = lax.stop_gradient((t, q, motion.args))
             gap, matrix = jacobian(problem, *at, jnp.arange(len(info.impulse)))
             metric = Metric.at(problem, at[1], at[2], at[0])
-            return lax.stop_gradient(led_aside(motion.h, metric, Contacts(gap, matrix, matrix.T), before, after))
+            return lax.stop_gradient(
+                late_impact_errors(motion.h, metric, Contacts(gap, matrix, matrix.T), before, after)
+            )
 
         # an impact causes errors in all gaps
         aside = lax.cond(found.latest == new.n, led, lambda: lax.stop_gradient(state.aside))
@@ -300,7 +302,7 @@ class Corrected(Wrapping):
         latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
         # a gap velocity that an impulse reverses is no near miss
         gap, change = jnp.where(active, -jnp.inf, gap), jnp.where(active, 0, change)
-        aside = jnp.where(crossed, led_aside(h, metric, here.contacts, *turned), aside)
+        aside = jnp.where(crossed, late_impact_errors(h, metric, here.contacts, *turned), aside)
         early, late, aside = lax.stop_gradient((early, late, aside))
         history = last.astype(jnp.int32), met | impact, latest, early, late, gap, change, aside
         tracked = Tracked(new, *history, friction=info.friction)
@@ -407,7 +409,7 @@ def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
     return 0.125 * traits.steps**2 * flight * threshold
 
 
-def led_aside(h: Array, metric: Metric, contacts: Contacts, before: Array, after: Array) -> Array:
+def late_impact_errors(h: Array, metric: Metric, contacts: Contacts, before: Array, after: Array) -> Array:
     """Bounds the errors (m,) of gaps caused by an impact that is a step late and turns the velocity ``before`` (d,) into ``after`` (d,).
 
     Only the displacement across the new velocity counts: along it, the motion is only delayed, and meets the same contacts.
@@ -420,8 +422,8 @@ def led_aside(h: Array, metric: Metric, contacts: Contacts, before: Array, after
 def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, flight: Array, aside: Array) -> Array:
     """Finds the impacts (m,) that are so weak that errors of gaps make their speed, or even whether they happen, uncertain.
 
-    The errors are those after a time ``flight`` () since the previous impact, and ``aside`` (m,), by `led_aside`. Contacts that had an impact before
-    (``met``, (m,)) and fall back do not count: their next impact is early or late, but certain.
+    The errors are those after a time ``flight`` () since the previous impact, and ``aside`` (m,), by `late_impact_errors`. Contacts that had an impact
+    before (``met``, (m,)) and fall back do not count: their next impact is early or late, but certain.
     """
     speed, pull = -here.gap_velocity, jnp.abs(here.gap_acceleration)
     errors = gap_errors(traits, flight, here.threshold) + aside

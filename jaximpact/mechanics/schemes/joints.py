@@ -18,7 +18,7 @@ LEFT = 1e-3  # fraction of the displacement of a step by which joints may be vio
 STEEP = 3  # distances between the two positions of `singular_status`, within which a singular position may lie
 
 
-class Landed(NamedTuple):
+class ProjectedPosition(NamedTuple):
     """Result of `put_on_joints`: a position ``q`` (d,) on the joints and its rounding remainder ``low`` as in `State`; the ``joints`` as
     linearised where the projection began; the ``residual`` max |c| () after it; and status bits."""
 
@@ -42,7 +42,7 @@ def put_on_joints(
     before: Joints | None,
     args: Any,
     steep: float = STEEP,
-) -> Landed:
+) -> ProjectedPosition:
     """Projects q (d,) onto the joints at time t in the kinetic metric; ``low`` is its rounding remainder.
 
     ``shift`` (d,): the displacement that led to q, which sets the tolerance; ``before``: the joints at an earlier position, None for none. The status
@@ -53,13 +53,13 @@ def put_on_joints(
     # once more with the same gradients: the error of a distance x is then of the order of x^3
     q, low = add_compensated(q, -joints.restore(problem.joint_values(t, q, args)), low)
     left = jnp.abs(lax.stop_gradient(problem.joint_values(t, q, args)))
-    status = as_status(~jnp.all(left <= tolerated(joints, q, shift)), Status.JOINTS_NOT_MET)
+    status = as_status(~jnp.all(left <= joint_tolerance(joints, q, shift)), Status.JOINTS_NOT_MET)
     if before is not None:
         status |= singular_status(before, joints, steep)
-    return Landed(q, low, joints, jnp.max(left), status)
+    return ProjectedPosition(q, low, joints, jnp.max(left), status)
 
 
-def tolerated(joints: Joints, q: Array, shift: Array) -> Array:
+def joint_tolerance(joints: Joints, q: Array, shift: Array) -> Array:
     """Returns the tolerance (j,) for |c| after a ``shift`` (d,) to q (d,): the change of c over a small fraction of the shift, plus round-off."""
     rounding = 1e3 * jnp.finfo(q.dtype).eps * (jnp.abs(q) + 1)
     return lax.stop_gradient(joints.terms(LEFT * jnp.abs(shift) + rounding))
@@ -74,7 +74,7 @@ def singular_status(before: Joints, after: Joints, steep: float) -> Array:
     return as_status(jnp.any(steep * jnp.abs(one - other) > jnp.minimum(one, other)), Status.JOINTS_SINGULAR)
 
 
-def land(
+def project_state(
     problem: Problem, t: Array, new: State, shift: Array, before: Joints, impulse: Array, acts: Array, args: Any
 ) -> tuple[State, JointInfo, Array]:
     """Projects a scheme's ``new`` state onto the joints at time t; returns it, the report on the joints, and status bits.
@@ -104,7 +104,7 @@ def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Arr
 def land_chord(
     problem: Problem, t: Array, new: State, h: Array, before: Joints, impulse: Array, args: Any
 ) -> tuple[State, JointInfo, Array]:
-    """As `land`, for a scheme whose velocities are those of the chords, (q_new - q_old)/h: the velocity follows the projected position."""
+    """As `project_state`, for a scheme whose velocities are those of the chords, (q_new - q_old)/h: the velocity follows the projected position."""
     found = put_on_joints(problem, t, new.q, new.low, h * new.v, before, args)
     new = new._replace(q=found.q, low=found.low, v=new.v + (found.q - new.q) / h)
     return new, JointInfo(impulse, found.residual), found.status

@@ -47,7 +47,7 @@ from .base import (
     restitution_status,
     state_switches,
 )
-from .joints import land
+from .joints import project_state
 
 ROOM = 0.05  # fraction of the largest clearance between two facing contacts by which a body may be past both
 CURVED = 0.1  # fraction of the radius of curvature by which a body may sink into a curved surface
@@ -189,7 +189,9 @@ class MoreauJean(Scheme):
             if found.friction is not None:
                 response -= jnp.einsum("mkd,mk->d", contacts.slip.jacobian, found.friction.impulse)  # type: ignore[union-attr]
             held = -metric.joints.reaction(response)
-            new, joints, bits = land(problem, t_new, new, h * chord, metric.joints, held, jnp.any(found.acts), args)
+            new, joints, bits = project_state(
+                problem, t_new, new, h * chord, metric.joints, held, jnp.any(found.acts), args
+            )
             info, status = info._replace(z=new.q, joints=joints), status | bits
         return new, info._replace(status=info.status | status)
 
