@@ -19,7 +19,7 @@ TERMS = 1e-3  # of a substep: the step h for which `linearisation.span` is about
 NOTHING = 1e-3  # of the tolerance: gaps up to which a contact counts as closed, and displacements or velocities that a push gives in a substep
 
 
-def joined(told: JointInfo | None, impulse: Array | None, residual: Array | None = None) -> JointInfo | None:
+def add_joint_impulse(told: JointInfo | None, impulse: Array | None, residual: Array | None = None) -> JointInfo | None:
     """Adds the ``impulse`` (j,) of the joints in a trial, and the ``residual`` max |c| () after it, to their report ``told``; None without joints."""
     if told is None or impulse is None:
         return told
@@ -27,12 +27,12 @@ def joined(told: JointInfo | None, impulse: Array | None, residual: Array | None
     return JointInfo(told.impulse + impulse, left)
 
 
-def late(told: JointInfo | None, delay: Array, flown: Base) -> JointInfo | None:
+def add_late_impulse(told: JointInfo | None, delay: Array, flown: Base) -> JointInfo | None:
     """Adds the joints' impulse between the end ``flown`` of a trial and an event a ``delay`` () later to their report ``told``.
 
     The delay is zero in value up to the search's tolerance, and has the derivative of the event's time.
     """
-    return told if told is None else joined(told, delay * flown.joint_force)
+    return told if told is None else add_joint_impulse(told, delay * flown.joint_force)
 
 
 def at_impact(

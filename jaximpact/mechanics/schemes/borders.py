@@ -15,8 +15,8 @@ from ..status import Status, as_status
 from ..switch_kinds import Sides
 from .force_free import opens_by_change
 from .pieces import Pieces, Where
-from .searches import CLOSE, SETTLED, STEPPING, SWITCH, TOGETHER, Search, Verdict, bracketed
-from .stops import met
+from .searches import CLOSE, SETTLED, STEPPING, SWITCH, TOGETHER, Search, Verdict, safeguarded_newton
+from .stops import move_to_zero
 from .trials import Base, Hold, Sight, Trial, cubic, first_root, frozen, held, least_gaps
 
 NOTHING = 1e-3  # of the tolerance: levels that count as zero
@@ -56,7 +56,7 @@ def seek_border(
     correction = jnp.where(closes, -value / jnp.where(closes, rate, -1), jnp.inf)
     nearest = jnp.arange(len(value)) == jnp.argmin(jnp.where(which, correction, jnp.inf))
     close = jnp.where(jnp.any(nearest & slid), SETTLED, CLOSE)
-    small, improved = bracketed(search, s, jnp.min(correction), jnp.any(which & (value < 0)), shortest, close)
+    small, improved = safeguarded_newton(search, s, jnp.min(correction), jnp.any(which & (value < 0)), shortest, close)
     small |= jnp.all(~which | (~slid & (jnp.abs(value) <= allowed)))
     met = seeking & small
     pick = lambda new, turn, other: jnp.where(begins, new, jnp.where(seeking, turn, other))
@@ -78,7 +78,7 @@ def seek_border(
 def meet_border(
     pieces: Pieces, hold: Hold, switched: Array, t: Array, flown: Base, substep: Array, args: Any
 ) -> tuple[Base, Array]:
-    """Moves the end ``flown`` of a trial onto the border of the level that has ``switched`` (k,), by `stops.met`; also returns status bits.
+    """Moves the end ``flown`` of a trial onto the border of the level that has ``switched`` (k,), by `stops.move_to_zero`; also returns status bits.
 
     The new state has the derivative of the time at which the motion reaches the border, or leaves one on which it slid. In the second case the
     force is continuous, and the time matters to second derivatives only.
@@ -96,7 +96,9 @@ def meet_border(
         return level + lax.cond(jnp.any(slid), margin, lambda: jnp.zeros_like(level))
 
     none = jnp.zeros((), jnp.int32)
-    return lax.cond(jnp.any(switched), lambda: met(hold, value, t, flown, substep, args), lambda: (flown, none))
+    return lax.cond(
+        jnp.any(switched), lambda: move_to_zero(hold, value, t, flown, substep, args), lambda: (flown, none)
+    )
 
 
 def border_status(
@@ -190,8 +192,8 @@ def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, A
     return lax.cond(jnp.any(near), of_all, lambda: jnp.zeros((), bool))
 
 
-class Settled(NamedTuple):
-    """Result of `settled`: the sides on which a motion goes on, ``where``, its velocity v (d,), status bits for the borders it has crossed, and
+class SettledSides(NamedTuple):
+    """Result of `settle_sides`: the sides on which a motion goes on, ``where``, its velocity v (d,), status bits for the borders it has crossed, and
     ``at_start`` those that apply if the motion begins at this state."""
 
     where: Where
@@ -216,7 +218,7 @@ class _Choice(NamedTuple):
     edge: Array
 
 
-def settled(
+def settle_sides(
     pieces: Pieces,
     where: Where,
     t: Array,
@@ -228,7 +230,7 @@ def settled(
     span: Array,
     args: Any,
     off: Array | None = None,
-) -> Settled:
+) -> SettledSides:
     """Decides on which sides a motion goes on from a state, and on which borders it slides.
 
     If it crosses a border there, or begins to slide on it, the velocity gets the derivative of the time at which it does.
@@ -257,12 +259,12 @@ def settled(
     where = Where(sides, pieces.switches.measured(sides, *now)[1], allowed, none)
     near = level <= allowed
 
-    def decided() -> Settled:
+    def decided() -> SettledSides:
         return _decided(pieces, where, slid, moving, before, t, q, v, closed, loosed, atol, span, args)
 
-    def plain() -> Settled:
+    def plain() -> SettledSides:
         zero = jnp.zeros((), jnp.int32)
-        return Settled(where, v, pieces.status_of_sides(where.sides), zero)
+        return SettledSides(where, v, pieces.status_of_sides(where.sides), zero)
 
     close = near.at[pieces.steep].set(level[pieces.steep] <= jnp.maximum(allowed[pieces.steep], atol))
     return lax.cond(jnp.any(close), decided, plain)
@@ -292,8 +294,8 @@ def _decided(
     atol: Array,
     span: Array,
     args: Any,
-) -> Settled:
-    """As `settled`, at a state near a border.
+) -> SettledSides:
+    """As `settle_sides`, at a state near a border.
 
     ``slid`` (k,): levels on whose borders the motion slid before; ``moving``: levels and their rates (k,) with the acceleration ``before`` (d,) on
     the sides where the motion was.
@@ -338,7 +340,7 @@ def _decided(
     where = where._replace(sides=new, across=pieces.switches.measured(new, *now)[1])
     if steep:
         v = pieces.put_back(where, t, q, v, closed, args)
-    return Settled(where, v, status, at_start)
+    return SettledSides(where, v, status, at_start)
 
 
 def _matters(
@@ -411,7 +413,7 @@ def _choice(
 ) -> _Choice:
     """Decides on which borders the motion slides, because the forces of both sides push towards them, and which it crosses.
 
-    ``near`` (k,): levels that are zero up to their errors; the other arguments as of `settled`, ``now`` = (t, q, v, args).
+    ``near`` (k,): levels that are zero up to their errors; the other arguments as of `settle_sides`, ``now`` = (t, q, v, args).
     """
     t, q, v, args = now
     of_steep = lambda x: x[pieces.steep]

@@ -18,10 +18,10 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import depends_on_place
-from .borders import ROUNDING, cross_apart, jumps_beyond, levels_and_terms, settled, sides_behind, status_behind
+from .borders import ROUNDING, cross_apart, jumps_beyond, levels_and_terms, settle_sides, sides_behind, status_behind
 from .events import nonzero
 from .impacts_on_borders import Meeting, jumps_at_impact
-from .mode_ends import located, zero_near
+from .mode_ends import find_falling_zero, zero_near
 from .paths import Path, double_crossing, first_zero, near_grazing
 from .pieces import Pieces, Where
 from .resets import state_behind
@@ -67,7 +67,9 @@ def start_on_pieces(pieces: Pieces, motion: Motion, q: Array, v: Array, closed: 
     t, q0, v0, args = now = frozen((motion.t0, q, v, motion.args))
     if len(pieces.steep):
         span, none = jnp.abs(t) + motion.h, jnp.zeros(pieces.count, bool)
-        found = settled(pieces, pieces.start(*now), motion.t0, q, v, closed, none, jnp.zeros_like(t), span, motion.args)
+        found = settle_sides(
+            pieces, pieces.start(*now), motion.t0, q, v, closed, none, jnp.zeros_like(t), span, motion.args
+        )
         return found.where, found.v, found.status | found.at_start
     where, near, status = _turned(pieces, pieces.start(*now), motion, t, q0, v0, jnp.zeros(pieces.count, bool))
     jumps = jumps_beyond(pieces, where.sides, near & pieces.open, (t, q0, v0), args)
@@ -203,7 +205,7 @@ class Border(NamedTuple):
     def on(self, path: Path, rest: Array, iterations: int) -> Border:
         """Returns a copy with the time at which a path reaches the border; ``rest`` () is the time left of the step."""
         most = jnp.minimum(frozen(rest), 2 * self.guess)
-        return self._replace(time=located(self.at, path, self.guess, most, self.some, iterations))
+        return self._replace(time=find_falling_zero(self.at, path, self.guess, most, self.some, iterations))
 
     def reach(self, r: Array) -> Array:
         """Returns the time () over which to compute a path: to just before the border, beyond which the force differs, or r if there is none."""
@@ -261,7 +263,7 @@ class Border(NamedTuple):
         crossed: Array,
         turned: Array,
         still: tuple[Array, Array],
-    ) -> Behind:
+    ) -> StateBehindBorder:
         """Finds how the motion goes on from a ``state`` (q, v, closed) at time t: the state after resets there, and the sides of the force.
 
         ``crossed`` (k,): levels whose borders are crossed there; ``turned`` (): whether contacts have changed the velocity there, or have opened,
@@ -273,7 +275,7 @@ class Border(NamedTuple):
         if self.slide is not None:
             some = some | turned | jnp.any(self.slide.ended)
 
-        def behind() -> Behind:
+        def behind() -> StateBehindBorder:
             (q, v, closed), bits = state, none
             if pieces.problem.reset is not None:
                 level, rate = frozen(pieces.rates(where.sides, t, q, v, self.ahead.parabola.a, motion.args))
@@ -283,12 +285,12 @@ class Border(NamedTuple):
                 off = jnp.where(crossed | pieces.slid(where), self.slide.off, 0)
                 longest = frozen(jnp.abs(t) + motion.h)
                 at = t, q, v, closed, self.slide.ended, jnp.zeros_like(t), longest, motion.args
-                found = settled(pieces, where, *at, off)
-                return Behind(q, found.v, closed, found.where, bits | found.status)
+                found = settle_sides(pieces, where, *at, off)
+                return StateBehindBorder(q, found.v, closed, found.where, bits | found.status)
             after, _, status = _turned(pieces, where, motion, t, q, v, crossed)
-            return Behind(q, v, closed, after, bits | status)
+            return StateBehindBorder(q, v, closed, after, bits | status)
 
-        return lax.cond(some, behind, lambda: Behind(*state, where, none))
+        return lax.cond(some, behind, lambda: StateBehindBorder(*state, where, none))
 
     def passed(
         self, motion: Motion, t: Array, s: Array, last: Array, turned: Array, allowed: Array, progress: Any
@@ -351,7 +353,7 @@ class Slide(NamedTuple):
         return cls(time, ended, jnp.zeros_like(where.allowed))
 
 
-class Behind(NamedTuple):
+class StateBehindBorder(NamedTuple):
     """State after a border: q, v (d,), closed contacts (m,), the sides on which the motion goes on, ``where``, and status bits."""
 
     q: Array

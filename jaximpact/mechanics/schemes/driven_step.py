@@ -1,6 +1,6 @@
 """One step of `EventDriven`: a loop over trials, and the treatment of events at the end of accepted ones.
 
-The loop carries a `Course`; its constant inputs are a `Step`.
+The loop carries a `TrialCarry`; its constant inputs are a `Step`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ..jump_search import path_jumped
 from ..status import FAILURES, Status, as_status
 from ..switches import Kinks
 from .base import JointInfo, Step, gradient_status
-from .bases import at_impact, base_at, joined, late
-from .borders import Settled, border_status, seek_border, settled, status_behind
+from .bases import add_joint_impulse, add_late_impulse, at_impact, base_at
+from .borders import SettledSides, border_status, seek_border, settle_sides, status_behind
 from .events import Event, collide, lasting_at_end
 from .impacts_on_borders import Meeting, status_at_impact
 from .pieces import Pieces
 from .record import ImpactRecord
 from .resets import cross_border
-from .searches import TOGETHER, Search, Verdict, judged
-from .stops import Stop, met, seek, watched
+from .searches import TOGETHER, Search, Verdict, decide_on_trial
+from .stops import Stop, check_surface, move_to_zero, surface_to_watch
 from .tableau import TABLEAUS
 from .trials import Base, Hold, Trial, attempt, frozen, grazes, held
 
@@ -35,7 +35,7 @@ ROUNDED = 4  # roundings of a position that a trial adds to the error
 APPROACH = 1e-3  # fraction of a trial's displacement over which the linearisation of a gap is checked
 
 
-class Told(NamedTuple):
+class StepTotals(NamedTuple):
     """What is to be reported of a step, summed over its trials so far.
 
     Impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law; time of the ``latest`` impact; the number of
@@ -55,16 +55,16 @@ class Told(NamedTuple):
     error: Any = None
 
 
-class Course(NamedTuple):
+class TrialCarry(NamedTuple):
     """Carry of the loop over trials: the ``base`` they begin from, the ``search`` that says which is next, and the totals ``told`` so far."""
 
     base: Base
     search: Search
-    told: Told
+    told: StepTotals
 
 
-def begin_course(step: Step, state: Any) -> Course:
-    """Makes the initial carry of the loop over trials from a `DrivenState`."""
+def first_carry(step: Step, state: Any) -> TrialCarry:
+    """Makes the first carry of the loop over trials from a `DrivenState`."""
     n, q, v, closed, latest, substep, low, record, stop, where = state
     m, zero, none = closed.shape[0], jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32)
     substep = frozen(jnp.minimum(substep, step.length))
@@ -77,8 +77,10 @@ def begin_course(step: Step, state: Any) -> Course:
         # a first trial of length zero finds the sides on which the motion begins
         search = search._replace(s=jnp.where(n == 0, 0, substep), borders=jnp.zeros(step.pieces.count, bool))
     joints = JointInfo.none(step.problem, q, step.motion.args)
-    told = Told(jnp.broadcast_to(moves, m), jnp.zeros(m, bool), zero, latest, none, failure, record, stop, joints, zero)
-    return Course(base._replace(low=low), search, told)
+    told = StepTotals(
+        jnp.broadcast_to(moves, m), jnp.zeros(m, bool), zero, latest, none, failure, record, stop, joints, zero
+    )
+    return TrialCarry(base._replace(low=low), search, told)
 
 
 def in_pieces(step: Step, q: Array, v: Array) -> Step:
@@ -86,17 +88,17 @@ def in_pieces(step: Step, q: Array, v: Array) -> Step:
     return step._replace(pieces=Pieces.of(step.problem, step.start, q, v, step.motion.args))
 
 
-def goes_on(step: Step, course: Course) -> Array:
+def goes_on(step: Step, carry: TrialCarry) -> Array:
     """Tests whether the loop over trials goes on, ()."""
-    base, search, told = course
+    base, search, told = carry
     sound = jnp.all(jnp.isfinite(base.q)) & jnp.all(jnp.isfinite(base.v))
     sound = sound if told.stop is None else sound & ~told.stop.stopped
     return (base.elapsed < step.length) & (told.trials < step.scheme.trials) & sound & (search.substep > 0)
 
 
-def turn(step: Step, course: Course) -> Course:
+def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     """Makes one iteration of the loop: a trial, the decision on it, and, if it is accepted, the events at its end."""
-    base, search, told = course
+    base, search, told = carry
     step = in_pieces(step, base.q, base.v)
     scheme, problem, _, motion, start, whole, pieces = step
     args, t = motion.args, start + base.elapsed
@@ -108,11 +110,11 @@ def turn(step: Step, course: Course) -> Course:
     borders = None if pieces is None else pieces.watch(*frozen((base.where, base.closed, base.slack, args)))
     since = t - motion.t0 if scheme.changes else None
     found = attempt(
-        problem, scheme.order, t, base, s, tolerance, args, hold, watched(scheme.until, told.stop, args), borders, since
+        problem, scheme.order, t, base, s, tolerance, args, hold, surface_to_watch(scheme.until, told.stop, args), borders, since
     )  # fmt: skip
     shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
     known = jax.tree.map(frozen, found)
-    verdict = judged(base, search, known, frozen(s), shortest, TABLEAUS[scheme.order].halvings)
+    verdict = decide_on_trial(base, search, known, frozen(s), shortest, TABLEAUS[scheme.order].halvings)
     stops: Any = False
     switched = None
     if pieces is not None:
@@ -120,25 +122,25 @@ def turn(step: Step, course: Course) -> Course:
             search, verdict, known, known.borders, pieces.slid(base.where), frozen(s), shortest
         )
     if scheme.until is not None and told.stop is not None:
-        sought, stops = seek(scheme.until, told.stop, search, verdict, known, frozen(s), shortest)
+        sought, stops = check_surface(scheme.until, told.stop, search, verdict, known, frozen(s), shortest)
         verdict = sought if pieces is None else jax.tree.map(partial(jnp.where, s > 0), sought, verdict)
         stops = stops if pieces is None else stops & (s > 0)
     told = told._replace(trials=told.trials + 1)
 
-    def accept() -> Course:
+    def accept() -> TrialCarry:
         flown = base.behind(found, s)
         status = told.status | _doubts(step, base, found, frozen(s), covers)
         status = status if found.joint_status is None else status | found.joint_status
-        joints = joined(told.joints, found.joint_impulse, found.joint_residual)
+        joints = add_joint_impulse(told.joints, found.joint_impulse, found.joint_residual)
         began, has_reset = base, jnp.zeros((), bool)
         if pieces is not None and switched is not None:
             flown, has_reset, bits = cross_border(pieces, hold, switched, t, base, flown, search.substep, args)
-            joints = late(joints, flown.elapsed - base.elapsed - s, flown)
+            joints = add_late_impulse(joints, flown.elapsed - base.elapsed - s, flown)
             began, status = base._replace(closed=flown.closed), status | bits
         if scheme.until is not None:
-            end = partial(met, hold, scheme.until.value, t + s, flown, search.substep, args)
+            end = partial(move_to_zero, hold, scheme.until.value, t + s, flown, search.substep, args)
             stopped, bits = lax.cond(stops, end, lambda: (flown, jnp.zeros((), jnp.int32)))
-            joints = late(joints, stopped.elapsed - flown.elapsed, flown)
+            joints = add_late_impulse(joints, stopped.elapsed - flown.elapsed, flown)
             flown, status = stopped, status | bits
         error = told.error + known.error + ROUNDED * jnp.finfo(s.dtype).eps / tolerance.relative
         more = told._replace(joints=joints, impulse=told.impulse + found.impulse, status=status, error=error)
@@ -160,9 +162,9 @@ def turn(step: Step, course: Course) -> Course:
         )
         if pieces is not None:
             following = following._replace(borders=jnp.zeros_like(following.borders))
-        return Course(after, following, more)
+        return TrialCarry(after, following, more)
 
-    return lax.cond(verdict.accepted, accept, lambda: Course(base, verdict.search, told))
+    return lax.cond(verdict.accepted, accept, lambda: TrialCarry(base, verdict.search, told))
 
 
 def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Array:
@@ -202,8 +204,15 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
 
 
 def _onward(
-    step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, switched: Array | None, told: Told
-) -> tuple[Base, Told]:
+    step: Step,
+    hold: Hold,
+    began: Array,
+    base: Base,
+    flown: Base,
+    verdict: Verdict,
+    switched: Array | None,
+    told: StepTotals,
+) -> tuple[Base, StepTotals]:
     """Treats the events at the end of an accepted trial: returns the base from which the motion goes on, and the totals.
 
     The trial began at time ``began`` from ``base`` and led to ``flown``. ``verdict``: the decision on it; ``switched`` (k,): the level on whose
@@ -220,7 +229,7 @@ def _onward(
         arrive = lambda: _arrive(step, hold, began, base, flown, verdict, switched, begins, told)
         return lax.cond(turned | jnp.any(base.closed), arrive, lambda: (flown, told))
 
-    def settle() -> tuple[Base, Told]:
+    def settle() -> tuple[Base, StepTotals]:
         t = began + (flown.elapsed - base.elapsed)
         at = (t, flown.elapsed, flown.q, flown.v, base.closed, base.closed)
         after, status, at_start = _settle(step, *at, verdict.search.substep, flown.where, switched, begins)
@@ -239,8 +248,8 @@ def _arrive(
     verdict: Verdict,
     switched: Array | None,
     begins: Array,
-    told: Told,
-) -> tuple[Base, Told]:
+    told: StepTotals,
+) -> tuple[Base, StepTotals]:
     """Treats contacts at the end of a trial, as part of `_onward`, whose arguments and results it has.
 
     Puts closed contacts back onto their surfaces, applies the impact law if the trial ends at an impact, and releases contacts that open. ``begins``
@@ -283,7 +292,7 @@ def _arrive(
     record = told.record
     if record is not None:
         record = record.with_impacts(found.impact, t, found.q, v, found.v, found.impulse)
-    return after._replace(low=flown.low), Told(
+    return after._replace(low=flown.low), StepTotals(
         told.impulse + found.impulse,
         told.met | found.impact,
         jnp.maximum(told.residual, jnp.max(frozen(found.error), initial=0.0)),
@@ -292,7 +301,7 @@ def _arrive(
         told.status | status | failure,
         record,
         told.stop,
-        joined(late(told.joints, delay, flown), event.joint_impulse(found.impulse)),
+        add_joint_impulse(add_late_impulse(told.joints, delay, flown), event.joint_impulse(found.impulse)),
         # flights that are left out: up to atol each
         told.error + jnp.where((found.status & int(Status.DERIVATIVE_ZENO)) != 0, 1.0, 0.0),
     )
@@ -334,10 +343,10 @@ def _settle(
     atol, args, none = scheme.tolerance(q.dtype).absolute, motion.args, jnp.zeros((), jnp.int32)
     if pieces is None:
         return *base_at(problem, law, t, elapsed, q, v, closed, loosed, substep, atol, args), none
-    found = Settled(where, v, none, none)
+    found = SettledSides(where, v, none, none)
     if switched is not None:
         span = frozen(jnp.abs(t) + motion.h)
-        look = lambda: settled(pieces, where, t, q, v, closed, switched & pieces.slid(where), atol, span, args)
+        look = lambda: settle_sides(pieces, where, t, q, v, closed, switched & pieces.slid(where), atol, span, args)
         found = lax.cond(jnp.any(switched) | changed, look, lambda: found)
     where, v = found.where, found.v
     hold = pieces.hold(where)

@@ -35,7 +35,7 @@ from ..problem import Problem
 from ..status import Status, as_status
 from .base import Info, JointInfo, Scheme, Step, Traits, mass_status, time_before_start, zero_remainder
 from .bases import TERMS
-from .driven_step import begin_course, goes_on, turn
+from .driven_step import first_carry, goes_on, turn
 from .pieces import Pieces, Where
 from .record import ImpactRecord
 from .stops import Stop, Until
@@ -155,13 +155,13 @@ class EventDriven(Scheme):
         whole = motion.h if length is None else length
         n, q = state.n, state.q
         step = Step(self, problem, law, motion, motion.time(n), whole)
-        course = begin_course(step, state)
+        carry = first_carry(step, state)
         if self.trials > SCANNED:
-            course = forward_only(lax.while_loop(partial(goes_on, step), partial(turn, step), course), NO_REVERSE)
+            carry = forward_only(lax.while_loop(partial(goes_on, step), partial(turn, step), carry), NO_REVERSE)
         else:
             part = lambda p, _: (lax.cond(goes_on(step, p), partial(turn, step), lambda p: p, p), None)
-            course = lax.scan(part, course, None, length=self.trials)[0]
-        base, search, told = course
+            carry = lax.scan(part, carry, None, length=self.trials)[0]
+        base, search, told = carry
         status = told.status | mass_status(Metric.at(problem, base.q, motion.args))
         short = (base.elapsed < whole) & ((told.trials >= self.trials) | (state.substep <= 0))
         short = short if told.stop is None else short & ~told.stop.stopped

@@ -210,7 +210,7 @@ def lasting(
     return (e * jnp.abs(speed) <= slow) & lasts, slow, free, gap_acceleration
 
 
-def returning(
+def closes_again(
     law: ContactLaw,
     contacts: Contacts,
     free: Array,
@@ -318,7 +318,7 @@ def persisting(
     return push, pushing, closed & (pushing | ~opening), status
 
 
-class Blow(NamedTuple):
+class ImpactImpulses(NamedTuple):
     """Result of the impact law at an event.
 
     Masks (m,) of contacts: ``lands``, those of the impact that stay closed; ``back``, those that would open but close again at once, and are kept
@@ -346,7 +346,7 @@ class Blow(NamedTuple):
         closed: Array,
         impact: Array,
         beside: Array,
-    ) -> Blow:
+    ) -> ImpactImpulses:
         """Applies the impact law to the contacts of an ``impact`` (m,), to the ``closed`` ones (m,), and to those ``beside`` them.
 
         ``beside`` (m,): contacts that touch without approaching; ``slowest``: as in `collide`.
@@ -365,7 +365,7 @@ class Blow(NamedTuple):
         rounding = noise(contacts, jnp.abs(v) + contacts.jump_terms(percussion), speed)
         opened = involved & (after > rounding)
         flight = lax.stop_gradient((contacts, free, gap_acceleration))
-        back = returning(law, *flight, slowest, lax.stop_gradient(after), opened, involved)
+        back = closes_again(law, *flight, slowest, lax.stop_gradient(after), opened, involved)
         opened = opened & ~back
         stopped = impact & ~lands & (jnp.abs(after) <= rounding)
         lands = lands | pressed_together(law, *flight, stopped, involved & ~opened)
@@ -438,7 +438,9 @@ def collide(
         # a contact whose approach this impact ends may have been the first instead
         soon = ~closed & ~impact & meets_within(spread, contacts, v, speed)
         in_order |= jnp.any(oblique & impact[:, None] & soon[None, :])
-    blow = Blow.of(problem, law, motion, slowest, event._replace(q=q, v=v, speed=speed), closed, impact, beside)
+    blow = ImpactImpulses.of(
+        problem, law, motion, slowest, event._replace(q=q, v=v, speed=speed), closed, impact, beside
+    )
     v = v + contacts.jump(blow.percussion) + contacts.jump(blow.rest)
     # the other contacts close at times of their own: the same in value, with other derivatives
     q = q - contacts.jump(blow.percussion * delay)

@@ -104,13 +104,13 @@ def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, si
 
         return jax.jvp(room, (s,), (jnp.ones_like(s),))
 
-    time = located(at, path, jnp.min(guess), r, jnp.any(slides), SECANTS)
+    time = find_falling_zero(at, path, jnp.min(guess), r, jnp.any(slides), SECANTS)
     with_first = slides & (guess <= jnp.min(guess) + at_once(r))
     found = jnp.where(with_first, time, jnp.where(slides, jnp.maximum(guess, time), guess))
     return found, lax.stop_gradient(at(lax.stop_gradient(path), lax.stop_gradient(time))[1])
 
 
-def located(at: Callable, path: Path, guess: Array, r: Array, some: Array, iterations: int) -> Array:
+def find_falling_zero(at: Callable, path: Path, guess: Array, r: Array, some: Array, iterations: int) -> Array:
     """Finds the time () in [0, r] near a ``guess`` at which a function falls through zero on a path, with two derivatives.
 
     ``at(path, s)`` gives the value and the rate of the function; ``some`` (): whether there is such a time; ``iterations``: of Newton's method.
@@ -129,7 +129,7 @@ def located(at: Callable, path: Path, guess: Array, r: Array, some: Array, itera
 
 
 def zero_near(at: Callable, path: Path, guess: Array, r: Array, iterations: int) -> Array:
-    """As `located`, without derivatives."""
+    """As `find_falling_zero`, without derivatives."""
 
     def improve(_: Any, s: Array) -> Array:
         value, rate = at(path, s)
@@ -164,7 +164,7 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int, br
         return of_first(value), of_first(rate)
 
     # slips that vanish at the same time, as those of the feet of one body, get the time of the first
-    found = located(at, path, jnp.min(guess), r, jnp.any(stops), iterations)
+    found = find_falling_zero(at, path, jnp.min(guess), r, jnp.any(stops), iterations)
     with_first = stops & (guess <= jnp.min(guess) + at_once(r))
     return stops, jnp.where(with_first, found, jnp.where(stops, jnp.maximum(guess, found), never))
 

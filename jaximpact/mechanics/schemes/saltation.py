@@ -128,7 +128,7 @@ def solve_active_forces(
     return balance(offset, acting), acting
 
 
-class Salted(NamedTuple):
+class StateAfterImpacts(NamedTuple):
     """State after the impacts of a step: q, v and acceleration a (d,), closed contacts (m,), impulses (m,), and those of the joints (j,) or None."""
 
     q: Array
@@ -151,7 +151,7 @@ def cross_impacts(
     reacting: Array,
     resolution: Any,
     branches: bool = False,
-) -> Salted:
+) -> StateAfterImpacts:
     """Returns the state after the impacts ``impact`` (m,) at one instant, with the derivative of crossing them in the order of arrival.
 
     The value is that of impacts at this instant; the derivative includes the variation of their times. ``here``: the contacts at (t, q, v);
@@ -168,7 +168,7 @@ def cross_impacts(
     # an impact changes the velocity only
     there, placed = lax.stop_gradient((t, q)), here
     at_rest = lax.stop_gradient(Metric.at(problem, there[1], args, there[0]))
-    start = Salted(
+    start = StateAfterImpacts(
         q,
         v,
         here.acceleration + here.contacts.jump(force),
@@ -177,7 +177,9 @@ def cross_impacts(
         None if here.joints is None else 0 * here.joint_force,
     )
 
-    def strike(now: tuple[Salted, Instant, Array, Array], this: Array) -> tuple[Salted, Instant, Array, Array]:
+    def strike(
+        now: tuple[StateAfterImpacts, Instant, Array, Array], this: Array
+    ) -> tuple[StateAfterImpacts, Instant, Array, Array]:
         """Carries the state across the next impact, of the contact ``this`` (m,); returns it unchanged if the mask is empty.
 
         ``now``: the state; the contacts there; their forces (m,) before the impact; and the mask (m,) of impacts still to come.
@@ -216,9 +218,9 @@ def cross_impacts(
         v = jnp.where(some, v_after - delay * a_after, v)
         a = jnp.where(some, a_after, a)
         turned = here._replace(contacts=None, joints=None)
-        return Salted(q, v, a, closed, impulse, joint_impulse), turned, force, impact & ~this
+        return StateAfterImpacts(q, v, a, closed, impulse, joint_impulse), turned, force, impact & ~this
 
-    def first(now: tuple[Salted, Instant, Array, Array]) -> tuple[tuple, Array]:
+    def first(now: tuple[StateAfterImpacts, Instant, Array, Array]) -> tuple[tuple, Array]:
         """Returns ``now``, as of `strike`, without impacts whose gaps no longer close, and the contact (m,) of the next impact."""
         salted, here, force, impact = now
         impact = impact & (here.gap_velocity < -0.25 * here.threshold)

@@ -56,7 +56,7 @@ class Verdict(NamedTuple):
     search: Search
 
 
-def judged(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, halvings: int) -> Verdict:
+def decide_on_trial(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, halvings: int) -> Verdict:
     """Decides on a trial of length s from a base; all numbers are constants for differentiation.
 
     ``shortest`` () is the shortest trial that time resolves; ``halvings`` as in `Tableau`.
@@ -128,13 +128,13 @@ def _newton(
     correction = jnp.where(meets, -gap / jnp.where(meets, rate, -1), jnp.inf)
     least = jnp.min(correction)
     beyond = jnp.any(which & ((gap < 0) | ((began < 0) & (rate >= 0))))
-    small, improved = bracketed(search, s, least, beyond, shortest)
+    small, improved = safeguarded_newton(search, s, least, beyond, shortest)
     small |= jnp.all(~which | (jnp.abs(gap) <= base.allowed))  # all gaps are zero up to round-off
     contact = which & (jnp.arange(len(which)) == jnp.argmin(jnp.where(which, correction, jnp.inf)))
     return (search.sought == IMPACT) & small, contact, improved
 
 
-def bracketed(
+def safeguarded_newton(
     search: Search, s: Array, correction: Array, beyond: Array, shortest: Array, close: Array | float = CLOSE
 ) -> tuple[Array, _Newton]:
     """Makes one safeguarded Newton iteration from a trial of length s: to s + ``correction``, or by bisection where that leaves the bracket.

@@ -18,7 +18,7 @@ from ...jaxtools.argument_checks import check_counts, is_whole
 from ..problem import Problem
 from ..rest import AtRest, Jammed
 from ..status import Status, as_status
-from .searches import CLOSE, STEPPING, STOP, TOGETHER, Search, Verdict, bracketed
+from .searches import CLOSE, STEPPING, STOP, TOGETHER, Search, Verdict, safeguarded_newton
 from .trials import Base, Sight, Trial, cubic, first_root, frozen, least_gaps
 
 NEAR_START = 16  # roundings of time, within which of a surface a motion counts as starting on it
@@ -237,7 +237,7 @@ class Stop(NamedTuple):
         return Stop(jnp.where(side != 0, side, self.side), jnp.where(stops, t, self.time), left)
 
 
-def watched(until: Until | None, stop: Stop | None, args: Any) -> Callable | None:
+def surface_to_watch(until: Until | None, stop: Stop | None, args: Any) -> Callable | None:
     """Returns the function (t, q, v, a) -> (value, rate) by which trials watch the surface that ends the motion; None without one.
 
     The value is positive before the surface is reached; a (d,) is the acceleration.
@@ -252,7 +252,7 @@ def watched(until: Until | None, stop: Stop | None, args: Any) -> Callable | Non
     return watch
 
 
-def seek(
+def check_surface(
     until: Until, stop: Stop, search: Search, verdict: Verdict, trial: Trial, s: Array, shortest: Array
 ) -> tuple[Verdict, Array]:
     """Changes the verdict on a trial of length s that may have crossed the surface; also returns whether the motion ends with the trial, ().
@@ -276,7 +276,7 @@ def seek(
 
     closes = rate < 0
     correction = jnp.where(closes, -value / jnp.where(closes, rate, -1), jnp.inf)
-    small, improved = bracketed(search, s, correction, value <= 0, shortest)
+    small, improved = safeguarded_newton(search, s, correction, value <= 0, shortest)
     stops = seeking & small
     high = s + jnp.maximum(impact, 0) + spare
     pick = lambda new, turn, other: jnp.where(begins, new, jnp.where(seeking, turn, other))
@@ -295,7 +295,7 @@ def seek(
     return verdict._replace(accepted=accepted, impact=verdict.impact & accepted, search=following), stops
 
 
-def met(
+def move_to_zero(
     hold: Callable[..., Any], value: Callable[..., Array], t: Array, flown: Base, substep: Array, args: Any
 ) -> tuple[Base, Array]:
     """Moves the end ``flown`` of a trial, at time t, along the motion to where a function ``value(t, q, v, args)`` is zero; also returns status bits.

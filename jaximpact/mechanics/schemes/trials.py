@@ -68,7 +68,7 @@ class Tolerance(NamedTuple):
         return self.absolute + self.relative * jnp.maximum(jnp.abs(x), jnp.abs(y))
 
 
-class Seen(NamedTuple):
+class GapRecord(NamedTuple):
     """Record of gaps and contact forces over the stages of a trial, carried by the loop over stages.
 
     ``gap`` and ``rate`` (m,) at the latest stage; the fraction () of the trial at which a gap or a push was first ``negative``, 1 for none; sums
@@ -86,7 +86,7 @@ class Seen(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """Record of the functions of surfaces over the stages of a trial, as `Seen` is of gaps; they are positive before a surface is crossed.
+    """Record of the functions of surfaces over the stages of a trial, as `GapRecord` is of gaps; they are positive before a surface is crossed.
 
     It holds either the function () of the surface that ends the motion (`stops`), or the levels (k,) of the borders of the pieces of a force.
     Values and rates ``before``, at the start of the trial, and ``after``, at the latest stage; the round-off ``allowed`` of negative values; the
@@ -129,8 +129,8 @@ class Trial(NamedTuple):
     """Result of a trial.
 
     At its end q, v and acceleration a (d,), ``force`` and ``push`` of closed contacts (m,) as in `Base`; their ``impulse`` (m,) over the trial; gaps
-    and rates (m,) ``before`` and ``after`` it; its ``error`` () in units of the tolerance; ``negative`` () as in `Seen`; ``low`` as in `State`; the
-    `Sight` of a surface that ends the motion and of the ``borders`` of pieces of the force, None where there are none; with joints their force
+    and rates (m,) ``before`` and ``after`` it; its ``error`` () in units of the tolerance; ``negative`` () as in `GapRecord`; ``low`` as in `State`;
+    the `Sight` of a surface that ends the motion and of the ``borders`` of pieces of the force, None where there are none; with joints their force
     and impulse (j,), the residual max |c| () and status bits at the end, else None.
     """
 
@@ -235,7 +235,7 @@ def attempt(
     steady, m = frozen((t, s, base, args)), len(base.closed)
     before = gap_rates(problem, steady[0], steady[2].q, steady[2].v, steady[3])
     weights = jnp.asarray(tableau.errors[:, 0], q.dtype)
-    seen = Seen(
+    seen = GapRecord(
         *before, jnp.ones((), q.dtype), jnp.outer(weights, before[1]), jnp.outer(weights, base.push),
         float(tableau.velocity[-1, 0]) * base.force,
         None if base.joint_force is None else float(tableau.velocity[-1, 0]) * base.joint_force,
@@ -264,7 +264,7 @@ def attempt(
                 seen.of_push + jnp.outer(row.errors, push),
                 seen.of_force + row.weight * force,
             )
-            seen = Seen(gap, rate, negative, *sums, seen.of_joints)
+            seen = GapRecord(gap, rate, negative, *sums, seen.of_joints)
         at = (steady[0] + row.node * steady[1], *frozen((x, y, a)))
         sights = [w and sight.further(row, w(*at)) for w, sight in zip(watches, sights, strict=True)]
         kept = jnp.concatenate([a[None], kept[:-1]])
@@ -304,7 +304,7 @@ def _error(
     v: Array,
     push: Array,
     s: Array,
-    seen: Seen,
+    seen: GapRecord,
     sights: list[Sight | None],
     gap: Array,
     tolerance: Tolerance,
