@@ -25,14 +25,16 @@ Keep = Callable[[tuple[str, ...], np.ndarray], str]
 
 def registry() -> dict[str, type[Result]]:
     """Result classes that a file may name, by class name; `Solution` is not among them, since it has a format of its own."""
-    return {cls.__name__: cls for cls in _below(Result) if dataclasses.is_dataclass(cls) and cls is not Solution}
+    return {
+        cls.__name__: cls for cls in _subclasses_of(Result) if dataclasses.is_dataclass(cls) and cls is not Solution
+    }
 
 
-def _below(cls: type[Result]) -> Iterator[type[Result]]:
+def _subclasses_of(cls: type[Result]) -> Iterator[type[Result]]:
     for one in cls.__subclasses__():
         if one.__module__.startswith("jaximpact."):
             yield one
-            yield from _below(one)
+            yield from _subclasses_of(one)
 
 
 def pack(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

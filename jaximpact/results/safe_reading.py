@@ -55,19 +55,19 @@ def read_json(path: Path, advice: str) -> Any:
 def printable_all(value: Any) -> Any:
     """JSON data with every text made `printable`."""
     table = lambda found: {printable(key): x for key, x in found.items()}
-    return rebuilt(value, table, lambda x: printable(x) if isinstance(x, str) else x)
+    return map_json(value, table, lambda x: printable(x) if isinstance(x, str) else x)
 
 
-def rebuilt(value: Any, table: Callable[[dict], Any], leaf: Callable[[Any], Any] = lambda x: x) -> Any:
+def map_json(value: Any, table: Callable[[dict], Any], leaf: Callable[[Any], Any] = lambda x: x) -> Any:
     """Transforms JSON data bottom-up: ``table`` is applied to every dict, ``leaf`` to every value that is neither dict nor list."""
     if isinstance(value, list):
-        return [rebuilt(x, table, leaf) for x in value]
+        return [map_json(x, table, leaf) for x in value]
     if isinstance(value, dict):
-        return table({key: rebuilt(x, table, leaf) for key, x in value.items()})
+        return table({key: map_json(x, table, leaf) for key, x in value.items()})
     return leaf(value)
 
 
-def wrong(value: Any, form: Any, where: str = "it") -> str | None:
+def first_mismatch(value: Any, form: Any, where: str = "it") -> str | None:
     """First mismatch between the data ``value`` and an expected ``form``, in words that call the data ``where``; None if they match.
 
     A form is a type; a list that holds the form of all items; a dict with the forms of the entries that must be there; or ``{str: form}``, a dict
@@ -86,7 +86,7 @@ def wrong(value: Any, form: Any, where: str = "it") -> str | None:
         if missing:
             return f"{where} has no {missing[0]!r}"
         parts = [(f"{where}.{key}", value[key], x) for key, x in forms.items()]
-    return next((found for name, x, inner in parts if (found := wrong(x, inner, name))), None)
+    return next((found for name, x, inner in parts if (found := first_mismatch(x, inner, name))), None)
 
 
 def check_arrays(path: Path) -> None:
@@ -118,7 +118,7 @@ def _check_node(node: Mapping[str, Any]) -> None:
 
 def check_folder(record: Any, path: Path) -> None:
     """Raises if a record names a folder of modules inside the study, or a relative one, which depends on where it is read."""
-    if wrong(record, {"folder": str}):
+    if first_mismatch(record, {"folder": str}):
         return
     folder = record["folder"]
     if not os.path.isabs(folder) or Path(folder).resolve().is_relative_to(path.resolve()):

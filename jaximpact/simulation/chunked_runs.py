@@ -30,7 +30,7 @@ from .program import Program
 FEWER_ROWS = "keep fewer rows (save='final', every k-th step, times, or a function), or compute fewer motions at once"
 
 
-def largest() -> int:
+def largest_chunk() -> int:
     """Largest number of lanes in an automatic chunk."""
     return MAX_CHUNK_LANES if platform() == "cpu" else MAX_DEVICE_CHUNK_LANES
 
@@ -46,7 +46,7 @@ def _automatic_chunk(program: Program, one: Motion) -> int:
     m = program.problem.count(one.t0, one.q0, one.args)
     made = (one.q0.shape[0] + m) * one.q0.dtype.itemsize if program.function is None else 0
     row = program.row_size(one, m) + made
-    return int(np.clip(CHUNK_BYTES // ((program.rows + 1) * max(row, 1)), 1, largest()))
+    return int(np.clip(CHUNK_BYTES // ((program.rows + 1) * max(row, 1)), 1, largest_chunk()))
 
 
 def _span(lanes: Any) -> Any:

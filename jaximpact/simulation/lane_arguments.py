@@ -41,7 +41,7 @@ from .canonical_arrays import (
     split_friction,
     split_restitution,
 )
-from .chunked_runs import FEWER_ROWS, largest
+from .chunked_runs import FEWER_ROWS, largest_chunk
 from .lanes import Lanes
 from .program import Program
 from .start_report import StartReport, is_fine, raise_or_warn
@@ -295,7 +295,7 @@ def check_lanes(problem: Problem, lanes: Lanes) -> Problem:
         refuse_traced(found)
         return found, found.bodies is None and is_fine(found)
 
-    if lanes.count <= (size := largest()):
+    if lanes.count <= (size := largest_chunk()):
         parts, fine = zip(*[part(0)], strict=True)
     else:
         with make_executor(worker_count(lanes.count), lanes.count) as pool:

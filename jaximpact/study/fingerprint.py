@@ -144,7 +144,7 @@ class _Program:
     def trace(self, function: Callable, operands: tuple) -> None:
         self.value(jax.make_jaxpr(function)(*operands))
 
-    def say(self, *words: Any) -> None:
+    def add_words(self, *words: Any) -> None:
         # every word with its length: no two lists of words make one text
         for word in map(str, words):
             self.hash.update(f"{len(word)}:{word}".encode())
@@ -153,45 +153,45 @@ class _Program:
     def value(self, x: Any) -> None:
         """Hashes a parameter of an operation, or a constant."""
         if callable(getattr(x, "callback_func", None)):
-            self.say("callback", *_behind(x.callback_func))
+            self.add_words("callback", *_callback_source(x.callback_func))
         elif dataclasses.is_dataclass(x):
-            self.say(type(x).__qualname__)
+            self.add_words(type(x).__qualname__)
             for field in dataclasses.fields(x):
-                self.say(field.name)
+                self.add_words(field.name)
                 self.value(getattr(x, field.name))
         elif callable(x):
             self.own_rules = True
         else:
-            self.say(type(x).__qualname__, _scrub(x))
+            self.add_words(type(x).__qualname__, _scrub(x))
 
     @value.register
     def _(self, x: np.ndarray | np.generic | jax.Array) -> None:
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            self.say("key", x.dtype)
+            self.add_words("key", x.dtype)
             return self.value(jax.random.key_data(jnp.asarray(x)))
         array = np.ascontiguousarray(x)
-        self.say("array", array.dtype, np.shape(x), hashlib.sha256(array.tobytes()).hexdigest())
+        self.add_words("array", array.dtype, np.shape(x), hashlib.sha256(array.tobytes()).hexdigest())
 
     @value.register
     def _(self, x: bool | int | float | complex | str | bytes | np.dtype | Enum | None) -> None:
-        self.say(type(x).__name__, repr(x))
+        self.add_words(type(x).__name__, repr(x))
 
     @value.register
     def _(self, x: Mapping) -> None:
-        self.say("mapping", len(x))
+        self.add_words("mapping", len(x))
         for key in sorted(x, key=str):
-            self.say(key)
+            self.add_words(key)
             self.value(x[key])
 
     @value.register
     def _(self, x: tuple | list) -> None:
-        self.say(type(x).__name__, len(x))
+        self.add_words(type(x).__name__, len(x))
         for part in x:
             self.value(part)
 
     @value.register
     def _(self, x: set | frozenset) -> None:
-        self.say("set", *sorted(map(_scrub, x)))
+        self.add_words("set", *sorted(map(_scrub, x)))
 
     @value.register
     def _(self, x: WrappedFun) -> None:
@@ -199,7 +199,7 @@ class _Program:
 
     @value.register
     def _(self, x: type) -> None:
-        self.say("type", x.__qualname__)
+        self.add_words("type", x.__qualname__)
 
     @value.register
     def jaxpr(self, jaxpr: Jaxpr) -> None:
@@ -210,16 +210,16 @@ class _Program:
                 if is_literal(x):
                     self.value(x.val)
                 else:
-                    self.say("v", number.setdefault(x, len(number)))
-                self.say(x.aval)
+                    self.add_words("v", number.setdefault(x, len(number)))
+                self.add_words(x.aval)
 
-        self.say("jaxpr")
+        self.add_words("jaxpr")
         atoms((*jaxpr.constvars, *jaxpr.invars))
         for equation in jaxpr.eqns:
-            self.say(equation.primitive.name)
+            self.add_words(equation.primitive.name)
             self.value({key: x for key, x in equation.params.items() if key not in NAMES})
             atoms((*equation.invars, *equation.outvars))
-        self.say("returns")
+        self.add_words("returns")
         atoms(jaxpr.outvars)
 
     # after that of open ones: in newer versions of jax they are of one kind, with constants
@@ -229,12 +229,12 @@ class _Program:
         self.jaxpr(x.jaxpr)
 
 
-def _behind(function: Any) -> list[str]:
+def _callback_source(function: Any) -> list[str]:
     """Source of a callback, found inside the wrappers that jax puts around it."""
     if not (getattr(function, "__module__", None) or "").startswith("jax."):
         return texts_of(function, set())
     cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    return [text for cell in cells if callable(cell) for text in _behind(cell)]
+    return [text for cell in cells if callable(cell) for text in _callback_source(cell)]
 
 
 def _scrub(x: Any) -> str:

@@ -14,7 +14,7 @@ from ..mechanics.method_names import METHODS
 from ..mechanics.rest import AtRest, Jammed
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.schemes.stops import Gap, Speed, Until
-from ..results.safe_reading import rebuilt
+from ..results.safe_reading import map_json
 from ..results.save import Save
 from .design import summarise
 from .importing import LIBRARY, load, reference
@@ -87,7 +87,7 @@ def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
             return load(table["$function"], folder)
         return _class(table["$dataclass"], problem, folder)(**table["$fields"]) if "$dataclass" in table else table
 
-    return rebuilt(value, method)
+    return map_json(value, method)
 
 
 def _class(name: str, problem: str, folder: str | None) -> type:
@@ -112,7 +112,7 @@ def _class(name: str, problem: str, folder: str | None) -> type:
 def names_in(value: Any) -> list[str]:
     """References to functions and classes in an encoded value."""
     found: list[str] = []
-    rebuilt(value, lambda table: found.extend(str(table[key]) for key in ("$function", "$dataclass") if key in table))
+    map_json(value, lambda table: found.extend(str(table[key]) for key in ("$function", "$dataclass") if key in table))
     return found
 
 

@@ -21,7 +21,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
 from ..results import Solution
 from ..results.provenance import settings_of
-from ..results.safe_reading import printable, wrong
+from ..results.safe_reading import first_mismatch, printable
 from ..simulation.solve import solve
 from .design import Blocks, Design
 from .importing import origin
@@ -320,7 +320,7 @@ class Reading(StudyLike):
             found = self.store.facts(block)
             # which a store of format 1 has not all of
             more = {name: {str: str} for name in ("versions", "reasons") if name in found}
-            problem = wrong(found, FACTS | more, "it")
+            problem = first_mismatch(found, FACTS | more, "it")
         except ValueError as error:
             problem = error
         if problem:

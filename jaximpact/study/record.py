@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..results.provenance import SETTINGS, TRACED, changes
-from ..results.safe_reading import wrong
+from ..results.safe_reading import first_mismatch
 from .design import Blocks, Design, summarise
 from .plain import differences, in_words
 from .spec import Spec
@@ -75,14 +75,14 @@ class Record:
         Raises:
             ValueError: it is no record of a study, or has a newer format; ``name`` is the store's name in the message.
         """
-        number = None if wrong(plain, {"format": int}) else plain["format"]
+        number = None if first_mismatch(plain, {"format": int}) else plain["format"]
         if number is None or not 1 <= number <= FORMAT:
             raise ValueError(
                 f"{name}: study.json has format {number!r}, this version of jaximpact reads 1 to {FORMAT}: install the "
                 "version that wrote it"
             )
         try:
-            found = cls._of(plain, columns)
+            found = cls._from_plain(plain, columns)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(
                 f"{name}: study.json is damaged, it does not define a study ({error}): restore it from a copy; the arrays "
@@ -91,9 +91,9 @@ class Record:
         return found
 
     @classmethod
-    def _of(cls, plain: dict[str, Any], columns: Mapping[str, np.ndarray]) -> Record:
-        odd = wrong(plain, FORM, "study")
-        odd = odd or wrong(plain["compared"].get("computes", {}), {str: str}, "study.compared.computes")
+    def _from_plain(cls, plain: dict[str, Any], columns: Mapping[str, np.ndarray]) -> Record:
+        odd = first_mismatch(plain, FORM, "study")
+        odd = odd or first_mismatch(plain["compared"].get("computes", {}), {str: str}, "study.compared.computes")
         if odd:
             raise ValueError(odd)
         compared, about = plain["compared"], plain["compared"]["design"]["$dict"]
@@ -220,7 +220,7 @@ def _until(spec: Spec) -> dict[str, Any]:
 
 def _without(args: Any, paths: list[tuple[str, ...]]) -> Any:
     """Encoded parameters without the ones at ``paths``, whose values the design gives."""
-    if wrong(args, {"$dict": {str: object}}):
+    if first_mismatch(args, {"$dict": {str: object}}):
         return args
     inner = {
         key: _without(value, [path[1:] for path in paths if path[:1] == (key,)])

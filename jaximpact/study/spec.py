@@ -14,7 +14,7 @@ from ..mechanics.method_names import projection_from_name, scheme_from_name, sug
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.schemes.stops import Until
-from ..results.safe_reading import wrong
+from ..results.safe_reading import first_mismatch
 from ..results.save import Save
 from ..simulation.arguments import OF_CONTACTS, OF_FRICTION, choose_grid, choose_methods
 from .design import ROOTS, Design
@@ -73,7 +73,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         form = {"problem": str, "design": Design, "base": dict.fromkeys(self.base, object), "folder": str | None}
-        odd = wrong({name: getattr(self, name) for name in form}, form, "study")
+        odd = first_mismatch({name: getattr(self, name) for name in form}, form, "study")
         odd = odd or next((f"study.base has {name!r}" for name in self.base if name not in BASE), None)
         if odd:
             raise TypeError(odd)
@@ -141,7 +141,7 @@ class Spec:
                 raise ValueError(f"{needed} is missing")
         return cls.of(**{key: READERS[key](value) if key in READERS else value for key, value in table.items()})
 
-    def on(self, lanes: Mapping[str, np.ndarray]) -> Spec:
+    def for_lanes(self, lanes: Mapping[str, np.ndarray]) -> Spec:
         """Copy restricted to B lanes, given by the values (B, ...) of each quantity on them."""
         return dataclasses.replace(self, design=Design("points", dict(lanes)))
 
@@ -221,7 +221,7 @@ def _method(kind: str, value: Any, from_name: Callable[[str], Any]) -> Any:
     """Scheme or projection from its name, or from a table of its name and attributes."""
     if isinstance(value, str):
         return from_name(value)
-    if wrong(value, {"name": str}):
+    if first_mismatch(value, {"name": str}):
         raise TypeError(f"{kind} must be a name, or a table with its name and attributes, got {value!r}")
     made = from_name(value["name"])
     attributes = {key: x for key, x in value.items() if key != "name"}

@@ -235,7 +235,7 @@ class Study(Reading):
                 print(f"jaximpact: {self!r}; continue with {self._continue()}", file=sys.stderr, flush=True)
                 raise KeyboardInterrupt
             if jax.process_count() > 1:
-                _agree(np.zeros(1, np.uint8))  # all have finished
+                _from_first_process(np.zeros(1, np.uint8))  # all have finished
         summary = self.summary()
         if show:
             print(summary, file=sys.stderr)
@@ -252,7 +252,7 @@ class Study(Reading):
                 share[self._prepare(stack, repair, unlock)] = 1
             except Exception as problem:
                 share[:], error = NEVER, problem
-        share = _agree(share)
+        share = _from_first_process(share)
         if share[0] == NEVER:
             raise error or RuntimeError(f"{self.path}: process 0 could not begin; it says why")
         self._adopt(self._now())
@@ -330,7 +330,7 @@ class Study(Reading):
 
     def _task(self, block: int) -> Task:
         record = self._record
-        spec = self.spec.on(self.design.at(self.blocks.where(block)))
+        spec = self.spec.for_lanes(self.design.at(self.blocks.where(block)))
         settings = record.settings | settings_now(CHECKS)
         return Task(block, spec, record.batch, record.common_times, settings, (self._computes, provenance()))
 
@@ -385,7 +385,7 @@ def _batch(blocks: Blocks) -> int:
     return -(-lanes // core_count()) if platform() == "cpu" else lanes
 
 
-def _agree(value: np.ndarray) -> np.ndarray:
+def _from_first_process(value: np.ndarray) -> np.ndarray:
     """Returns the ``value`` of process 0 in every jax process; all processes wait for each other here."""
     from jax.experimental import multihost_utils
 

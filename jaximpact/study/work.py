@@ -138,7 +138,7 @@ def _through(
                 try:
                     found = future.result()
                 except BrokenExecutor as error:
-                    raise _broken(error) from error
+                    raise _executor_broken(error) from error
                 except Exception as error:
                     # a task catches its own errors: this one was lost
                     if interrupt.asked:
@@ -162,10 +162,10 @@ def _submit(executor: Executor, task: Task) -> Future:
     try:
         return executor.submit(compute, task)
     except BrokenExecutor as error:
-        raise _broken(error) from error
+        raise _executor_broken(error) from error
 
 
-def _broken(error: Exception) -> RuntimeError:
+def _executor_broken(error: Exception) -> RuntimeError:
     return RuntimeError(
         f"the executor is broken, one of its workers has died ({error}): make a new one, with fewer workers if memory ran out; {SAFE}"
     )

@@ -23,7 +23,15 @@ import numpy as np
 
 from ..jaxtools import operating_system
 from ..jaxtools.optional_packages import import_optional
-from ..results.safe_reading import check_arrays, check_folder, check_tree, printable, printable_all, read_json, wrong
+from ..results.safe_reading import (
+    check_arrays,
+    check_folder,
+    check_tree,
+    first_mismatch,
+    printable,
+    printable_all,
+    read_json,
+)
 from .design import Blocks
 from .schema import DONE, Schema
 from .store import Damage, Store, helpful_error
@@ -240,7 +248,7 @@ class ZarrStore(Store):
 
     def facts(self, chunk: int) -> dict[str, Any]:
         found = read_json(self._mark(chunk), "run(repair=True) computes the chunk again")
-        if wrong(found, {"files": {str: object}}):
+        if first_mismatch(found, {"files": {str: object}}):
             raise ValueError(f"{self._mark(chunk)} is damaged: run(repair=True) computes the chunk again")
         return found
 
@@ -391,7 +399,7 @@ def _holder(lock: int) -> dict[str, str]:
         found = json.loads(os.read(lock, 4096) or b"{}")
     except (ValueError, RecursionError):
         return {}
-    return {} if wrong(found, {str: object}) else {key: printable(str(x)) for key, x in found.items()}
+    return {} if first_mismatch(found, {str: object}) else {key: printable(str(x)) for key, x in found.items()}
 
 
 def _words(who: Mapping[str, str]) -> str:
