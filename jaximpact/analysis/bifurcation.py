@@ -18,7 +18,7 @@ from ..simulation.arguments import OF_CONTACTS
 from .checks import StudyLike, check_steps, distance, of_a_study, sweep_values
 from .crossings import check_direction, passages, section
 from .default_scheme import PICTURE, ROWS, SECTION, choose_scheme
-from .diagram_points import IMPACT_VELOCITY, OF_COORDINATE, Of, Points, check_of
+from .diagram_points import IMPACT_VELOCITY, OF_COORDINATE, DiagramPoints, Of, check_of
 from .forced_motions import ForcedMotions, check_restarts, gather
 from .from_study import computes_anew, diagram_lanes, map_arguments, saved_section
 from .options import LaneOptions, MotionOptions, with_options
@@ -239,17 +239,17 @@ def bifurcation(
     q0, v0 = (np.broadcast_to(x, (starts, x.shape[-1])) for x in (q0, v0))
     check_counts(cycles=cycles, skip=skip)
     check_steps(steps, skip + cycles, "skip + cycles")
-    points = Points(of, steps, cycles, skip, progress)
+    points = DiagramPoints(of, steps, cycles, skip, progress)
     if sweep is None:
         swept = _swept(options, {path: np.repeat(values, starts)})
         q0, v0 = (np.tile(x, (len(values), 1)) for x in (q0, v0))
-        found = points.of_all(gather(problem, q0, v0, period, phase, swept))[0] if of is not None else section(
+        found = points.add_points(gather(problem, q0, v0, period, phase, swept))[0] if of is not None else section(
             surface, direction, problem, q0, v0, period=period, steps=steps, cycles=cycles, skip=skip, phase=phase, progress=progress, **swept
         )  # fmt: skip
     else:
         order = np.argsort(values if sweep == "up" else -values, kind="stable")
         runs = (
-            points.of_all
+            points.add_points
             if of is not None
             else partial(_section_at_value, surface, direction, steps, cycles, skip, progress)
         )

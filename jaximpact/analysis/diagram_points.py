@@ -37,7 +37,7 @@ def check_of(of: Any, surface: Any) -> None:
         raise ValueError("of looks at whole periods, surface at single states: give one of them")
 
 
-class Points:
+class DiagramPoints:
     """Collects the points of a bifurcation diagram: values of the quantity ``of`` of `bifurcation` for each lane, over several batches of motions.
 
     Attributes:
@@ -47,35 +47,35 @@ class Points:
     def __init__(self, of: str | Of | None, steps: int, cycles: int, skip: int, progress: bool | None) -> None:
         own = of if isinstance(of, str) else getattr(of, "__name__", "<lambda>")
         self.name = "function of the motion" if own == "<lambda>" else own
-        self._of, self._counts, self._progress = of, (steps, cycles, skip), progress
+        self._quantity, self._counts, self._progress = of, (steps, cycles, skip), progress
         self._found: list[np.ndarray] = []  # (n, k) for each lane
 
-    def of_all(self, motions: ForcedMotions) -> tuple[Section, np.ndarray, np.ndarray]:
+    def add_points(self, motions: ForcedMotions) -> tuple[Section, np.ndarray, np.ndarray]:
         """Runs motions and adds their points; returns the section of the motions, and their final states q, v (B, d), NaN for failed lanes."""
         check_restarts(motions.scheme)
         sections = []
         for begun, window, sound, section in windows(motions, *self._counts, self._progress):
-            self._found += self._of_group(begun, window, sound)[: len(section.t)]
+            self._found += self._points_of_group(begun, window, sound)[: len(section.t)]
             sections.append(section)
         every = Section.joined(sections)
         return every, every.q[:, -1], every.v[:, -1]
 
-    def _of_group(self, begun: ForcedMotions, window: Solution, sound: np.ndarray) -> list[np.ndarray]:
+    def _points_of_group(self, begun: ForcedMotions, window: Solution, sound: np.ndarray) -> list[np.ndarray]:
         none = np.zeros((0, 1))
-        if self._of == IMPACT_VELOCITY:
+        if self._quantity == IMPACT_VELOCITY:
             found = impacts(
                 begun.problem, window, args=begun.args, args_axes=begun.args_axes, e=begun.restitution(), lanes=sound,
                 scheme=begun.scheme,
             )  # fmt: skip
             return [np.asarray(found.before)[found.lane == lane, None] for lane in range(len(sound))]
-        return [self._of_lane(begun, window, lane) if sound[lane] else none for lane in range(len(sound))]
+        return [self._points_of_lane(begun, window, lane) if sound[lane] else none for lane in range(len(sound))]
 
-    def _of_lane(self, begun: ForcedMotions, window: Solution, lane: int) -> np.ndarray:
+    def _points_of_lane(self, begun: ForcedMotions, window: Solution, lane: int) -> np.ndarray:
         one = jax.tree.map(lambda x: np.asarray(x)[lane], window)
-        if isinstance(self._of, str):
-            return OF_COORDINATE[self._of](np.asarray(one.q))[None]
-        assert self._of is not None
-        found = np.asarray(known_numbers("of(motion, args)", self._of(one, begun.lanes.take(lane).args)), float)
+        if isinstance(self._quantity, str):
+            return OF_COORDINATE[self._quantity](np.asarray(one.q))[None]
+        assert self._quantity is not None
+        found = np.asarray(known_numbers("of(motion, args)", self._quantity(one, begun.lanes.take(lane).args)), float)
         if found.ndim > 2:
             raise ValueError(f"of(motion, args) must return shape (), (n,) or (n, k), got {found.shape}")
         if not np.all(np.isfinite(found)):
