@@ -312,7 +312,7 @@ def _follow(family: OrbitFamily, value: float, direction: int, step: float, most
         if new.contacts.pattern != here.contacts.pattern:
             wall, behind = length, new
             continue
-        events += _between(family, here, new, len(branch) - 1)
+        events += _events_between(family, here, new, len(branch) - 1)
         branch.append(new)
         states.append(family.home(new))
         if outside:
@@ -326,7 +326,7 @@ def _follow(family: OrbitFamily, value: float, direction: int, step: float, most
     return _branch(family, branch, states, events, ended)
 
 
-def _between(family: OrbitFamily, here: BranchPoint, there: BranchPoint, index: int) -> list[BranchEvent]:
+def _events_between(family: OrbitFamily, here: BranchPoint, there: BranchPoint, index: int) -> list[BranchEvent]:
     """Events between two neighbouring points of the branch, in order."""
     found = []
     for kind, test in TESTS.items():
@@ -354,19 +354,19 @@ def _locate(
         if s not in known:
             point = family.correct(here.z + s * here.tangent, here.tangent, here.tangent)
             if point is None:
-                raise _Lost
+                raise _OrbitLost
             known[s] = point
         return test(known[s])
 
     try:
         root = scipy.optimize.brentq(along, 0.0, length, xtol=1e-9 * length, rtol=1e-12)
         along(root)
-    except _Lost:
+    except _OrbitLost:
         root = min(known, key=lambda s: abs(test(known[s])))
     return root, known[root]
 
 
-class _Lost(Exception):
+class _OrbitLost(Exception):
     """No orbit was found between two points of the branch."""
 
 

@@ -315,7 +315,9 @@ def _passages(
                 jax.tree.map(lambda x, sound=sound: x[sound], window), surface, direction, args, some.args_axes
             )
             if some.scheme.traits.order is None:
-                found = _located(some, jax.tree.map(lambda x, sound=sound: x[sound], window), found, surface, args)
+                found = _locate_accurately(
+                    some, jax.tree.map(lambda x, sound=sound: x[sound], window), found, surface, args
+                )
             lane = sound[found.lane]
             # the number of each among those of its lane, in this window
             number = count[lane] - skip + np.arange(len(lane)) - np.searchsorted(found.lane, found.lane)
@@ -328,7 +330,9 @@ def _passages(
     return Section(t[own], q[own], v[own], period[own], status[own], failed_at[own])
 
 
-def _located(motions: ForcedMotions, window: Solution, found: Crossings, surface: Surface, args: Any) -> Crossings:
+def _locate_accurately(
+    motions: ForcedMotions, window: Solution, found: Crossings, surface: Surface, args: Any
+) -> Crossings:
     """Locates the passages ``found`` between rows of ``window`` more accurately: runs each motion again, from the row before, until the surface."""
     t, q, v = (np.array(x) for x in (found.t, found.q, found.v))
     times, positions, velocities = (np.asarray(x) for x in (window.t, window.q, window.v))

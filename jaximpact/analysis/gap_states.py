@@ -46,12 +46,12 @@ def gaps_at(
     leaves, structure = jax.tree.flatten(args)
     axes = leaf_axes(args, args_axes)
     some = tuple(x if axis is None else np.asarray(x)[lane] for x, axis in zip(leaves, axes, strict=True))
-    found = _look(problem, t, q, v, contact, some, axes, structure)
+    found = _gaps_and_accelerations(problem, t, q, v, contact, some, axes, structure)
     return tuple(np.asarray(x)[:n] for x in found)
 
 
 @partial(jax.jit, static_argnames=("axes", "structure"))
-def _look(
+def _gaps_and_accelerations(
     problem: Problem, t: Array, q: Array, v: Array, which: Array, leaves: tuple[Any, ...], axes: Any, structure: Any
 ) -> tuple[Array, Array, Array]:
     def one(t: Array, q: Array, v: Array, which: Array, *own: Any) -> tuple[Array, Array, Array]:

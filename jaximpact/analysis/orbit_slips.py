@@ -52,7 +52,10 @@ def orbit_slips(problem: Problem, solution: Solution, data: Motion) -> OrbitSlip
     share, square = _vanishing(*(found.velocity[row, found.contact[zeros]] for row in (last, before, earlier)))
     h = float(t[1] - t[0])
     begin = t[found.row[zeros] - 1]
-    state = (begin + share * h, *_ahead(share, (q[last], v[last]), (q[before], v[before]), (q[earlier], v[earlier])))
+    state = (
+        begin + share * h,
+        *_extrapolate(share, (q[last], v[last]), (q[before], v[before]), (q[earlier], v[earlier])),
+    )
     modes = found.modes[found.row[zeros] - 1]
     room = _rooms(data.stated_in(problem), *state, data.args, found.contact[zeros], modes)
     square = np.where(found.kind[zeros] == STOP, square, np.inf) / h**2
@@ -73,7 +76,7 @@ def _vanishing(last: np.ndarray, before: np.ndarray, earlier: np.ndarray) -> tup
     return np.clip(2 * x / np.where(falls > 0, falls, np.inf), 0, 1), square
 
 
-def _ahead(share: np.ndarray, *states: tuple) -> tuple[np.ndarray, ...]:
+def _extrapolate(share: np.ndarray, *states: tuple) -> tuple[np.ndarray, ...]:
     """Values at a ``share`` (n,) of a step after the first of three states (latest first, a step apart), by the parabola through them."""
     s = share[:, None]
     return tuple(x + s * (x - y) + 0.5 * s * (s + 1) * (x - 2 * y + z) for x, y, z in zip(*states, strict=True))

@@ -163,7 +163,7 @@ def launch(adapter: Adapter, jobs: list[dict[str, Any]], limit: float) -> Iterat
         )
         with process:
             try:
-                for line in _within(limit, process.stdout):
+                for line in _lines_within(limit, process.stdout):
                     yield json.loads(line)
                 if process.wait():
                     err.seek(0)
@@ -184,7 +184,7 @@ def _kill(process: subprocess.Popen) -> None:
         process.kill()
 
 
-def _within(limit: float, stream: Any) -> Iterator[str]:
+def _lines_within(limit: float, stream: Any) -> Iterator[str]:
     """Complete lines of a stream; TimeoutError if a line, or the end, takes longer than the limit."""
     lines: SimpleQueue[str] = SimpleQueue()
 

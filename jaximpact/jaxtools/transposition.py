@@ -81,7 +81,7 @@ def _values(eqn: Any, given: Sequence, flags: Sequence[bool], results: Sequence[
     return [None if r else next(known) for r in results]
 
 
-def _still(jaxpr: Any, values: Sequence, moves: Sequence[bool], results: Sequence[bool]) -> list:
+def _constant_outputs(jaxpr: Any, values: Sequence, moves: Sequence[bool], results: Sequence[bool]) -> list:
     """Returns those outputs of a closed jaxpr that depend on no moving input: the ones outside the mask ``results``.
 
     ``values``: its inputs, None for moving ones, which the mask ``moves`` marks.
@@ -99,8 +99,10 @@ def _spread(known: Sequence, moves: Sequence[bool]) -> list:
 def _while(p: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool]) -> Sequence:
     a, b = p["cond_nconsts"], p["body_nconsts"]
     moves = [*flags[a : a + b], *results]
-    more = lambda now: _still(p["cond_jaxpr"], [*given[:a], *_spread(now, results)], [*flags[:a], *results], [False])[0]
-    body = lambda now: _still(p["body_jaxpr"], [*given[a : a + b], *_spread(now, results)], moves, results)
+    more = lambda now: _constant_outputs(
+        p["cond_jaxpr"], [*given[:a], *_spread(now, results)], [*flags[:a], *results], [False]
+    )[0]
+    body = lambda now: _constant_outputs(p["body_jaxpr"], [*given[a : a + b], *_spread(now, results)], moves, results)
     return lax.while_loop(more, body, [x for x, r in zip(given[a + b :], results, strict=True) if not r])
 
 
@@ -111,7 +113,7 @@ def _scan(p: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool
 
     def body(now: list, row: list) -> tuple[list, list]:
         values = [*given[:fixed], *_spread(now, results[:state]), *_spread(row, flags[fixed + state :])]
-        found = _still(p["jaxpr"], values, moves, results)
+        found = _constant_outputs(p["jaxpr"], values, moves, results)
         return found[:count], found[count:]
 
     start = [x for x, r in zip(given[fixed : fixed + state], results[:state], strict=True) if not r]
@@ -136,7 +138,7 @@ def _branch(eqn: Any, given: Sequence, moves: Sequence[bool], results: Sequence[
         return [next(other) if m else next(known) for m in moves]
 
     def values(part: Any) -> Callable:
-        return lambda still: _still(part, _spread(still, moves), moves, results)
+        return lambda still: _constant_outputs(part, _spread(still, moves), moves, results)
 
     def pulled(part: Any) -> Callable:
         def of(still: Sequence, change: Sequence) -> list:

@@ -54,9 +54,9 @@ class BatchedLoop:
             lax.cond(report, lambda k: jax.debug.callback(report_fraction, k / motion.steps), lambda k: None, k)
         new, row, account = motion_loop.make_step(carry[:3], k, loses_second_derivative)
         look = k % STABILITY_STEPS == 0
-        return new, row, lax.cond(look, motion_loop.stable, lambda _, account: account, new, account)
+        return new, row, lax.cond(look, motion_loop.check_stability, lambda _, account: account, new, account)
 
-    def whole(self, begin: tuple, length: Any) -> Solution:
+    def run(self, begin: tuple, length: Any) -> Solution:
         """Makes all steps from ``begin`` = (state, row, account) and returns the solution.
 
         ``length``: the largest number of steps if lanes differ in it, else None; surplus steps of a lane do nothing.
@@ -119,7 +119,7 @@ class BatchedLoop:
     def collect(self, state: Any, row: Row, kept: Any, account: Any) -> Solution:
         """Solution from the last ``state``, the last ``row``, the saved rows ``kept`` before it, and the account."""
         program, motion, motion_loop, index = self.program, self.motion, self.motion_loop, self.keeper.index
-        t1, final = motion.t1, motion_loop.last(row)
+        t1, final = motion.t1, motion_loop.row_at_end(row)
         times = jnp.asarray(program.times)
         if program.every is not None:
             times = motion.time(jnp.arange(program.rows) * program.every)

@@ -49,7 +49,7 @@ def _automatic_chunk(program: Program, one: Motion) -> int:
     return int(np.clip(CHUNK_BYTES // ((program.rows + 1) * max(row, 1)), 1, largest_chunk()))
 
 
-def _span(lanes: Any) -> Any:
+def _as_slice(lanes: Any) -> Any:
     """An index for these lanes: a slice if they are contiguous, which copies nothing."""
     if isinstance(lanes, slice):
         return lanes
@@ -86,7 +86,9 @@ def in_chunks(
     chunks = divide(counts, chunk, shares) if ragged else split(count, chunk, shares)
     show = (sys.stderr.isatty() and len(chunks) > 1) if progress is None else progress
     gathered = (
-        _OnDevice(count) if on_device and not ragged and shares == 1 and platform() != "cpu" else _Gathered(count)
+        _DeviceResults(count)
+        if on_device and not ragged and shares == 1 and platform() != "cpu"
+        else _HostResults(count)
     )
 
     def compute(members: Any, padded: Any) -> None:
@@ -106,7 +108,7 @@ def in_chunks(
     try:
         with differentiable():
             for members, padded in chunks:
-                ahead.append((members, pool.submit(compute, _span(members), _span(padded))))
+                ahead.append((members, pool.submit(compute, _as_slice(members), _as_slice(padded))))
                 if len(ahead) > 2 * threads:
                     end_one()
             while ahead:
@@ -120,7 +122,7 @@ def in_chunks(
     return gathered.result()
 
 
-class _Gathered:
+class _HostResults:
     """Collects the results of all chunks in arrays over all lanes; several threads may store theirs at the same time."""
 
     def __init__(self, count: int) -> None:
@@ -143,11 +145,11 @@ class _Gathered:
         return self.arrays
 
 
-class _OnDevice:
+class _DeviceResults:
     """Keeps the results of all chunks, whose lanes are contiguous, where they were computed; copies them to the host if they are large."""
 
     def __init__(self, count: int) -> None:
-        self.count, self.lock, self.copies = count, Lock(), _Gathered(count)
+        self.count, self.lock, self.copies = count, Lock(), _HostResults(count)
         self.parts: dict[int, Any] = {}  # by first lane
         self.stay: bool | None = None  # not known before the first chunk
 

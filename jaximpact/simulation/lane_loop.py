@@ -25,7 +25,7 @@ class LaneLoop:
     def __init__(self, motion_loop: MotionLoop) -> None:
         self.motion_loop, self.program, self.motion = motion_loop, motion_loop.program, motion_loop.moving
 
-    def whole(self, carry: Any) -> Solution:
+    def run(self, carry: Any) -> Solution:
         """Makes all steps from the carry before the first; returns the solution with the saved rows."""
         if self.program.rows:
             each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, carry[1].q.dtype, bool))
@@ -43,7 +43,7 @@ class LaneLoop:
         account = self.motion_loop.close_account(state, row, account)
         if program.function is None:
             return self.motion_loop.solution(state, row, rows, None, account)
-        (t, values), final = rows, self.motion_loop.last(row)
+        (t, values), final = rows, self.motion_loop.row_at_end(row)
         energy = self.motion_loop.energy(self.motion.t1, final)
         one = jax.tree.map(lambda x: x[None], (*final[:4], energy, final.joint_impulse, final.friction_impulse))
         return self.motion_loop.solution(state, row, (t, *one), values, account)
@@ -98,4 +98,4 @@ def _step_once(program: Program, motion: Motion, carry: Any) -> Any:
     loop, k = MotionLoop(program, motion), carry[0].n + 1
     state, row, account = loop.make_step(carry, k)
     look = state.n.astype(jnp.uint32) % STABILITY_STEPS == 0
-    return state, row, lax.cond(look, loop.stable, lambda _, account: account, state, account)
+    return state, row, lax.cond(look, loop.check_stability, lambda _, account: account, state, account)

@@ -374,7 +374,7 @@ class MotionLoop:
         account = account._replace(status=account.status & ~told).with_status(bits, self.moving.time(new.n))
         return new, row._replace(q=new.q, v=new.v), account
 
-    def stable(self, state: Any, account: Account) -> Account:
+    def check_stability(self, state: Any, account: Account) -> Account:
         """Adds a failure to the account if the force is too stiff for h; checked at intervals, since it costs two force evaluations."""
         state, motion = lax.stop_gradient((state, self.moving))
         traits = self.scheme.traits
@@ -420,10 +420,10 @@ class MotionLoop:
         found, args = self.problem.energy, self.moving.args
         if found is None:
             return None
-        v = row.v if self.problem.constraints is None or self.listed else self.outside(row.time(t), row)
+        v = row.v if self.problem.constraints is None or self.listed else self.smooth_velocity(row.time(t), row)
         return jnp.asarray(found(row.time(t), row.q, v, args), row.q.dtype)
 
-    def outside(self, t: Array, row: Row) -> Array:
+    def smooth_velocity(self, t: Array, row: Row) -> Array:
         """Velocity (d,) of a ``row`` at time t, outside of impacts.
 
         If the row lies in the middle of an impact that takes two steps, it is the velocity before the impact.
@@ -450,7 +450,7 @@ class MotionLoop:
         if self.program.per_lane_branches:  # in which a step counts the state that it leaves
             still = Info.none(state.q, state.v, len(row.impulse))
             account = account.with_step(self.problem, self.ended, self.moving.steps, state, still)
-        account = self.stable(state, account)
+        account = self.check_stability(state, account)
         if self.tells:
             near = self.problem.near(getattr(state, "neighbours", None))
             status = status_at_end(near, self.scheme, self.ended, self.moving.steps, state)
@@ -458,7 +458,7 @@ class MotionLoop:
         unasked = 0 if self.tells_jumps and not self.tells else int(DERIVATIVES)
         return account._replace(status=account.status & ~unasked) if self.locates else account
 
-    def last(self, row: Row) -> Row:
+    def row_at_end(self, row: Row) -> Row:
         """Row at t1, from the ``row`` after the last step."""
         back = self.ended.time(self.moving.steps) - self.moving.t1
         return self.in_time(self.moving.t1, row._replace(before=None), back)

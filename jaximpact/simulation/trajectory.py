@@ -25,7 +25,7 @@ def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution
     """Computes a motion; ``length``: number of steps to execute, by default the motion's own; steps beyond the motion's own number do nothing."""
     loop = MotionLoop(program, motion)
     carry = loop.begin(motion)
-    return LaneLoop(loop).whole(carry) if program.per_lane_branches else BatchedLoop(loop).whole(carry, length)
+    return LaneLoop(loop).run(carry) if program.per_lane_branches else BatchedLoop(loop).run(carry, length)
 
 
 def run_until_list_full(program: Program, motion: Motion, carry: Any = None) -> tuple[Solution, Any, Array]:
@@ -59,7 +59,7 @@ def resume_until_step(
     ended = state.n >= motion.steps
     # the last row is the state at t1
     found = jax.tree.map(
-        lambda x, y: jnp.where(ended, x, y), loop.last(row)._replace(before=None), row._replace(before=None)
+        lambda x, y: jnp.where(ended, x, y), loop.row_at_end(row)._replace(before=None), row._replace(before=None)
     )
     t = row.time(jnp.where(ended, motion.t1, motion.time(state.n)))
     told = {"t": t, "q": found.q, "v": found.v, "z": found.z, "impulse": found.impulse, "pairs": found.pairs}

@@ -211,11 +211,11 @@ class ZarrStore(Store):
             try:
                 operating_system.lock(file)
             except BlockingIOError:
-                words = _words(_holder(file))
+                words = _describe_holder(_holder(file))
                 raise RuntimeError(f"{self.path} is being computed by {words}: wait for it, or stop it") from None
             # read when it is ours: before, another process could come between
             who = _holder(file)
-            words = _words(who)
+            words = _describe_holder(who)
             if who.get("host", host) != host and not unlock:
                 raise RuntimeError(
                     f"{self.path} is held by {words}, which this host cannot see: make sure that it has ended, then "
@@ -402,7 +402,7 @@ def _holder(lock: int) -> dict[str, str]:
     return {} if first_mismatch(found, {str: object}) else {key: printable(str(x)) for key, x in found.items()}
 
 
-def _words(who: Mapping[str, str]) -> str:
+def _describe_holder(who: Mapping[str, str]) -> str:
     return f"process {who.get('pid', '?')} on host {who.get('host', '?')}"
 
 

@@ -260,7 +260,7 @@ def settle_sides(
     near = level <= allowed
 
     def decided() -> SettledSides:
-        return _decided(pieces, where, slid, moving, before, t, q, v, closed, loosed, atol, span, args)
+        return _settle_near_border(pieces, where, slid, moving, before, t, q, v, closed, loosed, atol, span, args)
 
     def plain() -> SettledSides:
         zero = jnp.zeros((), jnp.int32)
@@ -280,7 +280,7 @@ def levels_and_terms(pieces: Pieces, sides: list, t: Array, q: Array, v: Array, 
     return level, jnp.abs(terms)
 
 
-def _decided(
+def _settle_near_border(
     pieces: Pieces,
     where: Where,
     slid: Array,
@@ -306,7 +306,7 @@ def _decided(
     crossed, steep = near & (rate < 0), len(pieces.steep) > 0
     slides, hard, edge = jnp.zeros_like(level, bool), jnp.zeros_like(level, bool), jnp.zeros((), bool)
     if steep:
-        ahead = _ahead(pieces, where, crossed, near, rate, a, span, now)
+        ahead = _sides_after_crossing(pieces, where, crossed, near, rate, a, span, now)
         choice = _choice(pieces, ahead, level, near, closed, loosed, atol, now)
         where = where._replace(slides=choice.rows & choice.slides[:, None])
         slides, hard, edge = pieces.slid(where), pieces.all_levels(choice.pushed), choice.edge
@@ -316,7 +316,7 @@ def _decided(
     old, new = where.sides, sides_behind(pieces, where, crossed, hard, slides | (near & ~crossed), rate, a, span, now)
     # where nothing moves and the motion stays on a border without sliding, the sides are those of the function itself
     idle = (level == 0) & (rate == 0) & ~(slides | hard | crossed)
-    edge |= _matters(pieces, where, idle & pieces.open, t, q, v, closed, args)
+    edge |= _side_matters(pieces, where, idle & pieces.open, t, q, v, closed, args)
     of_idle = zip(pieces.sides_of(idle), pieces.switches.sides(*now), new, strict=True)
     new = [jnp.where(i, x, y) for i, x, y in of_idle]
 
@@ -343,7 +343,7 @@ def _decided(
     return SettledSides(where, v, status, at_start)
 
 
-def _matters(
+def _side_matters(
     pieces: Pieces, where: Where, idle: Array, t: Array, q: Array, v: Array, closed: Array, args: Any
 ) -> Array:
     """Tests whether the motion depends on the side on which the force is taken, for borders on which nothing moves, ().
@@ -363,7 +363,7 @@ def _matters(
     return lax.cond(jnp.any(idle), looked, lambda: jnp.zeros((), bool))
 
 
-def _ahead(
+def _sides_after_crossing(
     pieces: Pieces, where: Where, crossed: Array, near: Array, rate: Array, a: Array, span: Array, now: tuple
 ) -> Where:
     """Returns ``where`` with the sides after crossing only those of the ``crossed`` borders (k,) whose levels do not depend on the velocity.

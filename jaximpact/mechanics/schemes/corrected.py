@@ -345,7 +345,7 @@ def derivative_status(
     of all contacts in the step; ``here``: the contacts at the time of the impacts, at q (d,), with restitution e; ``branches``: as of `Corrected`.
     """
     several = jnp.sum(impact | (impulse > 0)) > 1
-    look = lambda: _together(here, q, e, impact, impulse)
+    look = lambda: _depend_on_each_other(here, q, e, impact, impulse)
     # angles between all pairs of contacts are costly, and with one contact there are none
     together = run_where_needed(branches, several, look, lambda: jnp.zeros((), bool))
     return (
@@ -355,7 +355,7 @@ def derivative_status(
     )
 
 
-def _together(here: Instant, q: Array, e: Array, impact: Array, impulse: Array) -> Array:
+def _depend_on_each_other(here: Instant, q: Array, e: Array, impact: Array, impulse: Array) -> Array:
     """Tests whether simultaneous impacts (m,) depend on each other, or on other contacts with impulses (m,), ().
 
     The arguments are those of `derivative_status`.
