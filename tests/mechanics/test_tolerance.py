@@ -1,0 +1,184 @@
+"""Errors of `EventDriven`: the order of its substeps, what a tolerance means on the catalogue's exact motions, and the estimate that a solution states."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import DOP853, RK45
+
+import jaximpact as ji
+from jaximpact import catalogue
+
+SCHEME = ji.EventDriven()
+
+
+FACTOR = 30  # of the tolerance: errors of substeps add up, and impacts make more of them
+
+
+def cases(names):
+    return [(name, case) for name in names for case in catalogue.get(name).cases]
+
+
+FEW = ("bouncing-ball", "shaw-holmes", "lift-off", "adly-thieu", "groove")
+
+
+# chains and boxes of a hundred bodies go through XLA, and take minutes
+LARGE = {("skew-balls", "d=40"), ("hypercube", "d=100"), ("inelastic-chain", "N=100"), ("inelastic-chain", "N=8")}
+
+
+OTHERS = [
+    (name, case)
+    for name, case in cases(catalogue.names())
+    if name not in (*FEW, "non-uniqueness")
+    and catalogue.get(name).case(case).exact is not None
+    and catalogue.get(name).problem.slip is None
+    and (name, case) not in LARGE
+]
+
+
+@pytest.mark.parametrize("order", [5, 8])
+def test_a_substep_is_that_of_the_method(order):
+    """One step of a pendulum with friction, as scipy makes it; rounding of a dozen stages."""
+    force = lambda t, q, v, args: jnp.sin(t) - jnp.sin(q) - 0.3 * v
+    f = lambda t, y: np.array([y[1], np.sin(t) - np.sin(y[0]) - 0.3 * y[1]])
+    other = {8: DOP853, 5: RK45}[order](f, 0.2, [0.5, -0.4], 0.9, first_step=0.7, rtol=1e3, atol=1e3)
+    other.step()
+    assert other.t == pytest.approx(0.9, abs=1e-15)
+    scheme = ji.EventDriven(rtol=1e3, atol=1e3, order=order)
+    found = ji.solve(ji.Problem(force), [0.5], [-0.4], t0=0.2, t1=0.9, steps=1, scheme=scheme, save="final")
+    np.testing.assert_allclose([found.q[-1, 0], found.v[-1, 0]], other.y, rtol=0, atol=4e-15)
+
+
+@pytest.mark.parametrize(("order", "steps"), [(5, [24, 96]), (8, [12, 36])])
+def test_order_of_substeps(order, steps):
+    """An anharmonic spring that keeps its energy, by one substep a step; the slope is that of the order, less a third of one."""
+    scheme = ji.EventDriven(rtol=1e9, atol=1e9, order=order)
+    problem = ji.Problem(lambda t, q, v, args: -(q**3))
+    run = lambda n: ji.solve(problem, [1.0], [0.0], t1=6.0, steps=n, scheme=scheme, save="final").q[-1, 0]
+    exact = ji.solve(problem, [1.0], [0.0], t1=6.0, steps=4, scheme=ji.EventDriven(1e-14, 1e-14), save="final").q[-1, 0]
+    error = [abs(run(n) - exact) for n in steps]
+    assert np.log(error[0] / error[1]) / np.log(steps[1] / steps[0]) > order - 1 / 3, error
+
+
+def check_catalogue(name, label, tolerances=(1e-5, 1e-9, 1e-12), steps=16):
+    """At a loose, a usual and the finest tolerance: they are numbers, so that one program serves all."""
+    entry = catalogue.get(name)
+    case = entry.case(label)
+    for rtol in tolerances:
+        found = ji.ensemble(
+            entry.problem, case.q0, case.v0, t1=np.array([case.t1]), h=case.t1 / steps, e=case.restitution, args=case.args,
+            scheme=ji.EventDriven(rtol, rtol), save=1,
+        )  # fmt: skip
+        exact = case.exact(np.asarray(found.t[0]))
+        assert not np.any(found.failed)
+        # of round-off: a few units of each of a hundred substeps
+        near = FACTOR * rtol + 1e-13
+        # velocities at the end: those of a row at an impact are of one side of it
+        for x, y in zip((found.q[0], found.v[0, -1]), (exact[0], exact[1][-1]), strict=True):
+            np.testing.assert_allclose(
+                x, y, rtol=0, atol=near * max(1, np.max(np.abs(y))), err_msg=f"rtol = {rtol:.2e}"
+            )
+    if case.impulse is not None:
+        np.testing.assert_allclose(found.impulse[0, -1], case.impulse, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("name", "label"), cases(FEW))
+def test_catalogue(name, label):
+    """To thirty tolerances where the exact motion is known: flight, rest, releases, accumulation, two walls."""
+    check_catalogue(name, label)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [4, 5, 16])
+@pytest.mark.parametrize(("name", "label"), cases(FEW))
+def test_every_tolerance(name, label, steps):
+    """Four tolerances a decade: other substeps, one of which may fall upon what an estimate or a search does not see."""
+    check_catalogue(name, label, 10.0 ** -np.arange(5, 12.1, 0.25), steps)
+
+
+def test_derivatives_take_few_more_substeps():
+    """A forced oscillator's, by order 5: their tolerance is the motion's, so that half as many more would be much; ninefold where a change of args was
+    compared with what it leads to within one substep."""
+    force = lambda t, q, v, args: -args["k"] * q - 0.1 * v + args["a"] * jnp.cos(2.2 * t)
+    taken = []
+    for changes in (True, False):
+        scheme = ji.EventDriven(order=5, changes=changes)
+        args = {"k": 1.0, "a": 1.0}
+        found = ji.solve(
+            ji.Problem(force), [0.3], [0.0], t1=20.0, steps=1, args=args, scheme=scheme, sensitivity="corrected"
+        )
+        taken.append(int(jnp.sum(found.iterations)))
+    assert taken[0] < 2 * taken[1], taken
+
+
+def test_tolerance_is_of_each_coordinate():
+    """A fast vibration of a thousand tolerances takes the same substeps beside a slow motion of 1e9, and beside what is at rest, as alone.
+
+    q_i'' = -w_i^2 q_i. With one norm of all coordinates it was off by 23 tolerances there, and by .6 alone.
+    """
+    alone = ji.Problem(lambda t, q, v, args: -(args**2) * q)
+    run = lambda w, q: ji.solve(alone, q, 0 * q, t1=20.0, steps=1, args=w, scheme=SCHEME, save="final").q[0]
+    beside = run(np.array([10.0, 1.0, 3.0]), np.array([1e-6, 1.0, 0.0]))
+    np.testing.assert_allclose(beside[0], run(np.array([10.0]), np.array([1e-6]))[0], rtol=0, atol=1e-14)
+
+
+def test_the_estimate_bounds_the_error():
+    """Of one motion, of lanes with a fast and a failed one among them, and through XLA; None of schemes that go by steps.
+
+    Of the substeps of order 8 the estimate is an upper one, ten to a thousand times the errors of motions that do not make errors grow.
+    """
+    entry, case = catalogue.get("shaw-holmes"), catalogue.get("shaw-holmes").case("damped")
+    given = {"args": case.args, "e": case.restitution, "save": "final"}
+    for rtol in (1e-5, 1e-11):
+        run = {"scheme": ji.EventDriven(rtol, rtol), "steps": 4, "t1": case.t1} | given
+        found = ji.solve(entry.problem, case.q0, case.v0, **run)
+        exact = case.exact(np.asarray(found.t))[0]
+        off = np.max(np.abs(found.q - exact) / (rtol * (1 + np.abs(exact))))
+        assert off < found.error < 3000 * off
+    # the second lane overflows
+    amplitudes = case.args["amplitude"] * np.array([1, 1e308, 1.01])
+    lanes = ji.ensemble(
+        entry.problem,
+        case.q0,
+        case.v0,
+        args_axes=dict.fromkeys(case.args) | {"amplitude": 0},
+        **run | {"args": case.args | {"amplitude": amplitudes}},
+    )
+    np.testing.assert_allclose(lanes.error[0], found.error, rtol=1e-6)
+    assert np.isfinite(lanes.error[2]) and lanes.failed.tolist() == [False, True, False]
+    xla = ji.solve(entry.problem, case.q0, case.v0, execution="xla", **run)
+    # estimates near rounding are rounding
+    np.testing.assert_allclose(xla.error, found.error, rtol=0.02)
+    other = ji.solve(entry.problem, case.q0, case.v0, t1=0.1, steps=4, **given)
+    assert other.error is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "label"), OTHERS)
+def test_whole_catalogue(name, label):
+    """The same of everything else, tolerance by tolerance: M(q), curved and moving walls, grazing, balls that meet at once, stiff bars."""
+    check_catalogue(name, label, [10.0**-k for k in range(5, 13)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "label", "steps"),
+    [
+        ("resonant-oscillator", "e=1/2", [24, 96]),
+        ("polar-particle", "e=0.9", [16, 96]),
+        ("magnetic-skipping", "e=1", [12, 48]),
+        ("grazing-oscillator", "e=1/2", [12, 64]),
+    ],
+)
+def test_order_of_substeps_across_impacts(name, label, steps):
+    """By one substep a step, where no impact ends it: the slope from an error of some 1e-6 to one of 1e-13, less a half for phases of impacts."""
+    entry = catalogue.get(name)
+    case = entry.case(label)
+    scheme = ji.EventDriven(rtol=1e9, atol=1e-11)  # contacts last below atol
+    exact, _ = case.exact(np.array([case.t1]))
+    error = []
+    for n in steps:
+        found = ji.solve(
+            entry.problem, case.q0, case.v0, t1=case.t1, steps=n, e=case.restitution, args=case.args, scheme=scheme, save="final"
+        )  # fmt: skip
+        error.append(np.max(np.abs(np.asarray(found.q) - exact)))
+    assert np.log(error[0] / error[1]) / np.log(steps[1] / steps[0]) > 7.5 and error[1] < 1e-10, error
