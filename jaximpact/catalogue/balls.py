@@ -53,7 +53,7 @@ def bounces(q0: float, v0: float, gravity: float, floor: float, e: float, t1: fl
     return exact, impacts[impacts <= t1]
 
 
-def _dropped(e: float, t1: float, orders: dict[str, Orders], note: str = "") -> Case:
+def _case_of_drop(e: float, t1: float, orders: dict[str, Orders], note: str = "") -> Case:
     """Case: the ball released at rest from height 1, g = 1."""
     args = {"gravity": 1.0, "floor": 0.0}
     exact, impacts = bounces(1.0, 0.0, args["gravity"], args["floor"], e, t1)
@@ -76,10 +76,10 @@ ENTRIES: tuple[Entry, ...] = (
         "impacts accumulate at sqrt(2) (1 + e)/(1 - e), then the ball rests.",
         problem=Problem(gravity_force, above_floor, energy=ball_energy),
         cases={
-            "e=1/2": _dropped(0.5, 5.0, _FIRST, "accumulates at 3 sqrt(2) = 4.24"),
-            "e=4/5": _dropped(0.8, 14.0, _FIRST, "accumulates at 9 sqrt(2) = 12.73"),
-            "e=1": _dropped(1.0, 10.0, _FIRST, "periodic; energy 1 for ever"),
-            "e=0": _dropped(0.0, 5.0, _INELASTIC, "stops at its first impact"),
+            "e=1/2": _case_of_drop(0.5, 5.0, _FIRST, "accumulates at 3 sqrt(2) = 4.24"),
+            "e=4/5": _case_of_drop(0.8, 14.0, _FIRST, "accumulates at 9 sqrt(2) = 12.73"),
+            "e=1": _case_of_drop(1.0, 10.0, _FIRST, "periodic; energy 1 for ever"),
+            "e=0": _case_of_drop(0.0, 5.0, _INELASTIC, "stops at its first impact"),
         },
         hypotheses="one smooth constraint: all hypotheses of Paoli-Schatzman, of Paoli (H1-H6) and, at e = 0, of "
         "Bernicot-Lefebvre-Lepot and of Adly-Thieu",

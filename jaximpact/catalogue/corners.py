@@ -32,7 +32,7 @@ def bouncing_balls(y0, w0, g, e: float, t1: float) -> tuple[np.ndarray, Motion, 
     return hits[np.diff(hits, prepend=-1.0) > SIMULTANEOUS], motion, impulse
 
 
-def mapped(motion: Motion, matrix: np.ndarray) -> Motion:
+def transform(motion: Motion, matrix: np.ndarray) -> Motion:
     """The motion q = A y, from a motion y and a matrix A."""
 
     def image(t):
@@ -63,7 +63,7 @@ def _in_groove(y0, w0, e: float, t1: float, orders: dict[str, Orders], note: str
     """Case whose initial distances to the two walls are y0, with rates w0."""
     y0, w0, g = np.array(y0), np.array(w0), np.array([0.8, 0.6])
     impacts, motion, impulse = bouncing_balls(y0, w0, g, e, t1)
-    exact = mapped(motion, _NORMALS.T)
+    exact = transform(motion, _NORMALS.T)
     return Case(_NORMALS.T @ y0, _NORMALS.T @ w0, t1, e, {"gravity": 1.0}, exact, impulse, impacts, orders, note)
 
 
@@ -117,7 +117,7 @@ def _skew(d: int) -> Case:
     args = {"inverse": np.linalg.inv(skew), "gravity": g}
     # no order for the impulse: some balls are near their accumulation of impacts at t1
     orders = dict.fromkeys(_BOTH, Orders())
-    return Case(skew @ y0, skew @ w0, t1, e, args, mapped(motion, skew), impulse, impacts, orders)
+    return Case(skew @ y0, skew @ w0, t1, e, args, transform(motion, skew), impulse, impacts, orders)
 
 
 SKEW_BALLS = Entry(

@@ -13,7 +13,7 @@ from ..mechanics.problem import Problem
 from .base import Case, Entry
 
 
-def _phased(t, times, phase: Callable[[int, np.ndarray], tuple]) -> tuple[np.ndarray, np.ndarray]:
+def _by_phase(t, times, phase: Callable[[int, np.ndarray], tuple]) -> tuple[np.ndarray, np.ndarray]:
     """A coordinate and its rate, each (k,), at times t (k,); ``phase(n, t)`` gives both after n impacts, which are at ``times``."""
     t = np.asarray(t, float)
     n = np.searchsorted(times, t, side="right")
@@ -68,7 +68,7 @@ def _pendulum(e: float, t1: float, note: str) -> Case:
         return 2 * np.arcsin(k * sn), 2 * w * k * cn
 
     def exact(t):
-        angle, rate = _phased(t, impacts, swing)
+        angle, rate = _by_phase(t, impacts, swing)
         s, c = np.sin(angle), np.cos(angle)
         return length * np.stack([s, -c], axis=1), length * rate[:, None] * np.stack([c, s], axis=1)
 
@@ -175,7 +175,7 @@ def _four_bar(e: float, t1: float, note: str) -> Case:
     impacts = np.array(times)
 
     def exact(t):
-        crank, rate = _phased(t, impacts, lambda n, t: flights[n](t))
+        crank, rate = _by_phase(t, impacts, lambda n, t: flights[n](t))
         q, one, _ = _assembled(crank)
         return q, one * rate[:, None]
 

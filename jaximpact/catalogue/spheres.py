@@ -119,7 +119,7 @@ _CENTRES = np.array([[0.0, 0.0, 0.0], [1.5, 0.3, -0.2], [0.1, 1.8, -0.4]])
 _VELOCITIES = np.array([[1.0, 0.1, 0.0], [0.0, 0.0, 0.1], [0.9, -0.6, 0.1]])
 
 
-def _scattered(growth, e: float, orders, note: str) -> Case:
+def _case_of_scattered(growth, e: float, orders, note: str) -> Case:
     t1 = 3.0
     found = free_spheres(_CENTRES, _VELOCITIES, _MASSES, _RADII, np.zeros(3) if growth is None else growth, e, t1)
     return _case(found, _MASSES, _RADII, growth, e, t1, orders, note)
@@ -142,7 +142,9 @@ GROWING = Entry(
     problem=Problem(_free, _growing, _masses, energy=_kinetic),
     cases={
         "row": _row(),
-        "scattered": _scattered(_GROWTH, 0.0, _INELASTIC, "oblique: the spheres part at once after each impact"),
+        "scattered": _case_of_scattered(
+            _GROWTH, 0.0, _INELASTIC, "oblique: the spheres part at once after each impact"
+        ),
     },
     hypotheses="Convex constraints moving in time, e = 0 (Bernicot-Lefebvre-Lepot, A0 and A6 by its lemma 4.2).",
     source="Bernicot and Lefebvre-Lepot, Confluentes Math. 2 (2010), section 4.",
@@ -156,9 +158,11 @@ SPHERES = Entry(
     "args: masses, radii (N,).",
     problem=Problem(_free, _constant, _masses, energy=_kinetic),
     cases={
-        "e=0": _scattered(None, 0.0, _INELASTIC, "oblique: the spheres part at once, tangentially, after each impact"),
-        "e=1/2": _scattered(None, 0.5, _ELASTIC, "oblique impacts"),
-        "e=1": _scattered(None, 1.0, _ELASTIC, "oblique impacts"),
+        "e=0": _case_of_scattered(
+            None, 0.0, _INELASTIC, "oblique: the spheres part at once, tangentially, after each impact"
+        ),
+        "e=1/2": _case_of_scattered(None, 0.5, _ELASTIC, "oblique impacts"),
+        "e=1": _case_of_scattered(None, 1.0, _ELASTIC, "oblique impacts"),
     },
     hypotheses="Convex constraints (Bernicot-Lefebvre-Lepot, A6 by its lemma 4.2), here active one at a time.",
     source="Bernicot and Lefebvre-Lepot, Confluentes Math. 2 (2010), section 4, problem (4.2).",

@@ -168,14 +168,14 @@ def remember_by_jaxpr(function: Callable) -> Callable:
     known: WeakKeyDictionary[Jaxpr, dict] = WeakKeyDictionary()
 
     @wraps(function)
-    def remembered(jaxpr: Any, *args: Any) -> Any:
+    def remember(jaxpr: Any, *args: Any) -> Any:
         jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
         results = known.setdefault(jaxpr, {})
         if args not in results:
             results[args] = function(jaxpr, *args)
         return results[args]
 
-    return remembered
+    return remember
 
 
 @remember_by_jaxpr

@@ -181,14 +181,14 @@ def add_passage(pieces: Pieces, motion: Motion, step: tuple[Any, Any], passage: 
     before, after = step
     share, h = passage.share, lax.stop_gradient(motion.h)
 
-    def kicked() -> Array:
+    def add_kick() -> Array:
         between = lambda x, y: x + share * (y - x)
         at = between(before.q, after.q), between(before.v, after.v)
         t = between(motion.time(before.n), motion.time(after.n))
         level = jnp.sum(jnp.where(passage.chosen, pieces.levels(passage.sides, t, *at, motion.args), 0))
         return passage.kick * (level - lax.stop_gradient(level))
 
-    kick = lax.cond(passage.passed, kicked, lambda: jnp.zeros_like(after.v))
+    kick = lax.cond(passage.passed, add_kick, lambda: jnp.zeros_like(after.v))
     q = graft(after.q, after.q + ((1 - share) * h) * kick)
     return with_state(after, q, graft(after.v, after.v + kick))
 

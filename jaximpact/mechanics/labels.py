@@ -113,9 +113,9 @@ class Labels:
         found = dict.fromkeys(units.get(name, others) if name else others for name in chosen)
         if "" in found:
             return ""
-        return ", ".join(dict.fromkeys(self._made(QUANTITIES[quantity][1], u) for u in found))
+        return ", ".join(dict.fromkeys(self._insert_unit(QUANTITIES[quantity][1], u) for u in found))
 
-    def _made(self, form: str, unit: str) -> str:
+    def _insert_unit(self, form: str, unit: str) -> str:
         """Returns the unit of a quantity from its ``form`` in ``QUANTITIES``, where E is energy, and the ``unit`` of the coordinate, gap or joint."""
         if not form.startswith("E"):
             return form.format(unit)

@@ -193,7 +193,7 @@ def _order_levels(eqn: Any, sides: Sides, key: Array, *others: Array) -> list:
     return [jnp.expand_dims(_steps(eqn, sides, key), eqn.params["dimension"])]
 
 
-def _swapped(eqn: Any, sides: Sides, key: Array, *others: Array) -> Sides:
+def _swap_entries(eqn: Any, sides: Sides, key: Array, *others: Array) -> Sides:
     """Returns the order of a sort beyond its nearest border: ``sides`` with the two successive numbers swapped that differ least."""
     order = jnp.moveaxis(sides[0], eqn.params["dimension"], -1)
     first = jnp.argmin(_steps(eqn, sides, key), axis=-1)[..., None]
@@ -264,7 +264,7 @@ KINKS = {
     "clamp": Kind(_beyond, _clamp_value, _clamp_levels, _not, kinks=True),
     "rem": _REMAINDER,
     "atan2": Kind(_turns, _angle, _angle_levels, _angle_across),
-    "sort": Kind(_order, _take_order, _order_levels, _swapped),
+    "sort": Kind(_order, _take_order, _order_levels, _swap_entries),
     "reduce_max": _extreme(1),
     "reduce_min": _extreme(-1),
     "sign": Kind(apply, _given, _sign_levels, _sign_across, lambda eqn, x: [jnp.where(x < 0, -1, 1).astype(x.dtype)]),

@@ -180,7 +180,7 @@ def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), 
         parts = jax.tree.map(lambda x, y, s: jnp.max(jnp.abs(y - x) / jnp.where(s > 0, s, 1), initial=0.0), x, y, scale)
         return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
 
-    def halved(now: tuple) -> tuple:
+    def halve(now: tuple) -> tuple:
         k, found = now
         middle = jax.tree.map(lambda x, y: x + 0.5 * (y - x), found.before, found.after)
         value, sides = both(middle)
@@ -201,7 +201,7 @@ def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), 
 
     start = Crossing(some, before, after, value_0, value_1, sides_0, sides_1)
     zero = jnp.zeros((), jnp.int32)
-    return lax.while_loop(lambda now: (now[0] < halvings) & now[1].some, halved, (zero, start))[1]
+    return lax.while_loop(lambda now: (now[0] < halvings) & now[1].some, halve, (zero, start))[1]
 
 
 def force_switches(

@@ -38,7 +38,8 @@ def displace_lanes(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Ma
     motion, count = jax.tree.map(np.asarray, lanes.motion), lanes.count
     leaves, structure = jax.tree.flatten(motion)
     moves = [
-        None if by is None else _of_lanes(by, x, axis, count) for by, x, axis in _paired(motion, lanes.axes, direction)
+        None if by is None else _of_lanes(by, x, axis, count)
+        for by, x, axis in _pair_with_axes(motion, lanes.axes, direction)
     ]
     if not any(np.any(by) for by in moves if by is not None):
         raise ValueError("direction is zero: give the change of some number, direction={'q0': ...}")
@@ -76,7 +77,7 @@ def extrapolate_to_zero(found: Any, count: int) -> Any:
     return jax.tree.map(at_zero, jacobian), (jax.tree.map(at_zero, value), status[:count] | status[count:])
 
 
-def _paired(motion: Motion, axes: tuple, direction: Mapping[str, Any]) -> list[tuple]:
+def _pair_with_axes(motion: Motion, axes: tuple, direction: Mapping[str, Any]) -> list[tuple]:
     """For each leaf of the motion: its change in the ``direction``, None if it stays; the leaf; and its lane axis."""
     if not isinstance(direction, Mapping):
         raise TypeError(f"direction must be a dict of changes by name, {{'q0': ...}}, got {type(direction).__name__}")

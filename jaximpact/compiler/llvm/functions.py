@@ -92,7 +92,7 @@ class Functions:
         e, jaxpr = self.emitter, as_closed(eqn.params[CALLS[eqn.primitive.name]])
         if self.inside or self.counts[id(jaxpr.jaxpr)] < 2 or cost(jaxpr, e.max_scalars) < MIN_FUNCTION_OPS:
             return machine.run(jaxpr, inputs)
-        captured = _captured(machine, jaxpr)
+        captured = _find_captured(machine, jaxpr)
         values = [*inputs, *captured.values()]
         if any(x is None or (e.pack == 1 and isinstance(x, LargeArray)) for x in values):
             return machine.run(jaxpr, inputs)
@@ -103,7 +103,7 @@ class Functions:
             body = lambda known: list(map(uniform, self._run(machine, jaxpr, captured, known)))
             self.inside = e.pack == 1
             try:
-                self.known[key] = _emitted(e, f"@shared.{len(self.known)}", values, body)
+                self.known[key] = _emit_function(e, f"@shared.{len(self.known)}", values, body)
             except _NotALine:
                 self.known[key] = None
             finally:
@@ -112,7 +112,7 @@ class Functions:
             return machine.run(jaxpr, inputs)
         called = function.name, *values_of(values)
         if (results := e.w.lookup((called, None))) is None:
-            found = [arrays.scalars_if_small(e, x) for x in _called(e, function, values)]
+            found = [arrays.scalars_if_small(e, x) for x in _call_function(e, function, values)]
             # a further call overwrites what lies in memory
             results = [arrays.copy_to_new(e, x, False) if isinstance(x, LargeArray) else x for x in found]
             e.w.available[-1][called, None] = results
@@ -140,7 +140,7 @@ class Functions:
 
         ``seldom``: whether the function runs so seldom that its code should be short rather than fast.
         """
-        e, closed, captured = self.emitter, as_closed(jaxpr), _captured(machine, jaxpr)
+        e, closed, captured = self.emitter, as_closed(jaxpr), _find_captured(machine, jaxpr)
         read = value_variables(closed.jaxpr)
         operands = [x if v in read else None for v, x in zip(closed.jaxpr.invars, operands, strict=True)]
 
@@ -155,10 +155,10 @@ class Functions:
 
         values = [_in_memory(e, x) for x in (*operands, *captured.values())]
         name = f"@apart.{e.w.fresh_name('f')}"
-        return _called(e, _emitted(e, name, values, body, True, "optnone" if seldom else ""), values)
+        return _call_function(e, _emit_function(e, name, values, body, True, "optnone" if seldom else ""), values)
 
 
-def _captured(machine: Any, jaxpr: Any) -> dict[Any, Value]:
+def _find_captured(machine: Any, jaxpr: Any) -> dict[Any, Value]:
     """Returns the values of the program's inputs that a jaxpr closes over, as a mapping from variables."""
     return {v: machine.input_values[v] for v in closed_over_values(jaxpr) if v in machine.input_values}
 
@@ -173,7 +173,7 @@ def _continues(x: Any, last: Any) -> bool:
     )
 
 
-def _stored(x: LargeArray) -> LargeArray:
+def _store_array(x: LargeArray) -> LargeArray:
     """Returns the stored array of which a large array is a view, such as a transpose; the array itself if it is no view."""
     return x.flipped if x.flipped is not None else x.source[0] if x.source else x
 
@@ -182,7 +182,7 @@ def values_of(values: Sequence[Value]) -> Iterator[LaneValue]:
     """Yields the scalars, packs and pointers of stored arrays that ``values`` consist of, without constants."""
     for x in values:
         if isinstance(x, LargeArray) and x.known is None:
-            yield LaneValue(_stored(x).pointer, POINTER, False)
+            yield LaneValue(_store_array(x).pointer, POINTER, False)
         elif isinstance(x, np.ndarray):
             for y, last in zip(x.flat, [None, *x.flat][:-1] if x.size else (), strict=True):
                 if not is_constant(y) and not _continues(y, last):
@@ -192,7 +192,7 @@ def values_of(values: Sequence[Value]) -> Iterator[LaneValue]:
 def _consisting_of(e: Any, x: Value, parts: Iterator[LaneValue]) -> Value:
     """Returns a value like x in which ``parts`` replace the scalars, packs and pointers that `values_of` yields for x; constants stay."""
     if isinstance(x, LargeArray) and x.known is None:
-        y = _stored(x)
+        y = _store_array(x)
         y = arrays.array_at(e, next(parts).name, y.shape, y.dtype, y.is_vector)
         if x.flipped is not None:
             return arrays.lower_factor(e, x.shape, y)
@@ -216,7 +216,7 @@ def _kinds(x: Value) -> tuple:
 
 def _in_memory(e: Any, x: Value) -> Value:
     """Returns the value x, stored in memory if it is a lazy large array, so that `values_of` has a pointer to it."""
-    if not isinstance(x, LargeArray) or x.known is not None or _stored(x).pointer:
+    if not isinstance(x, LargeArray) or x.known is not None or _store_array(x).pointer:
         return x
     return arrays.materialise(e, x)
 
@@ -237,7 +237,7 @@ def _side_by_side(e: Any, x: Value) -> Value:
 # definitions and calls
 
 
-def _emitted(
+def _emit_function(
     e: Any,
     name: str,
     values: Sequence[Value],
@@ -258,7 +258,7 @@ def _emitted(
         for i, x in enumerate(values_of(values)):
             key = x if distinct else i
             if key not in loaded:
-                taken.append((i, at := _reserved(w, x)))
+                taken.append((i, at := _reserve_place(w, x)))
                 loaded[key] = w.load(w.pointer_to(at.offset), at.dtype, at.is_vector)
             known.append(loaded[key])
         parts = iter(known)
@@ -267,7 +267,7 @@ def _emitted(
         given = list(values_of(results))
         for x in given:
             if x not in places:
-                places[x] = to = _reserved(w, x)
+                places[x] = to = _reserve_place(w, x)
                 w.store(w.pointer_to(to.offset), x)
     finally:
         e.w, e.counter = outer, counter
@@ -277,13 +277,13 @@ def _emitted(
     return Function(name, taken, results, [places[x] for x in given])
 
 
-def _reserved(w: Writer, x: LaneValue) -> Place:
+def _reserve_place(w: Writer, x: LaneValue) -> Place:
     """Reserves scratch memory for a scalar, vector or pointer x."""
     size = memory_dtype(x.dtype).itemsize * (w.width if x.is_vector else 1)
     return Place(w.reserve_bytes(size, size), np.dtype(x.dtype), x.is_vector)
 
 
-def _called(e: Any, function: Function, values: Sequence[Value]) -> list[Value]:
+def _call_function(e: Any, function: Function, values: Sequence[Value]) -> list[Value]:
     """Emits a call of a function with the arguments ``values``, and returns its results."""
     w, given = e.w, list(values_of(values))
     for i, at in function.taken:

@@ -68,7 +68,7 @@ class ADMM(ContactSolver):
             velocity = jnp.where(present, root * (a @ z + b), offset)
             return jnp.max(complementarity(velocity, scale * z, diagonal) / tolerance, initial=0.0)
 
-        def iterated(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        def iterate(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
             z, u = carry
             x = resolvent(penalty * (z - u) - b)
             relaxed = self.relaxation * x + (1 - self.relaxation) * z
@@ -78,7 +78,7 @@ class ADMM(ContactSolver):
         def body(carry: tuple) -> tuple:
             count, z, u, best, reached, _ = carry
             more = jnp.minimum(TRIED, self.max_iterations - count)
-            z, u = lax.fori_loop(0, more, iterated, (z, u))
+            z, u = lax.fori_loop(0, more, iterate, (z, u))
             tried = guess_active_set(a, b, scale * tolerance, Attempt(z, false, none, none), len(b))
             for x in (z, tried.impulse):
                 left = excess(x)

@@ -71,7 +71,7 @@ def start_on_pieces(pieces: Pieces, motion: Motion, q: Array, v: Array, closed: 
             pieces, pieces.start(*now), motion.t0, q, v, closed, none, jnp.zeros_like(t), span, motion.args
         )
         return found.where, found.v, found.status | found.at_start
-    where, near, status = _turned(pieces, pieces.start(*now), motion, t, q0, v0, jnp.zeros(pieces.count, bool))
+    where, near, status = _turn_to_sides(pieces, pieces.start(*now), motion, t, q0, v0, jnp.zeros(pieces.count, bool))
     jumps = jumps_beyond(pieces, where.sides, near & pieces.open, (t, q0, v0), args)
     return where, v, status | as_status(jumps, Status.DERIVATIVE_JUMP)
 
@@ -287,7 +287,7 @@ class Border(NamedTuple):
                 at = t, q, v, closed, self.slide.ended, jnp.zeros_like(t), longest, motion.args
                 found = settle_sides(pieces, where, *at, off)
                 return StateBehindBorder(q, found.v, closed, found.where, bits | found.status)
-            after, _, status = _turned(pieces, where, motion, t, q, v, crossed)
+            after, _, status = _turn_to_sides(pieces, where, motion, t, q, v, crossed)
             return StateBehindBorder(q, v, closed, after, bits | status)
 
         return lax.cond(some, behind, lambda: StateBehindBorder(*state, where, none))
@@ -363,7 +363,7 @@ class StateBehindBorder(NamedTuple):
     status: Array
 
 
-def _turned(
+def _turn_to_sides(
     pieces: Pieces, where: Where, motion: Motion, t: Array, q: Array, v: Array, crossed: Array
 ) -> tuple[Where, Array, Array]:
     """Finds the sides on which a motion goes on from a state: beyond borders that are ``crossed`` (k,), or that it reaches at the same time.

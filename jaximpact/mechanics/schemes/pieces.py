@@ -231,7 +231,7 @@ class Pieces:
         needed = jnp.any(rows, axis=1) | (jnp.arange(len(rows)) == 0)
         return lax.map(lambda x: lax.cond(x[0], across, nothing, x[1]), (needed, rows))  # compiled once
 
-    def blended(
+    def blend(
         self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
     ) -> tuple[Held, Array]:
         """Returns the result of `trials.held` for a motion that slides: the convex combination of both sides that keeps it on its borders.
@@ -249,7 +249,7 @@ class Pieces:
         def found(t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:
             if len(self.steep) == 0:
                 return held(self.on(where.sides), t, q, v, closed, slack, args)
-            return self.blended(where, t, q, v, closed, slack, args)[0]
+            return self.blend(where, t, q, v, closed, slack, args)[0]
 
         return found
 
@@ -266,7 +266,7 @@ class Pieces:
                 return value, rate
 
             def sliding() -> tuple[Array, Array]:
-                along = lambda s: self.blended(where, t + s, q + s * v, v + s * a, closed, slack, args)[1]
+                along = lambda s: self.blend(where, t + s, q + s * v, v + s * a, closed, slack, args)[1]
                 part, speed = jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
                 first, there = jnp.any(where.slides, axis=1), self.slid(where)
                 margin = self.all_levels(jnp.where(first, part * (1 - part), 1))
@@ -279,7 +279,7 @@ class Pieces:
 
     def margins(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Array:
         """Returns x (1 - x), as in `watch`, for the levels on whose borders the motion slides, and zero for the others, (k,)."""
-        part = self.blended(where, t, q, v, closed, slack, args)[1]
+        part = self.blend(where, t, q, v, closed, slack, args)[1]
         return self.all_levels(jnp.where(jnp.any(where.slides, axis=1), part * (1 - part), 0))
 
     def slid(self, where: Where) -> Array:
@@ -296,8 +296,8 @@ class Pieces:
         return self.mixed(where, frozen(self.parts(where, t, q, v, closed, args)))
 
     def parts(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-        """Returns the weights (n,) of the sides across, as the second result of `blended`; zero for a motion that does not slide."""
-        slides = lambda: self.blended(where, t, q, v, closed, jnp.zeros_like(t), args)[1]
+        """Returns the weights (n,) of the sides across, as the second result of `blend`; zero for a motion that does not slide."""
+        slides = lambda: self.blend(where, t, q, v, closed, jnp.zeros_like(t), args)[1]
         return lax.cond(jnp.any(where.slides), slides, lambda: jnp.zeros(len(self.steep), q.dtype))
 
     def mixed(self, where: Where, part: Array) -> Problem:

@@ -63,7 +63,7 @@ def decide_on_trial(base: Base, search: Search, trial: Trial, s: Array, shortest
     """
     stepping = search.sought == STEPPING
     fine = (trial.error <= 1) | ~stepping | (s <= shortest)
-    search = search._replace(substep=_proposed(search, trial.error, s, fine & stepping, stepping, halvings))
+    search = search._replace(substep=_propose_substep(search, trial.error, s, fine & stepping, stepping, halvings))
     if base.closed.shape[0] == 0:
         nothing = jnp.zeros_like(base.closed)
         return Verdict(fine, nothing, nothing, search._replace(s=search.substep))
@@ -192,7 +192,7 @@ def _regula_falsi(base: Base, search: Search, trial: Trial, s: Array) -> tuple[A
     return (search.sought == RELEASE) & small, falsi
 
 
-def _proposed(search: Search, error: Array, s: Array, fine: Array, stepping: Array, halvings: int) -> Array:
+def _propose_substep(search: Search, error: Array, s: Array, fine: Array, stepping: Array, halvings: int) -> Array:
     """Returns the substep () that the error of a trial of length s allows; a trial that was shortened for an event does not reduce it.
 
     ``fine`` (): whether the error is small enough; ``stepping`` (): whether the trial is no part of a search, during which the substep is kept;
