@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
@@ -175,6 +175,12 @@ class Solution(Drawable):
             if which.dtype != bool and which.size and not (-lanes <= which.min() and which.max() < lanes):
                 raise IndexError(f"solution[{which}]: there are lanes 0 ... {lanes - 1}")
         return jax.tree.map(lambda x: x[which], self)
+
+    def __iter__(self) -> Iterator[Solution]:
+        """Goes through the motions of a batch, as numpy arrays: those of an accelerator are copied once for all motions."""
+        lanes = self._lane_axis()
+        found = self if is_traced(self) else jax.device_get(self)
+        return (found[i] for i in range(lanes))
 
     def _lane_axis(self) -> int:
         if not self._lanes:

@@ -283,6 +283,8 @@ def test_results_of_an_accelerator(monkeypatch, room):
         found = ji.ensemble(ball, **given, chunk=chunk)
         for here, there in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
             assert isinstance(here, jax.Array) == (room > 1)
+            # to go through the motions copies each array once
+            assert all(isinstance(x, np.ndarray | np.generic) for one in found for x in jax.tree.leaves(one))
             np.testing.assert_allclose(
                 here, there, rtol=0, atol=1e-13
             )  # roundings of other lanes side by side, 20 steps
