@@ -96,15 +96,7 @@ def more_rows(options) -> Iterator[dict]:
         print(f"accelerator: {name}, {lanes} lanes, {title}", file=sys.stderr, flush=True)
         row = {"section": "accelerator", "work": name, "lanes": lanes, "steps": STEPS, "mode": "forward", "contender": title,
                "dtype": "float64", "device": jax.devices()[0].device_kind}  # fmt: skip
-        [(found, _)] = timing.measure(
-            lambda run=run: [Contender("", lambda cores: run())],
-            lanes,
-            STEPS,
-            options.rounds,
-            options.budget,
-            apart=False,
-        )
-        yield row | {name: found[name] for name in FOUND}
+        yield row | timed(Contender("", lambda cores, run=run: run()), lanes, STEPS, options)[0]
 
 
 def others(lanes: int) -> Iterator[tuple[str, int, str, Callable]]:
@@ -145,10 +137,11 @@ def alone(work, lanes: int, dtype: str, shared: dict, options) -> Iterator[dict]
 
     compiled = jax.jit(jax.vmap(end))
     run = lambda cores: jax.block_until_ready(compiled(q0, v0))
-    [(found, _)] = timing.measure(
-        lambda: [Contender("", run, dtype=dtype)], lanes, work.steps, options.rounds, options.budget, apart=False
+    yield (
+        row
+        | {"contender": "arrays on the device"}
+        | timed(Contender("", run, dtype=dtype), lanes, work.steps, options)[0]
     )
-    yield row | {"contender": "arrays on the device"} | {name: found[name] for name in FOUND}
     with TemporaryDirectory() as folder:
         loop = cuda.compile_loop(work, folder) if jax.default_backend() == "gpu" else None
         if loop is not None:
@@ -162,11 +155,15 @@ def measure(work, lanes: int, dtype: str, execution: str, options) -> dict:
     q0, v0 = (x.astype(dtype) for x in work.initial(lanes))
     contender = Contender("", ensemble(work, q0, v0, execution, lanes), dtype=dtype)
     try:
-        [(row, result)] = timing.measure(
-            lambda: [contender], lanes, work.steps, options.rounds, options.budget, apart=False
-        )
+        found, result = timed(contender, lanes, work.steps, options)
     except ValueError as error:  # what the kernel cannot take
         return {"remark": str(error)}
-    found = {name: row[name] for name in FOUND}
     # the events of more motions take their minutes, and are of the same kind
     return found | ({"error": Accuracy(work, lanes).error(result[0])} if lanes <= MOST_COMPARED else {})
+
+
+def timed(contender: Contender, lanes: int, steps: int, options) -> tuple[dict, object]:
+    """Times of a contender in this process, and its result."""
+    make = lambda: [contender]
+    [(row, result)] = timing.measure(make, lanes, steps, options.rounds, options.budget, apart=False)
+    return {name: row[name] for name in FOUND}, result

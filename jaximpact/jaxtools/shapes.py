@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -46,3 +46,8 @@ def operand_type(x: Any, carried: bool = False) -> tuple:
         return x.shape[carried:], x.dtype
     aval = jax.typeof(x)
     return (aval.shape[1:], aval.dtype, aval.weak_type) if carried else (aval,)
+
+
+def shapes_and_dtypes(operands: Iterable[Any]) -> tuple:
+    """Returns shape and dtype of each operand, as a hashable key."""
+    return tuple((x.shape, str(x.dtype)) for x in operands)

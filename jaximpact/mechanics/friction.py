@@ -66,10 +66,7 @@ class Slip(NamedTuple):
             friction = problem.friction_coefficients(m, q.dtype, args)
             found = bodies.rubbed(metric, t, q, friction, args)
             return found._replace(static=problem.static_coefficients(m, q.dtype, args))
-        slip = lambda v: problem.slip_velocity(t, q, v, args)
-        none = jnp.zeros_like(q)
-        drift = slip(none)
-        jacobian = jax.jacfwd(slip)(none)
+        drift, jacobian = problem.slip_velocity(t, q, jnp.zeros_like(q), args), tangents(problem, t, q, args)
         friction = problem.friction_coefficients(len(drift), q.dtype, args)
         static = problem.static_coefficients(len(drift), q.dtype, args)
         found = cls(jacobian, responses(metric, jacobian), drift, friction, drift, static)
@@ -129,6 +126,11 @@ class Slip(NamedTuple):
         """Stacks the velocity jumps (d, m (1 + k)) of unit impulses along `rows`, given the ``response`` (d, m) to normal ones."""
         d, m, k = self.response.shape
         return jnp.concatenate([response[:, :, None], self.response], axis=2).reshape(d, m * (1 + k))
+
+
+def tangents(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
+    """Returns the tangents (m, k, d) of the contacts at (t, q): the gradients by v of the slip velocities, which are affine in v."""
+    return jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(jnp.zeros_like(q))
 
 
 def turn_components(turn: Array, along: Array) -> Array:

@@ -19,6 +19,7 @@ from ..compiler.gpu import kernel
 from ..compiler.llvm import xla_ffi as foreign
 from ..compiler.scalar import Unsupported
 from ..jaxtools.derivative_rules import NO_DERIVATIVE
+from ..jaxtools.shapes import shapes_and_dtypes
 from ..mechanics.motion import Motion
 from . import reverse_loop as backwards
 from .backends import Task, one_lane, without_rows
@@ -108,7 +109,7 @@ class Value(LaneFunction):
 
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
         """Name of the target; where a derivative in reverse mode is known to follow, of one that keeps the states for it."""
-        follows = _gradients_to_come.get((self, axes, count, _kinds(members)))
+        follows = _gradients_to_come.get((self, axes, count, shapes_and_dtypes(members)))
         if follows is not None:
             with suppress(Unsupported, ImportError, NotImplementedError):
                 cotangent, operands, of_operands = follows
@@ -249,7 +250,7 @@ class Cotangent(Derivative):
     def announce(self, members: Sequence, axes: tuple, count: int | None) -> None:
         """Lets native code that computes the values from now on keep the states for this derivative; arguments as in `target`."""
         number = len(self.moved)
-        key = (self.function, axes[:number], count, _kinds(members[:number]))
+        key = (self.function, axes[:number], count, shapes_and_dtypes(members[:number]))
         _gradients_to_come.pop(key, None)
         _gradients_to_come[key] = self, tuple(members), axes
         while len(_gradients_to_come) > MAX_GRADIENTS_TO_COME:
@@ -268,10 +269,6 @@ class Cotangent(Derivative):
             raise Unsupported(f"reverse mode of many motions by {shared} numbers that they share")
         parts = Parts.of(self.function.without_row_count().structure, self.moved, self.used, structure(program, motion))
         return backwards.target(parts, self.function.unflatten, members, axes, count, results, forward)
-
-
-def _kinds(members: Sequence) -> tuple:
-    return tuple((x.shape, str(x.dtype)) for x in members)
 
 
 def lanewise(function: Any, axes: tuple, count: int | None) -> Callable:

@@ -29,6 +29,7 @@ from ..compiler.scalar import Unsupported
 from ..compiler.stream import stream
 from ..jaxtools.jaxpr_tools import inline_calls, used_inputs
 from ..jaxtools.operating_system import core_count
+from ..jaxtools.shapes import shapes_and_dtypes
 from ..jaxtools.trace_context import without_collection
 from ..jaxtools.transposition import transpose
 from .account import Account
@@ -391,8 +392,8 @@ _passes: dict[Any, Backwards | Unsupported] = {}
 
 def _backwards(parts: Parts, opened: Callable, members: Sequence, axes: Sequence, lanes: int | None) -> tuple:
     """Returns the backward pass of these arguments, made once, and its key; raises Unsupported if there is none."""
-    program, shapes = opened(members)[0], [(x.shape, str(x.dtype)) for x in members]
-    key = (parts, program.length, program.rows, program.every, tuple(axes), lanes, str(shapes))
+    program = opened(members)[0]
+    key = (parts, program.length, program.rows, program.every, tuple(axes), lanes, shapes_and_dtypes(members))
     if key not in _passes:
         try:
             _passes[key] = Backwards(parts, opened, members, axes, lanes)

@@ -324,7 +324,7 @@ def is_fine(report: StartReport) -> bool:
     """Whether no lane's start needs an error or a warning; of a report in an accelerator's memory only this is copied to the host."""
     if platform() == "cpu":
         return bool(_is_fine(jax.tree.map(np.asarray, report)))
-    return bool(jax.jit(_is_fine)(report))
+    return bool(_is_fine_on_device(report))
 
 
 def _is_fine(report: StartReport) -> Any:
@@ -336,6 +336,9 @@ def _is_fine(report: StartReport) -> Any:
     if report.joints is not None:
         right = right & ~(report.joints.broken | report.joints.redundant).any()
     return right & (abs(report.gap) < np.inf).all() & ~at.violated.any() & ~at.outward.any()
+
+
+_is_fine_on_device = jax.jit(_is_fine)
 
 
 def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:

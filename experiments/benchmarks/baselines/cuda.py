@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .native import ENTRIES, PARAMETERS, SOURCES
+from .native import ENTRIES, SOURCES, numbers
 
 
 def compile_loop(work, folder: str | Path) -> Callable | None:
@@ -25,15 +25,13 @@ def compile_loop(work, folder: str | Path) -> Callable | None:
     flags = ("-O3", "-arch=native", "-shared", "-Xcompiler", "-fPIC")
     subprocess.run([command, *flags, str(source), "-o", str(target)], check=True)
     library = ctypes.CDLL(str(target))
-    numbers = [work.h, work.restitution, *(work.args[name] for name in PARAMETERS[work.name])]
 
     def run(q0: np.ndarray, v0: np.ndarray) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
         q, v = np.array(q0, order="C"), np.array(v0, order="C")
         entry = getattr(library, ENTRIES[q.dtype])
         entry.restype = ctypes.c_float
         places = (x.ctypes.data_as(ctypes.c_void_p) for x in (q, v))
-        given = (ctypes.c_double * len(numbers))(*numbers)
-        milliseconds = entry(given, ctypes.c_long(len(q)), ctypes.c_long(work.steps), *places)
+        milliseconds = entry(numbers(work), ctypes.c_long(len(q)), ctypes.c_long(work.steps), *places)
         if milliseconds < 0:
             raise RuntimeError(f"the CUDA loop of {work.name!r} failed")
         return 1e-3 * milliseconds, (q, v)

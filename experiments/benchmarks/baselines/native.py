@@ -30,6 +30,12 @@ def compiler() -> str | None:
     return shutil.which("g++") or shutil.which("clang++")
 
 
+def numbers(work) -> ctypes.Array:
+    """What the loops of a work are given beside the states: h, e and the entries of args named in `PARAMETERS`."""
+    found = [work.h, work.restitution, *(work.args[name] for name in PARAMETERS[work.name])]
+    return (ctypes.c_double * len(found))(*found)
+
+
 class Native:
     """Compiled loops of the works named in `PARAMETERS`."""
 
@@ -69,9 +75,8 @@ class Native:
             raise ValueError(f"q0 of {work.name!r} must have {COORDINATES[work.name]} coordinates, got {d}")
         # coordinates first, lanes contiguous; copies, for the loops work in place
         q, v = q0.T.copy(), v0.T.copy()
-        numbers = [work.h, work.restitution, *(work.args[name] for name in PARAMETERS[work.name])]
         self._libraries[work.name][ENTRIES[q.dtype]](
-            (ctypes.c_double * len(numbers))(*numbers),
+            numbers(work),
             ctypes.c_long(lanes),
             ctypes.c_long(work.steps if steps is None else steps),
             ctypes.c_int(threads),

@@ -25,7 +25,7 @@ from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
 from ..contact.laws import ContactLaw
-from ..friction import FrictionInfo
+from ..friction import FrictionInfo, tangents
 from ..linearisation import Metric, acceleration, closure, linearise, span
 from ..motion import Motion
 from ..problem import Problem
@@ -190,7 +190,7 @@ class EventCorrected(Scheme):
         force = jnp.concatenate([contacts.gap[:, None], rubs.impulse], axis=1)
         state = state._replace(v=v0, rests=jnp.zeros_like(at.closed), breaks=rubs.impulse, force=jnp.zeros_like(force))
         if rubs.impulse.shape[1] > 1:
-            state = state._replace(frame=jax.jacfwd(lambda v: problem.slip_velocity(t0, q0, v, args))(v0))
+            state = state._replace(frame=tangents(problem, t0, q0, args))
         return state, info
 
     def step(

@@ -20,7 +20,7 @@ from jax import Array, lax
 
 from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, length
 from ..contact.laws import ContactLaw
-from ..friction import FrictionInfo, Slip, turn_components, turn_onto
+from ..friction import FrictionInfo, Slip, tangents, turn_components, turn_onto
 from ..linearisation import span
 from ..motion import Motion
 from ..problem import Problem
@@ -281,8 +281,7 @@ def _frame(problem: Problem, motion: Motion, state: Any) -> tuple[Array | None, 
     """
     if state.frame is None:
         return None, state.breaks, state.force
-    slip = lambda v: problem.slip_velocity(motion.time(state.n), state.q, v, motion.args)
-    frame = jax.jacfwd(slip)(jnp.zeros_like(state.v))
+    frame = tangents(problem, motion.time(state.n), state.q, motion.args)
     turn = turn_onto(frame, state.frame)
     force = jnp.concatenate([state.force[:, :1], turn_components(turn, state.force[:, 1:])], axis=1)
     return frame, turn_components(turn, state.breaks), force

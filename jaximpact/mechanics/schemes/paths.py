@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..friction import turn_components, turn_onto
+from ..friction import tangents, turn_components, turn_onto
 from ..linearisation import span
 from ..problem import Problem
 from .events import nonzero
@@ -44,8 +44,9 @@ class Path(NamedTuple):
     def slip(self, problem: Problem, s: Array, frame: Array | None) -> Array:
         """Returns the slip velocities (m, k) at time s of the path; ``frame`` as of `Slip.at`."""
         shift, v = self.along(s)
-        slip = lambda v: problem.slip_velocity(self.t + s, self.q + shift, v, self.args)
-        return slip(v) if frame is None else turn_components(turn_onto(frame, jax.jacfwd(slip)(v)), slip(v))
+        t, q = self.t + s, self.q + shift
+        slip = problem.slip_velocity(t, q, v, self.args)
+        return slip if frame is None else turn_components(turn_onto(frame, tangents(problem, t, q, self.args)), slip)
 
 
 def first_zero(c: Array, b: Array, a: Array, never: Array) -> Array:
