@@ -12,7 +12,7 @@ from jax import Array
 from ..mechanics.contact.cones import STICK, length
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.frictional import Balance
+from ..mechanics.schemes.acceleration_problem import AccelerationProblem
 from ..results import Solution
 from .slips import REVERSAL, STOP, slips
 
@@ -87,7 +87,7 @@ def _rooms(problem: Problem, t: Array, q: Array, v: Array, args: Any, contact: A
     """`OrbitSlips.room` (n,), not sorted, of the contacts ``contact`` (n,) at states (n, ...), with all other contacts in their ``modes`` (n, m)."""
 
     def one(t: Array, q: Array, v: Array, contact: Array, modes: Array) -> Array:
-        here = Balance.at(problem, t, q, v, args)
+        here = AccelerationProblem.at(problem, t, q, v, args)
         cones, others = here.cones, jnp.arange(len(modes)) != contact
         towards = jnp.where(others[:, None], here.slipping(jnp.zeros(len(modes), q.dtype)), 0)
         x = cones.in_modes(jnp.zeros_like(cones.offset), jnp.where(others, modes, STICK), towards)

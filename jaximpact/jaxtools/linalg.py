@@ -24,6 +24,11 @@ MANY = 32  # rows from which on that is worth while
 MAX_ITERATIONS = 100  # of `solve_near_identity`
 
 
+def nonzero(x: Array) -> Array:
+    """Returns x, with 1 in place of zeros."""
+    return jnp.where(x == 0, 1, x)
+
+
 def factorise(a: Array) -> Array:
     """Returns the triangular factor (n, n) of a symmetric matrix, for `factored_solve`; it has NaN if the matrix is not positive definite.
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..contact.laws import ContactLaw
-from ..linearisation import Contacts, lengths
+from ..linearisation import Contacts, lengths, noise
 from ..problem import Problem
 from .base import JointInfo
-from .events import View, noise, persisting
+from .event_state import View, persisting
 from .trials import Base, Hold, frozen, held, hold
 
 TERMS = 1e-3  # of a substep: the step h for which `linearisation.span` is about a substep

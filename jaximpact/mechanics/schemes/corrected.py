@@ -35,7 +35,8 @@ from ..problem import Problem
 from ..some_contacts import rows_that_matter, with_contacts
 from ..status import Status, as_status
 from .base import Info, Scheme, Traits, Wrapping, time_of
-from .events import Event, order_matters, shared
+from .event_state import Event
+from .events import order_matters, shared
 from .force_free import opens_by_change
 from .saltation import IMPACTS, Instant, cross_impacts, observe, solve_active_forces
 from .tracked import FREE, IMPACT, LASTING, REBOUND, Contact, Tracked

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.linalg import nonzero
 from ..linearisation import span
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import depends_on_place
 from .borders import ROUNDING, cross_apart, jumps_beyond, levels_and_terms, settle_sides, sides_behind, status_behind
-from .events import nonzero
 from .impacts_on_borders import Meeting, jumps_at_impact
 from .mode_ends import find_falling_zero, zero_near
 from .paths import Path, double_crossing, first_zero, near_grazing

@@ -18,7 +18,8 @@ from ..switches import Kinks
 from .base import JointInfo, Step, gradient_status
 from .bases import add_joint_impulse, add_late_impulse, at_impact, base_at
 from .borders import SettledSides, border_status, seek_border, settle_sides, status_behind
-from .events import Event, collide, lasting_at_end
+from .event_state import Event
+from .events import collide, lasting_at_end
 from .impacts_on_borders import Meeting, status_at_impact
 from .pieces import Pieces
 from .record import ImpactRecord

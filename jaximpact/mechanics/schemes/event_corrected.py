@@ -24,9 +24,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
+from ...jaxtools.linalg import nonzero
 from ..contact.laws import ContactLaw
 from ..friction import FrictionInfo, tangents
-from ..linearisation import Metric, acceleration, closure, linearise, span
+from ..linearisation import Metric, acceleration, closure, linearise, noise, span
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
@@ -45,7 +46,8 @@ from .base import (
 )
 from .crossings import AT_ONCE, Ahead, Border, Slide, located_pieces, sliding_problem, start_on_pieces
 from .event_friction import held_velocity, rubbing_step
-from .events import Event, View, behind, collide, impulses_to_change, lasting_at_end, noise, nonzero, persisting
+from .event_state import Event, View, impulses_to_change, persisting
+from .events import behind, collide, lasting_at_end
 from .joints import put_on_joints
 from .paths import STEEP, Path, double_crossing, first_zero, near_grazing
 from .pieces import Where

@@ -18,10 +18,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.linalg import nonzero
 from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, length
 from ..contact.laws import ContactLaw
 from ..friction import FrictionInfo, Slip, tangents, turn_components, turn_onto
-from ..linearisation import span
+from ..linearisation import noise, span
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
@@ -29,18 +30,8 @@ from ..switches import Kinks
 from .base import JointInfo, Step, add_compensated, gradient_status
 from .borders import EDGE
 from .crossings import AT_ONCE, Border, located_pieces
-from .events import (
-    Event,
-    behind,
-    collision_status,
-    impulses_to_change,
-    lasting_at_end,
-    met_together,
-    noise,
-    nonzero,
-    order_matters,
-    shared,
-)
+from .event_state import Event, impulses_to_change
+from .events import behind, collision_status, lasting_at_end, met_together, order_matters, shared
 from .frictional_impacts import fall_back, strike
 from .joints import put_on_joints
 from .mode_ends import at_once, ends, only_just, spare

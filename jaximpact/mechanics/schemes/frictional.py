@@ -25,10 +25,11 @@ from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, blocks, direction, l
 from ..contact.laws import ContactLaw, Held
 from ..contact.static_friction import cones_in_act
 from ..friction import FrictionInfo, Slip
-from ..linearisation import Metric, acceleration, gap_derivatives, linearise
+from ..linearisation import Metric, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
+from .acceleration_problem import SHARP, AccelerationProblem
 from .base import Info
 from .corrected import Corrected, near_misses, nearby_restitution
 from .saltation import Instant, observe
@@ -36,89 +37,6 @@ from .tracked import LASTING, Contact
 
 NEARLY = 2  # times the largest change in a step: margins below which a contact only just sticks or slips
 STRAIGHT = -0.9  # cosine of the angle by which slip in space turns in a step, below which it reverses
-SHARP = 1e-9  # relative accuracy of accelerations that separates sticking from beginning to slip
-
-
-class Balance(NamedTuple):
-    """Contact problem of accelerations at one instant.
-
-    The ``metric``; the acceleration ``free`` (d,) without contact forces; ``cones``, the problem, its offset being the accelerations of gaps and
-    slips without contact forces; the ``velocity`` (m, 1 + k) of gaps and slips.
-    """
-
-    metric: Metric
-    free: Array
-    cones: ConeProblem
-    velocity: Array
-
-    @classmethod
-    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, frame: Array | None = None) -> Balance:
-        """As `of`, without derivatives."""
-        return lax.stop_gradient(cls.of(problem, *lax.stop_gradient((t, q, v, args, frame))))
-
-    @classmethod
-    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, frame: Array | None = None) -> Balance:
-        """Makes the problem at (t, q, v); ``frame`` as of `Slip.at`."""
-        metric = Metric.at(problem, q, args, t)
-        a = acceleration(problem, metric, t, q, v, args)
-        slip = Slip.of_acceleration(problem, metric, (t, q, v), a, args, frame)
-        contacts = linearise(problem, metric, t, q, args)._replace(slip=slip)
-        closing, turning = gap_derivatives(problem, t, q, v, args)
-        cones = ConeProblem.of(contacts, contacts.velocity(a) + turning)
-        velocity = jnp.concatenate([closing[:, None], slip.of(v)], axis=1)
-        return cls(metric, a, cones, velocity)
-
-    def solve(self, closed: Array, towards: Array, near: Array | None = None) -> tuple[Array, Array, FrictionInfo]:
-        """Returns the acceleration (d,), the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,).
-
-        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides whether they stick or begin to slip. If
-        several solutions satisfy the law, the one with forces nearest to ``near`` (m, 1 + k) is taken.
-        """
-        static, near = self.cones.static, jnp.zeros_like(self.cones.offset) if near is None else near
-        if static is None:
-            return self._solved(closed, towards, self.cones.friction, near)
-
-        def body(carry: tuple) -> tuple:
-            towards, *_ = carry
-            found = self._solved(closed, towards, static, near)
-            slipping = jnp.any(towards != 0, axis=1, keepdims=True)
-            begun = jnp.where(slipping, towards, found[2].direction)
-            return begun, jnp.any(begun != towards), found
-
-        # a contact that begins to slip does so with the coefficient of slip, and loads others
-        none = FrictionInfo.none(len(towards), towards.shape[1], towards.dtype)
-        start = self.free, jnp.zeros_like(self.cones.offset), none
-        return lax.while_loop(lambda carry: carry[1], body, (towards, jnp.ones((), bool), start))[-1]
-
-    def _solved(self, closed: Array, towards: Array, at_rest: Array, near: Array) -> tuple[Array, Array, FrictionInfo]:
-        """As `solve`, with the coefficients ``at_rest`` (m,) for contacts that do not slip yet."""
-        cones = self.cones
-        m, size = cones.offset.shape
-        slipping = jnp.any(towards != 0, axis=1)
-        # tangential forces of contacts that slip, by their normal ones
-        pull = -lax.stop_gradient(cones.friction)[:, None] * towards
-        matrix = cones.delassus().reshape(m, size, m, size)
-        with_pull = matrix[..., 0] + jnp.einsum("ipjk,jk->ipj", matrix[..., 1:], pull)
-        matrix = jnp.where(slipping[None, None, :, None], jnp.zeros_like(matrix).at[..., 0].set(with_pull), matrix)
-        kept = (jnp.arange(size) == 0)[None, :] | ~slipping[:, None]
-        matrix = jnp.where(kept[:, :, None, None], matrix, 0).reshape(m * size, m * size)
-        offset, mu = jnp.where(kept, cones.offset, 0), jnp.where(slipping, 0, lax.stop_gradient(at_rest))
-        unit = jnp.max(jnp.abs(offset), initial=0.0)
-        guess = jnp.where(kept & closed[:, None], near, 0)
-        x, *_ = frictional_impulses(matrix, offset, mu, guess, closed, SHARP * unit, derivative=False)
-        x = lax.stop_gradient(jnp.where(slipping[:, None], jnp.concatenate([x[:, :1], pull * x[:, :1]], axis=1), x))
-        moves = lax.stop_gradient(cones.velocity(x)[:, 1:])
-        sharp = max(1e3 * SHARP, 256 * float(jnp.finfo(moves.dtype).eps))
-        begins = ~slipping & (length(moves)[:, 0] > sharp * unit)
-        towards = jnp.where(begins[:, None], direction(moves), towards)
-        mode = jnp.where(closed & (x[:, 0] > 0), jnp.where(slipping | begins, SLIP, STICK), OPEN)
-        towards = jnp.where((mode == SLIP)[:, None], towards, 0)
-        return self.free + cones.response @ x.ravel(), x, FrictionInfo(x[:, 1:], mode.astype(jnp.int32), towards)
-
-    def slipping(self, noise: Array) -> Array:
-        """Returns the directions of slip (m, k) of contacts that slip faster than ``noise`` (m,), zero for others."""
-        slip = self.velocity[:, 1:]
-        return jnp.where(length(slip) > noise[:, None], direction(slip), 0)
 
 
 class Edge(NamedTuple):
@@ -190,7 +108,7 @@ class FrictionCorrected(Corrected):
         e = nearby_restitution(problem, motion, t, q, v)
         middle = lax.stop_gradient(self.traits.phase(e) * h)
         lasted, did = state.last == LASTING, cast(FrictionInfo, info.friction)
-        begin = Balance.at(problem, t, q, v, args)
+        begin = AccelerationProblem.at(problem, t, q, v, args)
         if past.direction.shape[1] > 1:
             # tangents may have jumped since
             now = direction(begin.velocity[:, 1:])
@@ -264,7 +182,7 @@ class FrictionCorrected(Corrected):
         state, info = super().init(problem, law, motion)
         if state.state.friction is not None:
             return state._replace(friction=state.state.friction, edge=Edge.unknown(state.gap)), info
-        begin = Balance.at(problem, motion.t0, motion.q0, motion.v0, motion.args)
+        begin = AccelerationProblem.at(problem, motion.t0, motion.q0, motion.v0, motion.args)
         here = observe(problem, motion.h, motion.t0, motion.q0, motion.v0, motion.args)
         towards = begin.slipping(here.noise)
         closed = state.last == LASTING
@@ -338,7 +256,7 @@ def cross(
     x = percussion(cones)
     v_after = v_at + cones.response @ x.ravel()
     # the motion after the impacts, in which an inelastic contact may stay closed
-    behind = Balance.at(problem, t, q, v_after, args)
+    behind = AccelerationProblem.at(problem, t, q, v_after, args)
     stays = (lax.stop_gradient(x[:, 0]) > 0) & (~impact | (e <= 0))
     a_after, force_after, modes = behind.solve(stays, behind.slipping(speed))
     impulse = x + delay * (force - force_after)
@@ -372,7 +290,7 @@ def reverse(
     problem: Problem,
     motion: Motion,
     before: Any,
-    begin: Balance,
+    begin: AccelerationProblem,
     closed: Array,
     past: FrictionInfo,
     did: FrictionInfo,
@@ -416,7 +334,13 @@ def reverse(
 
 
 def break_away(
-    problem: Problem, motion: Motion, before: Any, begin: Balance, closed: Array, past: FrictionInfo, met: ModeChanges
+    problem: Problem,
+    motion: Motion,
+    before: Any,
+    begin: AccelerationProblem,
+    closed: Array,
+    past: FrictionInfo,
+    met: ModeChanges,
 ) -> ModeChanges:
     """Adds contacts at rest that break away in the step to ``met``, the result of `reverse` for the step; the other arguments are as there.
 
@@ -438,7 +362,7 @@ def break_away(
     own = jnp.where(breaks[:, None], own, met.towards)
     across = edge_covectors(known, own)
 
-    def resting(now: Balance, start: Array) -> tuple[Array, Array]:
+    def resting(now: AccelerationProblem, start: Array) -> tuple[Array, Array]:
         static = cast(Array, now.cones.static)
         cones = now.cones._replace(friction=jnp.where(at_limit, static, now.cones.friction))
         towards = jnp.where(at_limit[:, None], own, direction(now.velocity[:, 1:]))
@@ -446,7 +370,7 @@ def break_away(
         return x, jnp.sum(cones.velocity(x)[:, 1:] * across, axis=1)
 
     force, _ = lax.stop_gradient(resting(begin, none))
-    urge = lambda t, q, v: resting(Balance.of(problem, t, q, v, args), force)[1]
+    urge = lambda t, q, v: resting(AccelerationProblem.of(problem, t, q, v, args), force)[1]
     rates = jnp.ones_like(h), at[2], begin.free + known.response @ force.ravel()
     now, rate = lax.stop_gradient(jax.jvp(urge, lax.stop_gradient(at), lax.stop_gradient(rates)))
     # a contact that slips from the start has not broken away

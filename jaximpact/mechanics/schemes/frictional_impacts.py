@@ -11,12 +11,12 @@ from ..contact.cone_solver import frictional_impulses
 from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, direction, jams, length
 from ..contact.static_friction import cones_in_act
 from ..friction import FrictionInfo, Slip
-from ..linearisation import gap_derivatives, joint_acceleration
+from ..linearisation import gap_derivatives, joint_acceleration, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
-from .events import Event, noise
-from .frictional import Balance
+from .acceleration_problem import AccelerationProblem
+from .event_state import Event
 from .rubbing_paths import braking, slip_noise
 
 BRIEF = 8  # steps of flight under the largest acceleration of a gap, within which contacts are tested for falling back
@@ -131,7 +131,7 @@ def fall_back(
     after = jnp.concatenate([contacts.gap_velocity(found.v)[:, None], slip.of(found.v)], axis=1)
 
     def falling() -> Array:
-        balance = Balance.at(problem, t, q, found.v, args, slip.jacobian if after.shape[1] > 2 else None)
+        balance = AccelerationProblem.at(problem, t, q, found.v, args, slip.jacobian if after.shape[1] > 2 else None)
         towards = jnp.where(found.rests[:, None], 0, direction(after[:, 1:]))
         _, force, _ = balance.solve((closed | found.lands) & ~found.opened, lax.stop_gradient(towards))
         normal = balance.cones.velocity(force)[:, 0]

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.jacobians import generic_change
+from ...jaxtools.linalg import nonzero
 from ..jump_search import SLIGHT
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switch_kinds import Sides
 from .borders import jumps_beyond
-from .events import nonzero
 from .pieces import Pieces, Where
 from .trials import frozen
 

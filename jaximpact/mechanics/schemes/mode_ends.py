@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
+from ...jaxtools.linalg import nonzero
 from ..contact.cones import OPEN, SLIP, STICK, direction, length
 from ..problem import Problem
-from .events import nonzero
 from .paths import Path, double_crossing, first_zero, near_grazing
 from .rubbing_paths import Place, Segment, heading
 

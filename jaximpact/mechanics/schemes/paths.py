@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ...jaxtools.linalg import nonzero
 from ..friction import tangents, turn_components, turn_onto
 from ..linearisation import span
 from ..problem import Problem
-from .events import nonzero
 
 # Steps within which a singular position of the joints may lie. Near one, a margin (`Joints.margins`) changes by a fraction p in a step, which gives a
 # relative error of p^3: 2.3e-3 and 1.9e-3 at p = .14 and .12 for two six-bar linkages that nearly stretch out, whose errors are .09 and .004.

@@ -8,14 +8,16 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.linalg import nonzero
 from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, could_jam, dependent, direction, jams, length
 from ..friction import FrictionInfo, Slip
-from ..linearisation import Metric, gap_derivatives, joint_acceleration, linearise
+from ..linearisation import Metric, gap_derivatives, joint_acceleration, linearise, noise
 from ..problem import Problem
 from ..status import Status, as_status
+from .acceleration_problem import AccelerationProblem
 from .base import JointInfo
-from .events import View, noise, nonzero
-from .frictional import STRAIGHT, Balance
+from .event_state import View
+from .frictional import STRAIGHT
 from .paths import Path
 from .pieces import Where
 from .slip_in_space import turning_forces
@@ -63,7 +65,7 @@ class Place(NamedTuple):
         is OPEN: it neither sticks nor slips. If several forces satisfy the law, those nearest to ``near`` (m, 1 + k) are taken.
         """
         place = lax.stop_gradient(self)
-        balance = Balance(place.metric, place.view.free, place.cones, place.velocity())
+        balance = AccelerationProblem(place.metric, place.view.free, place.cones, place.velocity())
         _, force, did = balance.solve(closed, *lax.stop_gradient((towards, near)))
         acts = place.cones.scales() * force[:, 0] > place.rounding()
         mode, way = jnp.where(acts, did.mode, OPEN), jnp.where(acts[:, None], did.direction, 0)

@@ -13,7 +13,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .base import FACING
-from .events import View
+from .event_state import View
 from .trials import gap_rates
 
 

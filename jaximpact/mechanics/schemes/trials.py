@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..linearisation import CANCELLING, Metric, joint_acceleration, linearise
+from ..linearisation import CANCELLING, Metric, joint_acceleration, linearise, noise
 from ..problem import Problem
 from .base import add_compensated
-from .events import View, impulses_to_change, noise
+from .event_state import View, impulses_to_change
 from .joints import put_on_joints
 from .probes import error_of_changes
 from .tableau import TABLEAUS, Rows, Tableau, estimate

@@ -1,0 +1,127 @@
+"""State at an event: gaps, velocities and accelerations there, and the forces or impulses with which closed contacts answer."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from ...jaxtools import linalg
+from ..contact.laws import ContactLaw
+from ..joints import Joints
+from ..linearisation import (
+    Contacts,
+    Metric,
+    gap_derivatives,
+    joint_acceleration,
+    lengths,
+    linearise,
+    noise,
+    span,
+)
+from ..problem import Problem
+
+
+class View(NamedTuple):
+    """Quantities at one state.
+
+    Linearised ``contacts``; the acceleration ``free`` (d,) without contact forces; gap velocities (m,), and the accelerations of the gaps (m,) for
+    constant velocity; linearised ``joints``, and their forces (j,) without contact forces, both None without joints.
+    """
+
+    contacts: Contacts
+    free: Array
+    gap_velocity: Array
+    gap_acceleration: Array
+    joints: Joints | None = None
+    joint_force: Any = None
+
+    @classmethod
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> View:
+        metric = Metric.at(problem, q, args, t)
+        free, force = joint_acceleration(problem, metric, t, q, v, args)
+        contacts = linearise(problem, metric, t, q, args)
+        return cls(contacts, free, *gap_derivatives(problem, t, q, v, args), metric.joints, force)
+
+    def joint_forces(self, push: Array) -> Any:
+        """Returns the forces (j,) of the joints under contact forces ``push`` (m,); None without joints."""
+        if self.joints is None or self.joint_force is None:
+            return None
+        return self.joint_force + self.joints.reaction(self.contacts.jacobian.T @ push)
+
+    def taylor(self, a: Array) -> tuple[Array, Array, Array]:
+        """Returns the coefficients c, b, a (m,) of the gaps' Taylor polynomials c + b s + a s^2 under an acceleration (d,)."""
+        return self.contacts.gap, self.gap_velocity, 0.5 * (self.contacts.velocity(a) + self.gap_acceleration)
+
+    def roundoff(self, q: Array, v: Array, a: Array, h: Array) -> Array:
+        """Returns the round-off (m,) of gaps on a path that begins at (q, v) with an acceleration a (d,)."""
+        bent = jnp.abs(self.contacts.velocity(a)) + jnp.abs(self.gap_acceleration)
+        # the acceleration acts over a step only: over the `span` of many steps, float32 would overlook whole impacts
+        bent = bent * (h / span(h, q.dtype))
+        return 64 * jnp.finfo(q.dtype).eps * lengths(self.contacts, q, v, bent, h)
+
+
+class Event(NamedTuple):
+    """A state at which contacts close or open: time (), position and velocity (d,), metric, contacts, and gap velocities ``speed`` (m,)."""
+
+    t: Array
+    q: Array
+    v: Array
+    metric: Metric
+    contacts: Contacts
+    speed: Array
+
+    @classmethod
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Event:
+        metric = Metric.at(problem, q, args, t)
+        contacts = linearise(problem, metric, t, q, args)
+        return cls(t, q, v, metric, contacts, contacts.gap_velocity(v))
+
+    def joint_impulse(self, impulse: Array) -> Any:
+        """Returns the impulses (j,) with which the joints react to impulses (m,) of the contacts; None without joints."""
+        joints = self.metric.joints
+        return None if joints is None else joints.reaction(self.contacts.jacobian.T @ impulse)
+
+
+def impulses_to_change(contacts: Contacts, target: Array, held: Array) -> Array:
+    """Returns the impulses (m,) of the ``held`` contacts (m,) that change their gap velocities by ``target`` (m,), of least norm if dependent."""
+    if held.shape[0] == 0:
+        return target
+    matrix = contacts.delassus()
+    diagonal = jnp.diagonal(matrix)
+    held = held & (diagonal > 0)
+    target = jnp.where(held, target, 0)
+    matrix = jnp.where(held[:, None] & held[None, :], matrix, 0) + jnp.diag(jnp.where(held, 0, 1).astype(target.dtype))
+    # regular also where contacts depend on each other; one refinement makes up for it
+    shift = jnp.where(held, 16 * jnp.finfo(target.dtype).eps * diagonal, 0)
+    factor = linalg.factorise(matrix + jnp.diag(shift))
+    impulse = linalg.factored_solve(factor, target)
+    return impulse + linalg.factored_solve(factor, target - matrix @ impulse)
+
+
+def reaction(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array, Array]:
+    """Solves 0 <= L _|_ G M^-1 G' L + offset >= 0 for the contacts ``among`` (m,); returns L, which of them push, and status bits.
+
+    The law only selects the contacts that push; the impulses are differentiated with that selection frozen.
+    """
+    if among.shape[0] == 0:
+        return offset, among, jnp.zeros((), jnp.int32)
+    pushing, status = law.acting(contacts, offset, among)
+    return impulses_to_change(contacts, -offset, pushing), pushing, status
+
+
+def persisting(
+    law: ContactLaw, contacts: Contacts, free: Array, gap_acceleration: Array, closed: Array, slack: ArrayLike = 0.0
+) -> tuple[Array, Array, Array, Array]:
+    """Solves the contact problem of accelerations for the forces of the ``closed`` contacts (m,).
+
+    ``free`` (d,), ``gap_acceleration`` (m,): accelerations without contact forces, and of gaps at constant velocity, as in `View`. Returns the
+    forces (m,), the contacts (m,) that push, the closed ones (m,) that stay closed, and status. A contact that opens with at most the acceleration
+    ``slack`` counts as staying.
+    """
+    normal = contacts.velocity(free) + gap_acceleration
+    push, pushing, status = reaction(law, contacts, normal, closed)
+    opening = normal + contacts.delassus() @ push > noise(contacts, free, gap_acceleration) + slack
+    return push, pushing, closed & (pushing | ~opening), status
