@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import sys
 import time
 import warnings
 from importlib.metadata import version
@@ -16,15 +17,12 @@ if os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") == "1" and versi
     flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
 
-import jax
 import pytest
-from hypothesis import given, strategies
 
-jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_numpy_dtype_promotion", "strict")
-
-PERIOD = 165 if hasattr(os, "sysconf") and os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") > 14e9 else 100
+MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 7e9
+PERIOD = (
+    14e-9 * MEMORY
+)  # processor time [s] after which two workers hold programs in half of the memory: 1.8 GB in 100 s each
 CLEARED = pytest.StashKey[float]()  # processor time of this process when it last dropped compiled programs
 
 
@@ -37,19 +35,32 @@ class Refused(logging.Handler):
 
 
 def pytest_configure(config):
+    config.addinivalue_line("filterwarnings", "error")
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        prepare()  # what hands tests to workers runs none: it would import for five seconds before they begin
+
+
+def prepare():
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
     # tracing makes millions of objects, of which few are garbage that refers to itself: to look for it took an eighth of the time
     gc.freeze()
     gc.disable()
-    config.addinivalue_line("filterwarnings", "error")
     logger = logging.getLogger("jaximpact")
     logger.setLevel(logging.DEBUG)
     logger.addHandler(Refused())
 
 
-def pytest_runtestloop():
-    given(strategies.none())(
-        lambda x: None
-    )()  # at its first test hypothesis looks through all objects, of which there are few now
+def pytest_collection(session):
+    if not hasattr(session.config, "workerinput") and session.config.getoption("numprocesses", None):
+        return
+    from hypothesis import given, strategies
+
+    # at its first test hypothesis looks through all objects, of which there are few now
+    given(strategies.none())(lambda x: None)()
 
 
 def pytest_sessionfinish():
@@ -61,12 +72,12 @@ def pytest_sessionfinish():
 def _drop_compiled_code(request):
     """Drops compiled programs now and then: they are shared between tests, but a process has a limited number of memory maps.
 
-    What compiles for a hundred seconds takes some 3 GB and 5000 maps; to drop it, and to collect the garbage, takes four seconds.
+    To drop what compiled for a hundred seconds, some 5000 maps, and to collect the garbage, takes four seconds.
     """
     yield
     last = request.session.stash.setdefault(CLEARED, time.process_time())
     if time.process_time() > last + PERIOD:
-        jax.clear_caches()
+        sys.modules["jax"].clear_caches()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # of other tests: not an error of this one
             gc.collect()

@@ -42,14 +42,18 @@ def test_exponents_add_up_to_the_trace_of_the_flow():
     np.testing.assert_allclose(found.exponents.sum(), 2 * np.log(E) / PERIOD - 2 * Z, rtol=0, atol=1e-9)
 
 
-def test_sections_lie_on_the_orbit():
-    # tolerance 1e-10 of a substep, a dozen of these in a period, damped from period to period
+# tolerance 1e-10 of a substep, a dozen of these in a period, damped from period to period
+@pytest.mark.slow
+def test_strobes_and_passages_lie_on_the_orbit():
     strobes = analysis.stroboscopic(SHAW_HOLMES, Q, V, cycles=3, **FORCED)
     np.testing.assert_allclose(strobes.q, np.full((1, 3, 1), Q[0]), rtol=0, atol=1e-9)
     passages = analysis.poincare_section(SHAW_HOLMES, Q, V, surface=top, direction=-1, cycles=3, **FORCED)
     exact = EXACT(passages.t[0] + START)
     np.testing.assert_allclose([passages.q[0], passages.v[0]], exact, rtol=0, atol=1e-9)
     np.testing.assert_allclose(passages.v, 0, rtol=0, atol=1e-14)  # on the surface to rounding
+
+
+def test_impacts_lie_on_the_orbit():
     found = analysis.impact_section(SHAW_HOLMES, Q, V, cycles=3, **FORCED)
     np.testing.assert_allclose(found.impacts.t, (np.arange(3) + 0.5) * PERIOD, rtol=0, atol=1e-9)
     np.testing.assert_allclose(found.impacts.before, -SPEED / E, rtol=0, atol=1e-9)

@@ -67,6 +67,7 @@ def test_a_pull_that_is_just_as_large_as_friction_is_told():
     assert Status(int(found.status)) == Status.DERIVATIVE_FRICTION
 
 
+@pytest.mark.slow
 def test_a_lift_that_sets_in_takes_a_block_off():
     """It slides with v0 - 3 t, and flies from t = begin on."""
     lift = lambda t, q, v, args: jnp.where(t > args, -2.0, G)
