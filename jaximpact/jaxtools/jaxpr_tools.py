@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+from jax.interpreters import partial_eval
 
 from .argument_checks import is_traced
 
@@ -125,6 +126,12 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
 
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
     return jax.make_jaxpr(lambda *values: evaluate(closed.jaxpr, closed.consts, values))(*avals)
+
+
+def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Returns a jaxpr without equations, outputs of branches and inputs of calls on which neither its outputs nor their derivatives depend."""
+    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, True, True)
+    return ClosedJaxpr(jaxpr, closed.consts)
 
 
 def replay_jaxpr(function: Callable) -> Callable:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import linear_call
 
-from .jaxpr_tools import CALLS, as_closed, is_literal, needed_equations, scan_counts, varying_outvars
+from .jaxpr_tools import CALLS, as_closed, is_literal, needed_equations, scan_counts, varying_outvars, without_dead_code
 
 
 def transpose(linear: Callable, *at: Any) -> Callable:
@@ -24,7 +24,8 @@ def transpose(linear: Callable, *at: Any) -> Callable:
     ``at``: operands that give the shapes.
     """
     closed, shape = jax.make_jaxpr(linear, return_shape=True)(*at)
-    structure, flat = jax.tree.structure(shape), jax.tree.leaves(at)
+    # a branch that only a change depends on need not compute its values by themselves
+    closed, structure, flat = without_dead_code(closed), jax.tree.structure(shape), jax.tree.leaves(at)
 
     def evaluated(*operands: Any) -> Any:
         leaves = jax.tree.leaves(operands)

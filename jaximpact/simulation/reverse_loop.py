@@ -27,7 +27,7 @@ from ..compiler.llvm.call import CompiledFunction, as_columns, as_lanes, compile
 from ..compiler.llvm.xla_ffi import lane_pool, register_target
 from ..compiler.scalar import Unsupported
 from ..compiler.stream import stream
-from ..jaxtools.jaxpr_tools import inline_calls, used_inputs
+from ..jaxtools.jaxpr_tools import inline_calls, used_inputs, without_dead_code
 from ..jaxtools.operating_system import core_count
 from ..jaxtools.shapes import shapes_and_dtypes
 from ..jaxtools.trace_context import without_collection
@@ -121,9 +121,7 @@ class Parts:
 
         Returns the cotangent of the ``carry`` before the step, and ``total`` plus the step's part of the cotangents of the input leaves.
         """
-        structure = jax.tree.structure(carry)
-        made = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry))
-        after = lambda *operands: self.reals(jax.tree.unflatten(structure, made(*operands)))
+        after = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry))
         some, before = self._transpose_part(after, leaves, carry, change, whole=True)
         return before, _sum(total, some)
 
@@ -180,7 +178,7 @@ def _sum(x: Sequence, y: Sequence) -> list:
     return [a + b for a, b in zip(x, y, strict=True)]
 
 
-_step = jax.jit(lambda leaves, carry, parts: parts.step(leaves, carry), static_argnames="parts")
+_step = jax.jit(lambda leaves, carry, parts: parts.reals(parts.step(leaves, carry)), static_argnames="parts")
 _start = jax.jit(lambda leaves, parts: parts.start(leaves), static_argnames="parts")
 _states = jax.jit(lambda leaves, parts, kept: parts.states(kept, leaves), static_argnames=("parts", "kept"))
 _of_start = jax.jit(lambda *operands, parts: parts.of_start(*operands), static_argnames="parts")
@@ -240,7 +238,8 @@ class Backwards:
             return compile_lanes(one, (leaves, *operands), flags, parts=parts, **static)
 
         self.found = [*reals, *some]
-        step = inline_calls(_step.trace(leaves, self.carry, parts=parts).jaxpr)
+        # without what a step computes for its status and account, a third of it, before it is differentiated
+        step = inline_calls(without_dead_code(_step.trace(leaves, self.carry, parts=parts).jaxpr))
         self.of_start = part(_of_start, reals, some)
         self.of_rows, dtype = parts.of_rows, self.carry[1].q.dtype
         of_one = [jax.ShapeDtypeStruct(x.shape[r:], x.dtype) for x, r in zip(given, self.of_rows, strict=True)]
