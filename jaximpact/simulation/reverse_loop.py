@@ -98,9 +98,9 @@ class Parts:
     def states(self, kept: tuple[bool, ...], leaves: Sequence) -> tuple:
         """Forward pass: the carry after the last step; the leaves of the solution, none of one with rows; and a stream of the leaves ``kept`` of the
         carries before each step."""
-        loop, motion = self.loop(leaves)
+        loop, _ = self.loop(leaves)
         step = lambda carry, _: (self.step(leaves, carry), list(compress(jax.tree.leaves(carry), kept)))
-        last, rows = stream(step, loop.motion_loop.begin(motion), (), by_row=True)
+        last, rows = stream(step, _start(leaves, parts=self), (), by_row=True)
         return last, [] if loop.program.rows else jax.tree.leaves(loop.at_end(last)), rows
 
     def reals(self, carry: Any) -> list:
@@ -111,7 +111,7 @@ class Parts:
 
     def of_start(self, leaves: Sequence, change: Sequence, total: Sequence) -> list:
         """Returns ``total`` plus the cotangents of the input leaves that follow from the cotangent ``change`` of the first carry."""
-        some, _ = self._transpose_part(lambda leaves, _: self.reals(self.start(leaves)), leaves, None, change)
+        some, _ = self._transpose_part(lambda leaves, _: self.reals(_start(leaves, parts=self)), leaves, None, change)
         return _sum(total, some)
 
     def of_step(
@@ -122,7 +122,7 @@ class Parts:
         Returns the cotangent of the ``carry`` before the step, and ``total`` plus the step's part of the cotangents of the input leaves.
         """
         after = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry))
-        some, before = self._transpose_part(after, leaves, carry, change, whole=True)
+        some, before = self._transpose_part(after, leaves, carry, change)
         return before, _sum(total, some)
 
     def of_steps(
@@ -152,9 +152,7 @@ class Parts:
         some, more = self._transpose_part(lambda leaves, carry: self.row(leaves, turn, carry), leaves, carry, given)
         return _sum(change, more), _sum(total, some)
 
-    def _transpose_part(
-        self, function: Callable, leaves: Sequence, carry: Any, change: Sequence, whole: bool = False
-    ) -> tuple:
+    def _transpose_part(self, function: Callable, leaves: Sequence, carry: Any, change: Sequence) -> tuple:
         def of(some: Sequence, reals: Sequence) -> list:
             numbers = iter(some)
             full = [next(numbers) if m else x for x, m in zip(leaves, self.moved, strict=True)]
@@ -162,8 +160,6 @@ class Parts:
 
         some = [x for x, m in zip(leaves, self.moved, strict=True) if m]
         at = (some, [] if carry is None else self.reals(carry))
-        if not whole:
-            return jax.vjp(of, *at)[1](list(change))
         # values and derivative in one program: nobody needs the values by themselves, and jax takes long to separate the two
         pushed = lambda some, reals: jax.jvp(of, at, (some, reals))[1]
         return transpose(pushed, *at)(list(change))
