@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.extend.core import jaxpr_as_fun
 
 from ..jaxtools.jaxpr_tools import CALLS, as_closed, is_literal, nested_jaxprs, scan_counts
 from .switch_kinds import KINKS, STEPS, Kind, Sides, apply, kind_of
@@ -101,7 +102,7 @@ class Walk:
         if not self.reported.moving(moving):
             return apply(eqn, *values), result_marks(eqn, moving)
         discrete = not any(map(is_real, eqn.outvars))
-        kind = kind_of(eqn, discrete)
+        kind = kind_of(eqn, discrete) or _kind_of_loop(self.reported, eqn, marks)
         # an operation with discrete results only is one switch, unless levels are needed
         within = self.inside(eqn, values, marks) if kind is None or (discrete and self.reported.levels) else None
         if within is not None or kind is None:
@@ -250,6 +251,41 @@ def _signs_zero(eqn: Any, made: dict) -> bool:
     null = lambda v: is_literal(v) and np.ndim(v.val) == 0 and v.val == 0
     fills = null(zero) or (gives is not None and gives.primitive.name == "broadcast_in_dim" and null(gives.invars[0]))
     return fills and asks is not None and asks.primitive.name == "eq" and asks.invars[0] is x and null(asks.invars[1])
+
+
+def _kind_of_loop(reported: Reported, eqn: Any, marks: list[int]) -> Kind | None:
+    """Kind of a `lax.while_loop` with real results, whose number of iterations, or whose body, depends on switches; None for other operations.
+
+    Its sides are the number of iterations and a number made of the sides in all of them, so that both tell when a side changes. Only the number of
+    iterations is kept on given sides. ``marks``: of the operands of the equation.
+    """
+    if eqn.primitive.name != "while" or not any(may_switch(part) for part in nested_jaxprs(eqn)):
+        return None
+    asks, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
+    first, start = eqn.params["cond_nconsts"], eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
+    in_turn = [*marks[first:start], *[_all(marks)] * (len(marks) - start)]
+
+    def looped(values: Sequence, goes_on: Callable) -> tuple:
+        def turn(carry: tuple) -> tuple:
+            turns, sum_of_sides, now = carry
+            walk = Record(reported)
+            now, _ = walk.run(body, [*values[first:start], *now], in_turn)
+            for side in walk.collected:
+                places = jnp.arange(1, side.size + 1, dtype=jnp.int32)
+                sum_of_sides = 31 * sum_of_sides + places @ side.ravel().astype(jnp.int32)
+            return turns + 1, sum_of_sides, now
+
+        zero = jnp.zeros((), jnp.int32)
+        begin = [jnp.asarray(x, v.aval.dtype) for x, v in zip(values[start:], eqn.invars[start:], strict=True)]
+        return lax.while_loop(goes_on, turn, (zero, zero, begin))
+
+    def side(eqn: Any, *values: Any) -> Sides:
+        return list(looped(values, lambda carry: jaxpr_as_fun(asks)(*values[:first], *carry[2])[0])[:2])
+
+    def value(eqn: Any, sides: Sides, *values: Any) -> list:
+        return looped(values, lambda carry: carry[0] < sides[0])[2]
+
+    return Kind(side, value)
 
 
 def _number(kind: Kind, eqn: Any, values: Sequence) -> int:

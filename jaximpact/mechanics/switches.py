@@ -19,8 +19,8 @@ a list of arrays. Between two points with equal sides the function is smooth; wh
     gaps = gap_switches(problem, t, q, args)            # of problem.gaps(t, q, args), or None
     rate = lambda s: jax.jvp(lambda s: gaps.frozen(sides, t + s, q + s * v, args), (s,), (one,))[1]
 
-so that `frozen` gives gaps, rates and accelerations of one side at a kink. Not searched for switches are loops whose number of iterations
-is not static (`lax.while_loop`, unless all its results are discrete), callbacks, solvers and `cummax`. They count as smooth,
+so that `frozen` gives gaps, rates and accelerations of one side at a kink. A loop whose number of iterations is not static (`lax.while_loop`) is one
+switch, whose sides are that number and the switches inside. Not searched for switches are callbacks, solvers and `cummax`. They count as smooth,
 as do poles, and steep functions however steep.
 """
 

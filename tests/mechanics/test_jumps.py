@@ -36,6 +36,24 @@ def added(step):
     return lambda q: jax.lax.fori_loop(0, 3, lambda i, y: 0.5 * y - step(q - 0.1 * i), jnp.zeros_like(q))
 
 
+def counted(q):
+    """Counts quarters in q, in a loop whose number of turns depends on q."""
+    return jax.lax.while_loop(lambda x: x[0][0] > 0.25, lambda x: (x[0] - 0.25, x[1] + 1), (q, jnp.zeros_like(q)))[1]
+
+
+def summed(q):
+    """A loop whose number of turns is not static, with a jump inside."""
+    turn = lambda x: (x[0] + 1, x[1] - jnp.where(q > 0.2, 1.0, 0.0))
+    return jax.lax.while_loop(lambda x: x[0] < 3, turn, (0, jnp.zeros_like(q)))[1]
+
+
+def cube_root(q):
+    """Solves x + x^3 = q by Newton's method."""
+    off = lambda x: x + x**3 - q
+    turn = lambda x: x - off(x) / (1 + 3 * x * x)
+    return jax.lax.while_loop(lambda x: jnp.abs(off(x))[0] > 1e-10, turn, q)
+
+
 def near_cut(x):
     return jnp.arctan2(-x, jnp.full_like(x, -1.0))
 
@@ -54,6 +72,8 @@ JUMPS = {
     "cut of an angle": lambda t, q, v, s: near_cut(q),
     "cond": lambda t, q, v, s: jax.lax.cond(q[0] > 0, lambda q: -q - 1.0, lambda q: -q, q),
     "loop": lambda t, q, v, s: added(where_positive)(q),
+    "loop that counts": lambda t, q, v, s: counted(q),
+    "loop of unknown length": lambda t, q, v, s: summed(q),
     "integer": lambda t, q, v, s: -((q > 0).astype(jnp.int32) * 3).astype(q.dtype),
     "place": lambda t, q, v, s: jnp.asarray([0.5, -1.0], q.dtype)[jnp.argmax(jnp.stack([0 * q[0], q[0]]))][None],
     "staircase": lambda t, q, v, s: jnp.take(jnp.asarray(KNOTS), jnp.searchsorted(jnp.asarray(KNOTS), -q)),
@@ -76,6 +96,7 @@ KINKS = {
     "largest": lambda t, q, v, s: -jnp.max(jnp.stack([q, 0.5 * q, 0 * q]), axis=0),
     "sorted": lambda t, q, v, s: -jnp.sort(jnp.stack([q[0], 0.5 * q[0], 0 * q[0]]))[1:2],
     "loop": lambda t, q, v, s: added(jnp.abs)(q),
+    "loop that converges": lambda t, q, v, s: cube_root(q),
     "fixed time": lambda t, q, v, s: jnp.where(t < 0.4, jnp.ones_like(q), -jnp.ones_like(q)),
     "a branch of data": lambda t, q, v, s: jnp.where(s > 0.2, -q, q),
 }
@@ -112,8 +133,30 @@ def test_operations_that_jump_are_seen(name):
     assert status_of(ji.Problem(JUMPS[name]), [0.0], [1.0], SCHEMES[2], 0.1, args=0.5) == ji.Status.DERIVATIVE_JUMP
 
 
+def test_jumps_inside_a_loop_of_unknown_length_are_told():
+    """One lane counts in a loop, one asks in it, one converges."""
+    forces = [counted, summed, cube_root]
+    problem = ji.Problem(lambda t, q, v, n: jax.lax.switch(n, forces, q))
+    call = {"t1": 0.4, "h": 0.01, "scheme": SCHEMES[2], "args_axes": 0, "progress": False, "wrt": "v0"}
+    found = ji.sensitivities(problem, np.zeros((3, 1)), np.ones((3, 1)), args=np.arange(3), **call)
+    assert found.status.tolist() == [ji.Status.DERIVATIVE_JUMP, ji.Status.DERIVATIVE_JUMP, 0]
+
+
 @over(SCHEMES)
-@named(KINKS, ("smooth", "clip", "table", "largest", "fitted pieces", "a branch of data", "sorted", "equal branches"))
+@named(
+    KINKS,
+    (
+        "smooth",
+        "clip",
+        "table",
+        "largest",
+        "fitted pieces",
+        "a branch of data",
+        "sorted",
+        "equal branches",
+        "loop that converges",
+    ),
+)
 def test_kink_of_a_force_is_no_jump(scheme, name):
     status = status_of(ji.Problem(KINKS[name]), [-1.0], [1.0], scheme, args=0.5)
     if name == "root of one side":  # whose slope is infinite
