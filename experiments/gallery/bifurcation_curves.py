@@ -4,6 +4,10 @@ q'' + 2 z q' + q = cos(w (t + shift)), q >= wall. Where the free vibration touch
 impact a period is the root of a quadratic (Shaw and Holmes, J. Sound Vib. 90 (1983), section 3): where its discriminant is zero two such orbits
 meet in a fold, and where its monodromy matrix has the eigenvalue -1 the period doubles. The dots are found without any of it, from motions alone.
 
+At the resonance w = 2 sqrt(1 - z^2) the term with a square root of the map of a period vanishes, and a curve of folds and one of period doublings
+end at the curve of grazing, quadratically tangent to it: proven, with a picture of the unfolding, by Simpson and Ghosh, Resonant grazing
+bifurcations revisited, arXiv:2602.22797 (2026). The second panel shows both, by their distance from grazing.
+
 python experiments/gallery/bifurcation_curves.py
 """
 
@@ -25,6 +29,8 @@ from jaximpact.catalogue import oscillators  # noqa: E402
 PROBLEM = catalogue.get("shaw-holmes").problem
 Z, E = 0.05, 0.8
 BOUNDS = ((1.1, 3.2), (-6.0, 1.7))  # of frequency and wall
+RESONANCE = 2 * np.sqrt(1 - Z**2)
+DETUNING = 0.1  # within which curves are followed towards the resonance
 
 
 def period(args):
@@ -107,11 +113,56 @@ def follow(kind, given):
     return np.concatenate([parts[0][:0:-1], parts[1]])
 
 
-def picture(curves, path):
+def towards_resonance():
+    """Points of the curves of folds and of period doublings that end at the resonance, followed to it."""
+    found = {}
+    for kind, sign in (("fold", -1), ("period doubling", 1)):
+        w = RESONANCE + sign * DETUNING
+        near = amplitude(w) - 0.8 * DETUNING**2
+        doubled = lambda wall, w=w: doubling(w, wall)
+        wall = 0.9995 * fold_wall(w) if kind == "fold" else brentq(doubled, -near - 1e-3, -near + 2e-3)
+        bounds = tuple(sorted((RESONANCE + 1.1 * sign * DETUNING, RESONANCE - 0.01 * sign)))
+        curve = continue_curve(
+            PROBLEM, kind=kind, **start(w, wall), e=E, period=period, parameters=("frequency", "wall"),
+            bounds=(bounds, (-0.6, -0.2)), direction=-sign if kind == "period doubling" else 1, step=0.05, points=60,
+        )  # fmt: skip
+        found[kind] = np.column_stack([curve.x, curve.y])
+    return found
+
+
+def off_grazing(points):
+    """Detuning and distance from the curve of grazing of points (k, 2)."""
+    w, wall = points.T
+    return w - RESONANCE, wall + amplitude(w)
+
+
+def tangency(points):
+    """Exponent of a curve's distance from grazing by the detuning, and the coefficient of the parabola that it tends to, from its nearest points."""
+    x, y = off_grazing(points)
+    used = (np.abs(x) < 0.4 * DETUNING) & (np.abs(x) > 0.02 * DETUNING)
+    x, y = x[used], y[used]
+    exponent = np.polyfit(np.log(np.abs(x)), np.log(np.abs(y)), 1)[0]
+    return np.polyfit(x, y / x**2, 1)[-1], exponent
+
+
+def unfolding(axes, ends):
+    """Draws the curves near the resonance: dots, closed forms, and the parabolas that the tangency gives."""
+    axes.axhline(0, color="C0", lw=1)
+    near = np.linspace(0, 1.1 * DETUNING, 60)
+    for (kind, points), color, sign in zip(ends.items(), ("C1", "C2"), (-1, 1), strict=True):
+        x, y = off_grazing(points)
+        axes.plot(x, y, "o", ms=3, color=color, label=kind)
+        axes.plot(sign * near, tangency(points)[0] * near**2, "--", color=color, lw=1)
+    axes.set(xlabel="frequency - resonance", ylabel="wall beyond grazing", title="At the resonance")
+    axes.legend(frameon=False, fontsize=9)
+
+
+def picture(curves, ends, path):
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
-    axes = figure.add_subplot()
+    figure = Figure(figsize=(10.4, 4.6), layout="constrained")
+    axes, beside = figure.subplots(1, 2, width_ratios=(7, 4))
+    unfolding(beside, ends)
     w = np.linspace(*BOUNDS[0], 400)
     axes.plot(w, -amplitude(w), color="C0", lw=1, label="closed forms")
     for part in (w[w < 1.999], w[w > 2.001]):
@@ -151,11 +202,19 @@ def main():
             for (x, y), e in zip(points, errors, strict=True)
         ]
         print(f"{kind}: {len(points)} points, at most {max(errors):.1e} off the closed form")
+    ends = towards_resonance()
+    for kind, points in ends.items():
+        coefficient, exponent = tangency(points)
+        print(
+            f"{kind}: {len(points)} points to {np.min(np.abs(off_grazing(points)[0])):.1e} from the resonance", end=", "
+        )
+        print(f"at most {max(abs(off[kind](*x)) for x in points):.1e} off the closed form;", end=" ")
+        print(f"exponent {exponent:.2f}, coefficient {coefficient:.4g}")
     with open(options.out / "curves.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    picture(curves, options.out / "curves.png")
+    picture(curves, ends, options.out / "curves.png")
     print(f"written: {options.out}")
 
 
