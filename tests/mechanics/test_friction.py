@@ -463,3 +463,24 @@ def test_bodies_that_move_together_have_no_impact_by_rounding():
     slope = jax.jvp(lambda mu: end(mu, 400), (mu,), (1.0,))[1]
     # of first order in h; lost in one step of sixteen, 4 % of 3.0, where rounding counts as an impact
     assert abs(slope - jax.grad(right)(mu)) < 0.03
+
+
+def test_bounces_before_a_wall_that_sweeps_a_block_end():
+    """Friction alone presses the block against the wall: impacts there accumulate, and then it is where the wall is, w + c t."""
+    block = ji.Problem(
+        lambda t, q, v, args: jnp.array([0.0, -9.81]),
+        lambda t, q, args: jnp.stack([q[1], q[0] - args["w"] - args["c"] * t]),
+        restitution=jnp.array([0.0, 0.6]),
+        friction=jnp.array([0.3, 0.0]),
+        slip=lambda t, q, v, args: v[:, None],
+    )
+    args = {"c": jnp.array(1.0), "w": jnp.array(-0.1)}
+    found = ji.sensitivities(
+        block, [0.0, 0.0], [0.0, 0.0], t1=1.5, steps=800, args=args, scheme=ji.MoreauJean(), wrt=("args", "friction")
+    )
+    assert ji.Status(int(found.status)) == ji.Status.DERIVATIVE_ZENO
+    # of first order with large constants, as through every accumulation: off by .11 here, by .008 at 6400 steps
+    np.testing.assert_allclose(found.value["q"], [1.4, 0.0], atol=1e-4)
+    of = found.jacobian["q"]
+    np.testing.assert_allclose([of["args"]["c"], of["args"]["w"]], [[1.5, 0], [1, 0]], atol=0.05)
+    np.testing.assert_allclose(of["friction"], 0, atol=0.15)

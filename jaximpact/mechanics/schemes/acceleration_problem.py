@@ -96,6 +96,13 @@ class AccelerationProblem(NamedTuple):
         towards = jnp.where((mode == SLIP)[:, None], towards, 0)
         return self.free + cones.response @ x.ravel(), x, FrictionInfo(x[:, 1:], mode.astype(jnp.int32), towards)
 
+    def load(self, force: Array) -> Array:
+        """Returns the gap accelerations (m,) that the forces (m, 1 + k) of the other contacts give to each contact."""
+        m, size = force.shape
+        normal = self.cones.delassus().reshape(m, size, m, size)[:, 0]
+        others = jnp.where(jnp.eye(m, dtype=bool)[:, :, None], 0, normal)
+        return lax.stop_gradient(jnp.einsum("ijp,jp->i", others, force))
+
     def slipping(self, noise: Array) -> Array:
         """Returns the directions of slip (m, k) of contacts that slip faster than ``noise`` (m,), zero for others."""
         slip = self.velocity[:, 1:]

@@ -116,6 +116,11 @@ class FrictionCorrected(Corrected):
         a, force, _ = begin.solve(lasted, past.direction)
         t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
         here = observe(problem, h, t_mid, q_mid, v_mid, args)
+        # what presses a contact may be the friction of another: without it impacts of a body that a wall sweeps never end
+        load = begin.load(force)
+        here = here._replace(
+            gap_acceleration=here.gap_acceleration + load, threshold=here.threshold + 2 * h * jnp.abs(load)
+        )
         pushed = here.contacts.diagonal() * lax.stop_gradient(info.impulse)
         active = pushed > lax.stop_gradient(law.resolution(pushed))
         impact = active & (here.gap_velocity < -here.threshold)
@@ -257,7 +262,9 @@ def cross(
     v_after = v_at + cones.response @ x.ravel()
     # the motion after the impacts, in which an inelastic contact may stay closed
     behind = AccelerationProblem.at(problem, t, q, v_after, args)
-    stays = (lax.stop_gradient(x[:, 0]) > 0) & (~impact | (e <= 0))
+    # one that the impacts do not load stays closed, too
+    opens = lax.stop_gradient(cones.velocity(x)[:, 0]) > speed
+    stays = jnp.where(impact, (lax.stop_gradient(x[:, 0]) > 0) & (e <= 0), held & ~opens)
     a_after, force_after, modes = behind.solve(stays, behind.slipping(speed))
     impulse = x + delay * (force - force_after)
     # near the edge of the cone the derivative of the other mode is as likely to be right
