@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 from jax.sharding import AbstractMesh
 
@@ -19,6 +20,7 @@ from ..compiler.gpu import kernel
 from ..compiler.llvm import xla_ffi as foreign
 from ..compiler.scalar import Unsupported
 from ..jaxtools.derivative_rules import NO_DERIVATIVE
+from ..jaxtools.jaxpr_tools import without_dead_code
 from ..jaxtools.shapes import shapes_and_dtypes
 from ..mechanics.motion import Motion
 from . import reverse_loop as backwards
@@ -238,7 +240,9 @@ class Cotangent(Derivative):
     def __call__(self, *operands: Any, branches: bool = False) -> list:
         count = len(self.moved)
         of, some = self.outputs(operands[:count], branches)
-        return jax.vjp(of, some)[1](list(operands[count:]))[0]
+        # the steps without what only other outputs need: status and account
+        closed = without_dead_code(jax.make_jaxpr(of)(some))
+        return list(jax.vjp(jaxpr_as_fun(closed), *some)[1](list(operands[count:])))
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
         """Shapes of the moved operands."""
