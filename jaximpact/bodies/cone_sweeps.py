@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..compiler.llvm.jit import compile_module
-from .mprgp_kernel import KernelWriter, call_lane, over_lanes
+from .kernel_writer import KernelWriter, call_lane, over_lanes
 from .planar_path import CONTACTS, planar_path
 from .proximal_steps import ROWS, ConeSystem, proximal_steps
 

@@ -12,157 +12,20 @@ termination, Comput. Optim. Appl. 30 (2005), algorithm MPRGP.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ..compiler.llvm.jit import MachineCode, compile_module
-from ..compiler.llvm.lane_frames import FUNCTION_NAME
-from ..compiler.llvm.xla_ffi import lane_pool
+from ..compiler.llvm.jit import compile_module
+from .kernel_writer import KernelWriter, LoopVariable, call_lane, over_lanes
 
-FAST = ("reassoc", "nsz", "contract", "arcp")  # sums in any order, but what is no number stays so
 POWER = 8  # steps of the power method for the largest eigenvalue
 SAFETY = 1.25  # by which it may be too small
 STEP = 1.9  # of a projected gradient step, over the largest eigenvalue: 2 is the bound of descent
 INTEGERS = ("i", "j", "slot")
 REALS = ("x", "g", "p", "y", "b", "root", "allowed")
-
-
-class KernelWriter:
-    """Writes an LLVM function: arithmetic, access to arrays, variables and loops."""
-
-    def __init__(self, real: Any) -> None:
-        from llvmlite import ir
-
-        self.ir = ir
-        self.real, self.int, self.long = (
-            (ir.DoubleType() if real == np.float64 else ir.FloatType()),
-            ir.IntType(32),
-            ir.IntType(64),
-        )
-        self.pointer = ir.PointerType()
-        self.module = ir.Module()
-        kind = ir.FunctionType(ir.VoidType(), [self.pointer] * 4 + [self.long] * 2)
-        self.function = ir.Function(self.module, kind, FUNCTION_NAME)
-        self.at = ir.IRBuilder(self.function.append_basic_block("entry"))
-
-    # numbers
-
-    def number(self, value: float) -> Any:
-        return self.ir.Constant(self.real, float(value))
-
-    def whole(self, value: int) -> Any:
-        return self.ir.Constant(self.long, value)
-
-    def add(self, *terms: Any) -> Any:
-        total = terms[0]
-        for x in terms[1:]:
-            total = self.at.fadd(total, x, flags=FAST)
-        return total
-
-    def sub(self, a: Any, b: Any) -> Any:
-        return self.at.fsub(a, b, flags=FAST)
-
-    def mul(self, a: Any, b: Any) -> Any:
-        return self.at.fmul(a, b, flags=FAST)
-
-    def div(self, a: Any, b: Any) -> Any:
-        return self.at.fdiv(a, b, flags=FAST)
-
-    def less(self, a: Any, b: Any) -> Any:
-        return self.at.fcmp_ordered("<", a, b)
-
-    def smaller(self, a: Any, b: Any) -> Any:
-        return self.at.select(self.less(a, b), a, b)
-
-    def larger(self, a: Any, b: Any) -> Any:
-        return self.at.select(self.less(a, b), b, a)
-
-    def either(self, which: Any, yes: Any, no: Any) -> Any:
-        return self.at.select(which, yes, no)
-
-    def size(self, a: Any) -> Any:
-        return self.call("fabs", a)
-
-    def sqrt(self, a: Any) -> Any:
-        return self.call("sqrt", a)
-
-    def call(self, name: str, a: Any) -> Any:
-        function = self.module.declare_intrinsic(f"llvm.{name}", [self.real])
-        return self.at.call(function, [a])
-
-    def real_of(self, k: Any) -> Any:
-        return self.at.sitofp(k, self.real)
-
-    # memory
-
-    def place(self, array: Any, k: Any, kind: Any) -> Any:
-        return self.at.gep(array, [k], inbounds=True, source_etype=kind)
-
-    def get(self, array: Any, k: Any) -> Any:
-        return self.at.load(self.place(array, k, self.real), typ=self.real)
-
-    def put(self, array: Any, k: Any, value: Any) -> None:
-        self.at.store(value, self.place(array, k, self.real))
-
-    def index(self, array: Any, k: Any) -> Any:
-        return self.at.sext(self.at.load(self.place(array, k, self.int), typ=self.int), self.long)
-
-    def put_index(self, array: Any, k: Any, value: Any) -> None:
-        self.at.store(self.at.trunc(value, self.int), self.place(array, k, self.int))
-
-    def entry(self, table: Any, k: int) -> Any:
-        """Loads the k-th pointer of a table of pointers."""
-        return self.at.load(self.place(table, self.whole(k), self.pointer), typ=self.pointer)
-
-    def variable(self, value: Any) -> LoopVariable:
-        with self.at.goto_entry_block():
-            address = self.at.alloca(value.type)
-        found = LoopVariable(self, address, value.type)
-        found.set(value)
-        return found
-
-    # control
-
-    @contextmanager
-    def over(self, count: Any) -> Iterator[Any]:
-        """Context whose body is a loop over 0 ... count - 1; yields the index."""
-        k = self.variable(self.whole(0))
-        with self.loop(lambda: self.at.icmp_signed("<", k.get(), count)):
-            yield k.get()
-            k.set(self.at.add(k.get(), self.whole(1)))
-
-    @contextmanager
-    def loop(self, continues: Callable[[], Any]) -> Iterator[None]:
-        """Context whose body is a loop that runs while ``continues()``."""
-        head, body, end = (self.function.append_basic_block(name) for name in ("head", "body", "end"))
-        self.at.branch(head)
-        self.at.position_at_end(head)
-        self.at.cbranch(continues(), body, end)
-        self.at.position_at_end(body)
-        yield
-        self.at.branch(head)
-        self.at.position_at_end(end)
-
-
-class LoopVariable:
-    """A mutable variable on the stack."""
-
-    def __init__(self, w: KernelWriter, address: Any, kind: Any) -> None:
-        self.w, self.address, self.kind = w, address, kind
-
-    def get(self) -> Any:
-        return self.w.at.load(self.address, typ=self.kind)
-
-    def set(self, value: Any) -> None:
-        self.w.at.store(value, self.address)
-
-    def plus(self, value: Any) -> None:
-        self.set(self.w.add(self.get(), value))
 
 
 class ContactLoops:
@@ -493,17 +356,3 @@ def solver(D: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[n
         call_lane(code, (given, [x[k : k + 1] for x in results], own), m, bodies)
 
     return lambda operands, results: over_lanes(lambda k: lane(k, operands, results), results[1].shape[0])
-
-
-def call_lane(code: MachineCode, arrays: Iterable[list[np.ndarray]], m: int, bodies: int) -> None:
-    """Calls a solver for one lane of m contacts; ``arrays``: its operands, its results and its working memory, a list of arrays each."""
-    operands, results, own = ((ctypes.c_void_p * len(x))(*(y.ctypes.data for y in x)) for x in arrays)
-    code.call(operands, results, None, ctypes.addressof(own), m, bodies)
-
-
-def over_lanes(lane: Callable[[int], None], number: int) -> None:
-    """Calls ``lane`` for each of a number of lanes, several of them at a time."""
-    if number == 1:
-        lane(0)
-    else:
-        list(lane_pool().map(lane, range(number)))
