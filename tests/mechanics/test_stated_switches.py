@@ -320,3 +320,20 @@ def test_switches_and_resets_are_part_of_a_problem():
     other = problem.replace(reset=lambda t, q, v, k, args: -0.5 * v)
     assert other.switches is PLACE and jax.tree.structure(other) != jax.tree.structure(problem)
     assert sources(other)["reset"] != sources(problem)["reset"] and "reset" not in sources(ji.Problem(FALL))
+
+
+def test_a_force_without_a_slope_at_zero_has_values():
+    """q'' = -sqrt(max(q, 0)) conserves v^2 / 2 + 2/3 q^(3/2)."""
+    root = ji.Problem(lambda t, q, v, args: -jnp.sqrt(jnp.maximum(q, 0)))
+    found = ji.solve(root, [-0.61], [1.03], t1=1.5, steps=1, scheme=ji.EventDriven())
+    (q,), (v,) = found.q[-1], found.v[-1]
+    assert v**2 / 2 + 2 / 3 * q**1.5 == pytest.approx(1.03**2 / 2, abs=1e-8)
+
+
+@pytest.mark.slow
+def test_a_force_without_a_slope_at_its_surface_has_no_trusted_derivative():
+    """dq/dv0 was off by 7e6 and by 0.4, with a clean status."""
+    root = ji.Problem(lambda t, q, v, args: -jnp.sqrt(jnp.abs(q)), switches=lambda t, q, v, args: q)
+    q0, v0 = np.array([[-0.61], [0.3]]), np.array([[1.03], [-1.0]])
+    found = ji.sensitivities(root, q0, v0, t1=1.5, steps=1, wrt="v0", progress=False, scheme=ji.EventDriven())
+    assert found.status.tolist() == [Status.DERIVATIVE_JUMP] * 2

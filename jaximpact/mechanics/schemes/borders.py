@@ -25,6 +25,7 @@ SAME = 1e-9  # relative difference between gradients of levels that describe the
 EDGE = 1e-6  # of the jump of a level's rate: rates too small to decide whether a motion slides
 FURTHER = 8  # times the error of levels: distance beyond a border at which sides are evaluated
 SOON = 1e-6  # fraction of the motion's time within which it must have left a border by itself
+NEARBY = 1024  # roundings of time: how far from a border slopes are compared, with those sixteen times as far
 LEAVES = 3  # borders that are tested for leaving one after the other; then all together
 
 
@@ -459,6 +460,32 @@ def cross_apart(pieces: Pieces, sides: list, crossed: Array, main: Array, now: t
     delays = jnp.where(crossed, change / jnp.where(crossed, rate, 1), 0)
     first = jnp.sum(jnp.where(main, delays, 0))
     return jnp.any(crossed & (jnp.abs(delays - first) > SLIGHT * (jnp.abs(delays) + jnp.abs(first))))
+
+
+def status_of_slopes(
+    pieces: Pieces, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, span: Array, args: Any
+) -> Array:
+    """Returns DERIVATIVE_JUMP if a force has no finite slope at the border where a motion is, as sqrt(max(q, 0)) at q = 0.
+
+    Its slope along the motion then is far from constant within rounding of the border. ``of``: the sides before and behind the border; ``closed``
+    (m,) and ``span`` () as of `settle_sides`.
+    """
+    t, q, v, args = frozen((t, q, v, args))
+    near, open_ = NEARBY * jnp.finfo(q.dtype).eps * span, jnp.zeros_like(closed)
+
+    def slopes(x: tuple[Sides, Array]) -> Array:
+        sides, s = x
+        none = jnp.zeros_like(t)
+        force = lambda s, a: held(pieces.on(sides), t + s, q + s * v, v + s * a, open_, none, args)[0]
+        a = force(none, jnp.zeros_like(v))
+        return jnp.stack(jax.jvp(lambda s: force(s, a), (s,), (jnp.ones_like(s),)))
+
+    both = jax.tree.map(lambda *x: jnp.stack(x), of[0], of[0], of[1], of[1])
+    found = lax.map(slopes, (both, near * jnp.array([-16, -1, 1, 16], q.dtype)))
+    close, far, a = found[1:3, 1], found[::3, 1], found[:, 0]
+    steep = jnp.abs(close) * span > jnp.max(jnp.abs(a)) + jnp.max(jnp.abs(v)) / span
+    singular = ~jnp.isfinite(close) | (steep & (jnp.abs(close - far) > 0.5 * jnp.abs(close)))
+    return as_status(jnp.any(singular), Status.DERIVATIVE_JUMP)
 
 
 def status_behind(pieces: Pieces, after: Any, crossed: Array, t: Array, within: Array, args: Any) -> Array:

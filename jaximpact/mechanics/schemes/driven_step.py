@@ -17,7 +17,7 @@ from ..status import FAILURES, Status, as_status
 from ..switches import Kinks
 from .base import JointInfo, Step, gradient_status
 from .bases import add_joint_impulse, add_late_impulse, at_impact, base_at
-from .borders import SettledSides, border_status, seek_border, settle_sides, status_behind
+from .borders import SettledSides, border_status, seek_border, settle_sides, status_behind, status_of_slopes
 from .event_state import Event
 from .events import collide, lasting_at_end
 from .impacts_on_borders import Meeting, status_at_impact
@@ -348,7 +348,10 @@ def _settle(
     if switched is not None:
         span = frozen(jnp.abs(t) + motion.h)
         look = lambda: settle_sides(pieces, where, t, q, v, closed, switched & pieces.slid(where), atol, span, args)
-        found = lax.cond(jnp.any(switched) | changed, look, lambda: found)
+        old, found = where, lax.cond(jnp.any(switched) | changed, look, lambda: found)
+        if scheme.jumps:
+            slopes = lambda: status_of_slopes(pieces, [old.sides, found.where.sides], t, q, v, closed, span, args)
+            found = found._replace(status=found.status | lax.cond(jnp.any(switched), slopes, lambda: none))
     where, v = found.where, found.v
     hold = pieces.hold(where)
     if closed.shape[0] == 0:
