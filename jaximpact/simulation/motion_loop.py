@@ -341,18 +341,18 @@ class MotionLoop:
         ``impulse`` (m,): impulse of the contacts in the step. If the scheme located an impact in the step, the status is 0: the motion changes
         direction there, and ``path`` is not what it follows.
         """
-        acting = impulse > 0
+        acting, problem = impulse > 0, lax.stop_gradient(self.problem)
 
         def status(problem: Problem, path: StepPath, acting: Array) -> Array:
             one = ~jnp.any(acting) if self.locates else True
             return as_status(loses_the_gap(problem, path, acting) & one, Status.GAP_UNRESOLVED)
 
         if self.program.per_lane_branches:
-            return status(self.problem, path, acting)
+            return status(problem, path, acting)
         # a batch of XLA computes it only if one of its lanes may have it
-        pending = may_tunnel(self.problem, path) | jnp.any(acting)
+        pending = may_tunnel(problem, path) | jnp.any(acting)
         work = lambda _, none, given: status(*given)
-        return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (self.problem, path, acting))
+        return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (problem, path, acting))
 
     def across_jumps(self, before: tuple[Any, Row, Account], after: tuple[Any, Row, Account]) -> tuple:
         """The carry after a step with its derivatives corrected, if the force has a jump in the step; ``before`` and ``after``: carries.

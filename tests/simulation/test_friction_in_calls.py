@@ -73,6 +73,22 @@ def test_derivatives_by_friction():
 
 
 @pytest.mark.slow
+def test_derivatives_by_friction_on_a_curved_surface_backwards():
+    """Where a step is searched for obstacles that it leads through, which has no derivative by the coefficient."""
+    dome = ji.Problem(
+        lambda t, q, v, args: jnp.stack([0 * t, 0 * t - G]),
+        lambda t, q, args: (q[1] + 0.1 * q[0] ** 2)[None],
+        slip=lambda t, q, v, args: v[:1] - 0.2 * q[0] * v[1:],
+        friction=0.3,
+    )
+    of = lambda mode: ji.sensitivities(dome, [0.0, 0.05], [1.0, 0.0], t1=0.3, steps=30, wrt="friction", mode=mode)
+    forward, reverse = of("forward"), of("reverse")
+    assert forward.trusted and reverse.trusted
+    for name in ("q", "v"):
+        np.testing.assert_allclose(reverse.jacobian[name]["friction"], forward.jacobian[name]["friction"], rtol=1e-12)
+
+
+@pytest.mark.slow
 def test_derivatives_of_one_motion_by_friction():
     own = ji.sensitivities(rough_block, *START, wrt="friction", **CALL)
     assert own.trusted and own.inputs["friction"] == 0.3
