@@ -33,6 +33,7 @@ ROUGH = {
     "brax": [(f"brax {name}", "brax_friction.py", name) for name in ("spring", "positional")],
     "drake": [("Drake SAP", "drake_friction.py", "")],
     "jaxsim": [("jaxsim", "jaxsim_friction.py", "")],
+    "newton": [(f"Newton {name}", "newton_friction.py", name) for name in ("SemiImplicit", "XPBD")],
 }
 COLUMNS = {
     "mjx": [("MuJoCo MJX", "mjx_contacts.py", "")],
