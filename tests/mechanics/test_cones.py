@@ -12,6 +12,7 @@ from breadth import slow
 import jaximpact as ji
 from jaximpact.mechanics.contact import cones
 from jaximpact.mechanics.contact.cone_solver import frictional_impulses
+from jaximpact.mechanics.schemes.acceleration_problem import AccelerationProblem
 
 TOLERANCE = 1e-10
 
@@ -242,3 +243,16 @@ def test_derivative(m, k):
     reverse = jax.vjp(f, *at)[1](weight)
     total = sum(np.sum(np.asarray(r) * d) for r, d in zip(reverse, direction, strict=True))
     np.testing.assert_allclose(total, np.sum(np.asarray(forward) * weight), rtol=1e-10)
+
+
+def test_friction_at_a_floor_loads_a_wall():
+    """The gap's acceleration by the floor's force, and none by the wall's own, makes the threshold of impacts at a wall that sweeps a block."""
+    block = ji.Problem(
+        lambda t, q, v, args: jnp.array([0.0, -9.81]),
+        lambda t, q, args: jnp.stack([q[1], q[0] - t]),
+        friction=jnp.array([0.3, 0.0]),
+        slip=lambda t, q, v, args: v[:, None],
+    )
+    load = lambda v, force: AccelerationProblem.at(block, 0.0, jnp.zeros(2), v, None).load(force)
+    found = jax.jit(load)(jnp.array([1.0, 0.0]), jnp.array([[2.0, -0.6], [5.0, 0.0]]))
+    np.testing.assert_allclose(found, [0.0, -0.6], atol=1e-15)

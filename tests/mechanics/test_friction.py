@@ -465,6 +465,7 @@ def test_bodies_that_move_together_have_no_impact_by_rounding():
     assert abs(slope - jax.grad(right)(mu)) < 0.03
 
 
+@pytest.mark.slow
 def test_bounces_before_a_wall_that_sweeps_a_block_end():
     """Friction alone presses the block against the wall: impacts there accumulate, and then it is where the wall is, w + c t."""
     block = ji.Problem(
