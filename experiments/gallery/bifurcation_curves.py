@@ -5,8 +5,8 @@ impact a period is the root of a quadratic (Shaw and Holmes, J. Sound Vib. 90 (1
 meet in a fold, and where its monodromy matrix has the eigenvalue -1 the period doubles. The dots are found without any of it, from motions alone.
 
 At the resonance w = 2 sqrt(1 - z^2) the term with a square root of the map of a period vanishes, and a curve of folds and one of period doublings
-end at the curve of grazing, quadratically tangent to it: proven, with a picture of the unfolding, by Simpson and Ghosh, Resonant grazing
-bifurcations revisited, arXiv:2602.22797 (2026). The second panel shows both, by their distance from grazing.
+end at the curve of grazing, quadratically tangent to it: proven, and illustrated with a linear impact oscillator, by Simpson and Ghosh, Resonant
+grazing bifurcations revisited, arXiv:2602.22797 (2026). The second panel shows both, by their distance from grazing.
 
 python experiments/gallery/bifurcation_curves.py
 """

@@ -109,7 +109,8 @@ PLATES = {
         "curves.png",
         "Grazing, folds and period doublings of the same oscillator over frequency and wall: dots are followed from motions alone, lines are the closed "
         "forms of Shaw and Holmes, of which the script prints the distance. On the right a curve of folds and one of doublings that end at grazing, where the forcing has "
-        "twice the damped natural frequency: quadratically tangent (dashed), as Simpson and Ghosh (arXiv:2602.22797) have proven and drawn.",
+        "twice the damped natural frequency: quadratically tangent (dashed), as Simpson and Ghosh (arXiv:2602.22797) prove for resonances and illustrate with a linear "
+        "impact oscillator.",
     ),
     "doublings": Plate(
         "A cascade of period doublings",
