@@ -19,7 +19,16 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import depends_on_place
-from .borders import ROUNDING, cross_apart, jumps_beyond, levels_and_terms, settle_sides, sides_behind, status_behind
+from .borders import (
+    ROUNDING,
+    cross_apart,
+    jumps_beyond,
+    levels_and_terms,
+    settle_sides,
+    sides_behind,
+    status_behind,
+    status_of_slopes,
+)
 from .impacts_on_borders import Meeting, jumps_at_impact
 from .mode_ends import find_falling_zero, zero_near
 from .paths import Path, double_crossing, first_zero, near_grazing
@@ -307,7 +316,11 @@ class Border(NamedTuple):
         still = allowed, 16 * allowed / span(motion.h, q.dtype)
         after = self.behind(motion, t, (q, v, progress.closed), crossed, turned, still)
         status = progress.status | after.status | self.status(motion, t, s, q, v, beyond)
-        status |= status_behind(self.pieces, after, jnp.any(crossed), t, motion.h, motion.args)
+        some, of = jnp.any(crossed), [self.where.sides, after.where.sides]
+        status |= status_behind(self.pieces, after, some, t, motion.h, motion.args)
+        at = t, q, v, progress.closed, jnp.abs(t) + motion.h, motion.args
+        slopes = lambda: status_of_slopes(self.pieces, of, *at)
+        status |= lax.cond(some, slopes, lambda: jnp.zeros_like(status))
         progress = progress._replace(q=after.q, v=after.v, closed=after.closed, where=after.where, status=status)
         if progress.low is not None:
             progress = progress._replace(low=jnp.where(jnp.any(after.q != q), 0, progress.low))

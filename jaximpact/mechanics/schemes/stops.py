@@ -307,8 +307,9 @@ def move_to_zero(
     q, v, a = flown.q, flown.v, flown.a
     force = lambda s: hold(t + s, q + s * v, v + s * a, flown.closed, flown.slack, args)[0]
     zero = jnp.zeros_like(t)
-    jerk = jax.jvp(force, (zero,), (jnp.ones_like(t),))[1]
-    # a force like sqrt(max(q, 0)) has no finite slope on its border; the move is too short for values to need it
+    # frozen: max(q, 0)^(3/2) has no second derivative on its border, and the two first derivatives of the move need none
+    jerk = frozen(jax.jvp(force, (zero,), (jnp.ones_like(t),))[1])
+    # a force like sqrt(max(q, 0)) has no finite slope there; the move is too short for values to need it
     jerk = jnp.where(jnp.isfinite(jerk), jerk, 0)
     place = lambda s: q + s * (v + 0.5 * s * (a + s / 3 * jerk))
     speed = lambda s: v + s * (a + 0.5 * s * jerk)
