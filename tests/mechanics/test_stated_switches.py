@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from scipy.special import beta
 
 import jaximpact as ji
 from jaximpact import Status
@@ -340,6 +341,21 @@ def test_a_force_whose_slope_is_not_smooth_has_the_exact_derivative():
     exact = {"q": v / 1.03, "v": -(q**1.5) / 1.03}
     for name, derivative in exact.items():
         assert found.jacobian[name]["q0"].item() == pytest.approx(derivative, abs=1e-7)  # a hundred tolerances
+
+
+@pytest.mark.slow
+def test_a_force_that_is_not_finite_beyond_its_surface_is_left():
+    """The same force: a body comes back with -v0 after a time T(v0) in contact, in proportion to v0^(-1/5), so that q = -q0 - v0 (t - T)."""
+    hertz = ji.Problem(lambda t, q, v, args: -(jnp.maximum(q, 0) ** 1.5), switches=lambda t, q, v, args: q)
+    q0, v0, t1 = -0.61, 1.03, 8.0
+    contact = 2 / v0 * (1.25 * v0**2) ** 0.4 * beta(0.4, 0.5) / 2.5
+    found = ji.sensitivities(
+        hertz, [q0], [v0], t1=t1, steps=1, wrt=("q0", "v0"), progress=False, scheme=ji.EventDriven()
+    )
+    assert found.status == Status.OK
+    assert found.value["q"].item() == pytest.approx(-q0 - v0 * (t1 - contact), abs=1e-7)  # a hundred tolerances
+    jacobian = [found.jacobian["q"][x].item() for x in ("q0", "v0")]
+    np.testing.assert_allclose(jacobian, [-1, -(t1 - 0.8 * contact)], rtol=1e-7, atol=0)
 
 
 @pytest.mark.slow
