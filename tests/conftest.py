@@ -3,7 +3,6 @@
 import gc
 import logging
 import os
-import sys
 import time
 import warnings
 from importlib.metadata import version
@@ -20,9 +19,8 @@ if os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") == "1" and versi
 import pytest
 
 MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 7e9
-PERIOD = (
-    14e-9 * MEMORY
-)  # processor time [s] after which two workers hold programs in half of the memory: 1.8 GB in 100 s each
+# processor time [s] after which two workers hold programs in half of the memory: 1.8 GB in 100 s each
+PERIOD = 14e-9 * MEMORY
 CLEARED = pytest.StashKey[float]()  # processor time of this process when it last dropped compiled programs
 
 
@@ -41,7 +39,9 @@ def pytest_configure(config):
 
 
 def prepare():
+    """Imports jax, and sets up a process that runs tests."""
     import jax
+    from hypothesis import given, strategies
 
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -52,13 +52,6 @@ def prepare():
     logger = logging.getLogger("jaximpact")
     logger.setLevel(logging.DEBUG)
     logger.addHandler(Refused())
-
-
-def pytest_collection(session):
-    if not hasattr(session.config, "workerinput") and session.config.getoption("numprocesses", None):
-        return
-    from hypothesis import given, strategies
-
     # at its first test hypothesis looks through all objects, of which there are few now
     given(strategies.none())(lambda x: None)()
 
@@ -74,10 +67,12 @@ def _drop_compiled_code(request):
 
     To drop what compiled for a hundred seconds, some 5000 maps, and to collect the garbage, takes four seconds.
     """
+    import jax
+
     yield
     last = request.session.stash.setdefault(CLEARED, time.process_time())
     if time.process_time() > last + PERIOD:
-        sys.modules["jax"].clear_caches()
+        jax.clear_caches()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # of other tests: not an error of this one
             gc.collect()

@@ -75,14 +75,15 @@ class Rough:
             "disk-slips": (disk, end_of_disk),
             "disk-sticks": (disk, end_of_disk),
             "sphere-slips": (sphere, end_of_sphere),
+            "turns-back": (block, end_of_block),
+            "stick-slip": (block, end_of_block),
         }
-        self.starts |= {"turns-back": (block, end_of_block), "stick-slip": (block, end_of_block)}
 
     def material(self, p, h, inertia, radius):
         if self.solver == "XPBD":
             return newton.ModelBuilder.ShapeConfig(mu=p["mu"], restitution=p["e"], density=0.0, gap=0.1)
-        ke, kd = contact(p["e"], h) if p["e"] > 0 else ((math.pi / h ** (1 / 3)) ** 2, 0.0)
-        kd = kd if p["e"] > 0 else 2 * PLASTIC * math.sqrt(ke)
+        frequency = math.pi / h ** (1 / 3)
+        ke, kd = contact(p["e"], h) if p["e"] > 0 else (frequency**2, 2 * PLASTIC * frequency)
         slope = 0.5 / (h * (1 + radius**2 / inertia))
         return newton.ModelBuilder.ShapeConfig(ke=ke, kd=kd, kf=slope, mu=p["mu"], density=0.0, gap=0.1)
 

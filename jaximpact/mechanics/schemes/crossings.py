@@ -358,7 +358,7 @@ class Slide(NamedTuple):
         below, above = frozen((part_end < -spare, part_end > 1 + spare))
         ends = jnp.any(where.slides, axis=1) & (below | above)
         change = jnp.where(ends, part_end - part, 1)
-        share = jnp.where(below, -part, 1 - part) / jnp.where(change == 0, 1, change)
+        share = jnp.where(below, -part, 1 - part) / nonzero(change)
         times = jnp.where(ends, r * jnp.clip(share, 0, 1), jnp.inf)
         time = jnp.min(times)
         rows = frozen(times <= time + jnp.where(jnp.isfinite(time), AT_ONCE * r, -1))

@@ -11,16 +11,7 @@ from jax.typing import ArrayLike
 from ...jaxtools import linalg
 from ..contact.laws import ContactLaw
 from ..joints import Joints
-from ..linearisation import (
-    Contacts,
-    Metric,
-    gap_derivatives,
-    joint_acceleration,
-    lengths,
-    linearise,
-    noise,
-    span,
-)
+from ..linearisation import Contacts, Metric, gap_derivatives, joint_acceleration, lengths, linearise, noise, span
 from ..problem import Problem
 
 

@@ -13,13 +13,7 @@ from ...jaxtools.jaxpr_tools import depends_on
 from ...jaxtools.linalg import nonzero
 from ..contact.laws import ContactLaw
 from ..contact.solver import complementarity
-from ..linearisation import (
-    Contacts,
-    Metric,
-    acceleration,
-    gap_derivatives,
-    noise,
-)
+from ..linearisation import Contacts, Metric, acceleration, gap_derivatives, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status

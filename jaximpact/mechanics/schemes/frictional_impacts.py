@@ -131,11 +131,13 @@ def fall_back(
     after = jnp.concatenate([contacts.gap_velocity(found.v)[:, None], slip.of(found.v)], axis=1)
 
     def falling() -> Array:
-        balance = AccelerationProblem.at(problem, t, q, found.v, args, slip.jacobian if after.shape[1] > 2 else None)
+        accelerations = AccelerationProblem.at(
+            problem, t, q, found.v, args, slip.jacobian if after.shape[1] > 2 else None
+        )
         towards = jnp.where(found.rests[:, None], 0, direction(after[:, 1:]))
-        _, force, _ = balance.solve((closed | found.lands) & ~found.opened, lax.stop_gradient(towards))
-        normal = balance.cones.velocity(force)[:, 0]
-        sinks = normal < -noise(contacts, balance.free, balance.cones.offset[:, 0])
+        _, force, _ = accelerations.solve((closed | found.lands) & ~found.opened, lax.stop_gradient(towards))
+        normal = accelerations.cones.velocity(force)[:, 0]
+        sinks = normal < -noise(contacts, accelerations.free, accelerations.cones.offset[:, 0])
         return found.opened & sinks & (lax.stop_gradient(after[:, 0]) <= 2 * h * jnp.abs(normal))
 
     slowly = found.opened & (after[:, 0] <= BRIEF * h * found.pull)

@@ -65,8 +65,8 @@ class Place(NamedTuple):
         is OPEN: it neither sticks nor slips. If several forces satisfy the law, those nearest to ``near`` (m, 1 + k) are taken.
         """
         place = lax.stop_gradient(self)
-        balance = AccelerationProblem(place.metric, place.view.free, place.cones, place.velocity())
-        _, force, did = balance.solve(closed, *lax.stop_gradient((towards, near)))
+        accelerations = AccelerationProblem(place.metric, place.view.free, place.cones, place.velocity())
+        _, force, did = accelerations.solve(closed, *lax.stop_gradient((towards, near)))
         acts = place.cones.scales() * force[:, 0] > place.rounding()
         mode, way = jnp.where(acts, did.mode, OPEN), jnp.where(acts[:, None], did.direction, 0)
         return jnp.where(acts[:, None], force, 0), did._replace(mode=mode, direction=way)

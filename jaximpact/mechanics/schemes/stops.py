@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ...jaxtools.argument_checks import check_counts, is_whole
+from ...jaxtools.linalg import nonzero
 from ..problem import Problem
 from ..rest import AtRest, Jammed
 from ..status import Status, as_status
@@ -317,7 +318,7 @@ def move_to_zero(
 
     def newton(s: Array) -> tuple[Array, Array]:
         found, rate = jax.jvp(along, (s,), (jnp.ones_like(s),))
-        return s - jnp.where(rate == 0, 0, found / jnp.where(rate == 0, 1, rate)), rate
+        return s - jnp.where(rate == 0, 0, found / nonzero(rate)), rate
 
     delay, rate = newton(newton(zero)[0])
     # where the function jumps, the search ends at the resolution of time, and the derivative of the time is not known

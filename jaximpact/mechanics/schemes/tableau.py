@@ -19,6 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ...jaxtools.linalg import nonzero
+
 
 class Rows(NamedTuple):
     """A `Tableau` as arrays over its k + 1 stages, for a scan in which the newest acceleration comes first.
@@ -80,7 +82,7 @@ def estimate(errors: Array) -> Array:
         return jnp.abs(errors[0])
     square = errors[0] ** 2
     both = square + 0.01 * errors[1] ** 2
-    return square / jnp.sqrt(jnp.where(both == 0, 1, both))
+    return square / jnp.sqrt(nonzero(both))
 
 
 def _tableau(
