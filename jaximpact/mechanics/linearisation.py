@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 
 from ..jaxtools import linalg
 from ..jaxtools.jacobians import value_and_jacobian
+from ..jaxtools.jaxpr_tools import depends_on
 from ..jaxtools.linalg import solve_by_inverse
 from ..jaxtools.outlined import outlined
 from ..jaxtools.row_structure import RowsOf, Unstructured
@@ -364,7 +365,7 @@ def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: Any) -
 
 def is_flat(problem: Problem, t: ArrayLike, q: Array, args: Any) -> bool:
     """Tests whether all constraints are affine in q: whether the jaxpr of their gradients does not use q."""
-    return not problem.is_local and not _depends(lambda x: jacobian(problem, t, x, args)[1], q)
+    return not problem.is_local and not depends_on(lambda x: jacobian(problem, t, x, args)[1], (q,), (0,))
 
 
 def is_steady(problem: Problem, t: Array, q: Array, args: Any) -> bool:
@@ -373,17 +374,12 @@ def is_steady(problem: Problem, t: Array, q: Array, args: Any) -> bool:
     def rates(t: Array, q: Array) -> tuple[Array, Array]:
         return jacobian(problem, t, q, args)[1], drift(problem, t, q, args)
 
-    return not problem.is_local and not _depends(rates, t, q)
+    return not problem.is_local and not depends_on(rates, (t, q), (0, 1))
 
 
-def _depends(function: Callable, *args: Array) -> bool:
-    """Tests whether the results of a function depend on its arguments, by its jaxpr."""
-    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
-    moving = set(map(id, jaxpr.invars))
-    for eqn in jaxpr.eqns:
-        if any(id(v) in moving for v in eqn.invars):
-            moving |= set(map(id, eqn.outvars))
-    return any(id(v) in moving for v in jaxpr.outvars)
+def has_known_force(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> bool:
+    """Tests whether the generalised force is known ahead of the motion: whether its jaxpr uses neither q nor v."""
+    return not depends_on(problem.generalised_force, (t, q, v, args), (1, 2))
 
 
 class Closure(NamedTuple):

@@ -21,7 +21,7 @@ from ..friction import FrictionInfo
 from ..interval_bounds import Unbounded, bound_change, is_expensive
 from ..linearisation import Contacts, Metric, jacobian
 from ..problem import Problem
-from .cones import OPEN, ConeProblem
+from .cones import OPEN, ConeProblem, length
 
 MARGIN = 1.001  # factor on the displacement of a step, for the rounding of a bound
 
@@ -167,16 +167,20 @@ class Held(ContactLaw):
     def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
         """Returns what `velocity` does, for contacts with friction, by one Newton step from the known impulses.
 
-        Contacts keep their modes in it; in the plane they also keep their directions of slip.
+        Contacts keep their modes in it; in the plane, and where slip comes to rest in the step, they also keep their directions of slip.
         """
         known: Any = self.friction
         cones = ConeProblem.of(contacts, offset)
         closed = self.closed if among is None else self.closed & among
         mode = jnp.where(closed & (contacts.diagonal() > 0), known.mode, OPEN)
-        towards = known.direction if known.direction.shape[1] == 1 else None
         start = jnp.concatenate([self.impulse[:, None], known.impulse], axis=1)
         start = lax.stop_gradient(jnp.where((mode == OPEN)[:, None], 0, start))
-        x = cones.in_modes(start, mode, towards)
+        towards, in_space = known.direction, known.direction.shape[1] > 1
+        if in_space:
+            # slip that reverses may rest at the end of the step, up to rounding, which has no direction
+            slip, noise = cones.velocity(start)[:, 1:], 1e3 * jnp.finfo(offset.dtype).eps * length(cones.offset[:, 1:])
+            towards = lax.stop_gradient(jnp.where(length(slip) > noise, 0, towards))
+        x = cones.in_modes(start, mode, towards, turning=in_space)
         x = start + (x - lax.stop_gradient(x))
         friction = known._replace(impulse=x[:, 1:])
         return Reaction.exact(cones.response @ x.ravel(), x[:, 0], mode != OPEN, friction)
