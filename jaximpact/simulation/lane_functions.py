@@ -83,12 +83,14 @@ class Value(LaneFunction):
     """Maps the leaves of program and motion to the leaves of the result of a ``task(program, motion, None)``, such as `trajectory`.
 
     ``structure``: pytree structure of (program, motion). ``differentiated``: whether the function has been prepared by `with_derivative`.
+    ``walks_back``: whether reverse mode never takes the Jacobian in forward mode.
     """
 
     task: Task
     structure: Any
     execution: str = "auto"  # as in `solve`
     differentiated: bool = False
+    walks_back: bool = False
 
     @property
     def value(self) -> Value:

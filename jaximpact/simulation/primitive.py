@@ -43,13 +43,19 @@ motion_with_tangent_p = Primitive("motion_with_tangent")
 motion_with_tangent_p.multiple_results = True
 
 
-def bind(task: Task, result: Any, program: Program, motion: Motion, execution: str = "auto") -> Any:
-    """Returns ``task(program, motion, None)``, computed by the motion primitive; ``result`` is the pytree structure of this value."""
+def bind(
+    task: Task, result: Any, program: Program, motion: Motion, execution: str = "auto", walks_back: bool = False
+) -> Any:
+    """Returns ``task(program, motion, None)``, computed by the motion primitive; ``result`` is the pytree structure of this value.
+
+    ``walks_back``: whether reverse mode goes back through the steps however few the inputs.
+    """
     leaves, structure = jax.tree.flatten((program, motion))
     # plain numbers, tolerances say, take the types of the motion: an operand has no weak one
     kinds = {float: motion.q0.dtype, int: jnp.int32, bool: bool}
     leaves = [jnp.asarray(x, kinds.get(type(x))) for x in leaves]
-    found = motion_p.bind(*leaves, function=Value(task, structure, execution), axes=(None,) * len(leaves), count=None)
+    value = Value(task, structure, execution, walks_back=walks_back)
+    found = motion_p.bind(*leaves, function=value, axes=(None,) * len(leaves), count=None)
     return jax.tree.unflatten(result, found)
 
 
@@ -319,24 +325,29 @@ def _fits(
     of_lane = [math.prod(x.shape if a is None else x.shape[1:]) for x, a in zip(avals, lane_axes, strict=True)]
     directions = sum(of_lane)
     size = directions * sum(x.size * x.dtype.itemsize for x in given)
-    if directions > MAX_FORWARD_DIRECTIONS or size > MAX_JACOBIAN_BYTES:
+    if value.walks_back or directions > MAX_FORWARD_DIRECTIONS or size > MAX_JACOBIAN_BYTES:
         return False
     if platform() != "cpu":
         return True
     program, motion = value.unflatten(known)
-    if count is not None or directions <= MAX_FORWARD_DIRECTIONS_OF_ONE or not _walks_back(program, motion):
+    if count is not None or directions <= MAX_FORWARD_DIRECTIONS_OF_ONE or not has_way_back(program, motion):
         return True
     return directions * motion.q0.size**2 <= MAX_FORWARD_ENTRIES_OF_ONE
 
 
-def _walks_back(program: Program, motion: Motion) -> bool:
+def has_way_back(program: Program, motion: Motion) -> bool:
     """Whether native code has a backward pass for one motion (`reverse_loop`) whose states fit into memory."""
     traits = program.scheme.traits
     # of a scheme that chooses its own steps every trial is one to walk back through
     if program.length is None or not traits.reverse or traits.order is None:
         return False
+    return bytes_of_states(program, motion) <= MAX_STATE_BYTES
+
+
+def bytes_of_states(program: Program, motion: Motion) -> int:
+    """Returns about how many bytes the states take that are kept of one motion to walk back through its steps."""
     of_state = LEAVES_OF_A_STATE * (motion.q0.size + program.problem.count(motion.t0, motion.q0, motion.args) + 1)
-    return of_state * program.length * motion.q0.dtype.itemsize <= MAX_STATE_BYTES
+    return of_state * (program.length or 0) * motion.q0.dtype.itemsize
 
 
 def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:

@@ -25,15 +25,23 @@ from ..mechanics.status import Status
 from ..mechanics.user_functions import named_errors
 from ..results import Sensitivities, Solution
 from .arguments import OF_FRICTION, STATED, start_reports
-from .backends import batch_backend, one_lane, through_xla
+from .backends import batch_backend, execution_of, one_lane, through_xla
 from .chunked_runs import devices, in_chunks
 from .lane_arguments import for_lanes, is_shared, is_single, numbers_of_one, refuse_traced
 from .lanes import Lanes
-from .limits import MAX_FORWARD_DIRECTIONS, MAX_JACOBIAN_ENTRIES, MAX_SMALL_SYSTEM
+from .limits import (
+    MAX_FORWARD_DIRECTIONS,
+    MAX_JACOBIAN_ENTRIES,
+    MAX_REVERSE_INPUTS,
+    MAX_SHARED_REVERSE_INPUTS,
+    MAX_SMALL_SYSTEM,
+    MAX_SPARE_BYTES,
+)
 from .one_sided import displace_lanes, extrapolate_to_zero
+from .primitive import bind, bytes_of_states, has_way_back
 from .program import Program
 from .start_report import refused_lanes
-from .trajectory import trajectory
+from .trajectory import structure, trajectory
 
 NAMES = ("q0", "v0", *STATED, "args", "t0", "t1")
 
@@ -81,7 +89,7 @@ def sensitivities(
     Args:
         problem, q0, v0, t1, h, steps, t0, scheme, projection, args, args_axes, e, friction, static_friction, save, chunk, progress, execution:
             as in `ensemble`. If no argument has a lane axis, there is one motion, and the results have no lane axis. Native code is used for forward
-            mode only, and with saved rows only for the default output.
+            mode with saved rows only for the default output, and for reverse mode on a CPU for lanes of as many steps.
         wrt: names among "q0", "v0", "e", "friction", "static_friction", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
             "t1" the number of steps is kept, h stretches with t1 - t0.
         output: ``output(solution) -> pytree`` of arrays, of the `Solution` of one motion; by default {"q": ..., "v": ...},
@@ -289,11 +297,49 @@ def jacobians(
     either = task.mode == "forward" and row_by_row(program, task.output)
     if either and _lane_by_direction(program, lanes, task, execution):
         jacobian, (value, status) = _by_directions(program, lanes, task, execution, chunk, progress)
+    elif task.mode == "reverse" and _walks_back(program, lanes, task, execution):
+        jacobian, (value, status) = _walking_back(program, lanes, task, execution, chunk, progress)
     else:
         call = batch_backend(task, program, lanes, execution) if either else through_steps
         jacobian, (value, status) = in_chunks(program, lanes, call, chunk, progress)
     finite = [np.isfinite(x).reshape(lanes.count, -1).all(axis=1) for x in jax.tree.leaves(jacobian)]
     return jacobian, (value, status | np.where(np.all(finite, axis=0), 0, int(Status.DERIVATIVE_NOT_FINITE)))
+
+
+def _walks_back(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
+    """Whether native code computes the Jacobian in reverse mode, by walking back through the states of all steps (`reverse_loop`).
+
+    ValueError if ``execution`` is unknown, or is "native" and that cannot be.
+    """
+    execution = execution_of(execution, program.problem)
+    if execution == "native" and lanes.carries("steps"):
+        raise ValueError(
+            "execution='native' cannot take this problem (reverse mode of lanes with other numbers of steps): give execution='xla'"
+        )
+    if execution != "auto" or platform() != "cpu" or devices(lanes.count) > 1 or lanes.carries("steps"):
+        return execution == "native"
+    one, numbers = lanes.first, len(task.numbers(lanes.first)[0])
+    known = program.replace(length=int(one.steps))
+    # of more numbers XLA's products of large matrices are the faster way
+    most = MAX_REVERSE_INPUTS if lanes.count == 1 else MAX_SHARED_REVERSE_INPUTS
+    return numbers <= most and has_way_back(known, one)
+
+
+def _walking_back(
+    program: Program, lanes: Lanes, task: Jacobian, execution: str, chunk: int | None, progress: Any
+) -> Any:
+    """Runs the ``task`` by native code that walks back through the steps; returns as `jacobians`.
+
+    By default as many lanes at once as have their states in memory that stays (`MAX_SPARE_BYTES`), for all of the outputs.
+    """
+    one = lanes.first
+    known = program.replace(length=int(one.steps))
+    outputs = 2 * one.q0.size * (program.rows + 1)
+    most = MAX_SPARE_BYTES // (outputs * bytes_of_states(known, one))
+    if chunk is None and most < lanes.count:
+        chunk = max(most, 1)
+    backwards = WalkedBack(task.wrt, task.output, task.mode, execution)
+    return in_chunks(known, lanes, through_xla(backwards, known, lanes), chunk, progress)
 
 
 def _lane_by_direction(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
@@ -359,7 +405,7 @@ class Varied:
             full = [next(numbers) if _is_real(leaf) else leaf for leaf in leaves]
             stretch = (now["t1"] - now["t0"]) / (motion.t1 - motion.t0)
             moved = Motion(**now | {"h": motion.h * stretch, "args": jax.tree.unflatten(structure, full)})
-            solution = trajectory(program, moved, length)
+            solution = self.run(program, moved, length)
             if program.per_lane_branches and program.rows:
                 # each row stands for all of them
                 value: Any = {"q": solution.q, "v": solution.v}
@@ -369,6 +415,10 @@ class Varied:
             return value, (value, solution.status)
 
         return function, {name: values[name] for name in self.wrt}
+
+    def run(self, program: Program, motion: Motion, length: Any) -> Solution:
+        """Computes the motion."""
+        return trajectory(program, motion, length)
 
     def values(self, motion: Motion) -> dict[str, Any]:
         """The numbers of a motion by name; args without its leaves that are not real."""
@@ -413,3 +463,14 @@ class Jacobian(Varied):
         transform = jax.jacfwd if self.mode == "forward" else jax.jacrev
         function, chosen_numbers = self.as_function(program, motion, length)
         return transform(function, has_aux=True)(chosen_numbers)
+
+
+@dataclass(frozen=True)
+class WalkedBack(Jacobian):
+    """As `Jacobian` in reverse mode, by the motion as an operation of jax (`primitive`), which native code walks back through."""
+
+    execution: str
+
+    def run(self, program: Program, motion: Motion, length: Any) -> Solution:
+        result = structure(program, motion)
+        return bind(trajectory, result, program, motion, self.execution, walks_back=True)
