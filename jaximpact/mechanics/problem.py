@@ -96,7 +96,7 @@ class Problem(metaclass=Named):
         switches: ``switches(t, q, v, args) -> (k,)``, surfaces s = 0 across which the force jumps or is not smooth, or the state is
             reset. `EventDriven` and `EventCorrected` locate them, with friction only those of t and q. Comparisons, signs and the like in
             force and mass are found automatically: state only those that cannot be found, as inside a `lax.while_loop` or a callback, and
-            those beyond which the force of one side is not finite, as q = 0 for ``maximum(q, 0)**1.5``.
+            those beyond which the force of one side is not finite by other operations than roots, powers and logarithms.
         reset: ``reset(t, q, v, k, args) -> v`` or ``(q, v)``, the state after a crossing of surface k, an int, in either direction.
         slip: ``slip(t, q, v, args) -> (m,)`` in the plane, ``(m, 2)`` in space: the relative tangential velocity of the two bodies at every
             contact, affine in v [m/s]. By virtual power it also gives the direction of friction.

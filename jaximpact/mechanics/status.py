@@ -60,9 +60,9 @@ CAUSES = {
     "which lie up to O(h) outside the admissible set",
     Status.NON_FINITE: "the state became infinite or NaN: force or constraints are not finite where the scheme evaluates "
     "them, or h is too large for an explicit scheme (h times the highest frequency must stay below 2); EventDriven and EventCorrected "
-    "take a force with jumps piece by piece, each a little beyond its borders: write it so that it is finite there (maximum(q, 0)**1.5 is not, floor(1/t) at "
-    "t = 0 neither), state the border as Problem(..., switches=lambda t, q, v, args: q), beyond which the force is then extrapolated, or take a scheme of "
-    "fixed steps",
+    "take a force with jumps piece by piece, each a little beyond its borders: roots, powers and logarithms are extrapolated there, as maximum(q, 0)**1.5 is, "
+    "but floor(1/t) at t = 0 is not finite; state the border as Problem(..., switches=lambda t, q, v, args: q), beyond which any force is extrapolated, or take "
+    "a scheme of fixed steps",
     Status.FIXED_POINT_NOT_CONVERGED: "the iteration for the implicit part of the force (PaoliSchatzman(force='centred'), "
     "MoreauJean) did not converge: take a smaller h or more iterations; a motion that blows up in finite time ends like this",
     Status.START_VELOCITY_PROJECTED: "v0 pointed out of the admissible set at an active constraint, or broke a joint, and was "

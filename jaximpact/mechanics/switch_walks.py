@@ -322,12 +322,14 @@ def is_real(v: Any) -> bool:
 
 def may_switch(jaxpr: Any) -> bool:
     """Tests whether a jaxpr contains an operation that can be a switch, whatever its operands."""
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        if eqn.primitive.name in KINKS or any(map(may_switch, nested_jaxprs(eqn))):
-            return True
-        if any(map(is_real, eqn.invars)) and not any(map(is_real, eqn.outvars)):
-            return True
-    return False
+    return any(map(equation_may_switch, getattr(jaxpr, "jaxpr", jaxpr).eqns))
+
+
+def equation_may_switch(eqn: Any) -> bool:
+    """Tests whether the operation of an equation, or one in its nested jaxprs, can be a switch."""
+    if eqn.primitive.name in KINKS or any(map(may_switch, nested_jaxprs(eqn))):
+        return True
+    return any(map(is_real, eqn.invars)) and not any(map(is_real, eqn.outvars))
 
 
 # operations that call a jaxpr, with the name of the parameter that holds it

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..jaxtools.argument_checks import is_traced
-from ..jaxtools.jaxpr_tools import depends_on
+from ..jaxtools.jaxpr_tools import contains_primitive, depends_on, inline_calls, is_literal, nested_jaxprs
 from .switch_kinds import Sides
 from .switch_walks import (
     DATA,
@@ -49,8 +49,12 @@ from .switch_walks import (
     Replay,
     Reported,
     Walk,
+    equation_may_switch,
     may_switch,
 )
+
+# operations that are not finite for all numbers, or have no finite slope at the ends of where they are
+PARTIAL = ("sqrt", "rsqrt", "log", "log1p", "pow", "asin", "acos", "acosh", "atanh", "lgamma", "digamma")
 
 
 def depends_on_path(mark: int) -> bool:
@@ -93,6 +97,11 @@ class Switches:
         marks = [m for m, x in zip(moving, operands, strict=True) for _ in jax.tree.leaves(x)]
         found = cls(closed, jax.tree.structure(shape), marks, Reported(reported, levels, kinks))
         return found if jax.eval_shape(lambda: found.sides(*operands)) else None
+
+    def may_end(self) -> bool:
+        """Tests whether the function may not be finite beyond its sides: whether it takes roots, logarithms or the like of what switches give, or
+        switches choose between results of these."""
+        return _may_end(inline_calls(self._closed).jaxpr)
 
     def both(self, *operands: Any) -> tuple[Any, Sides]:
         """Evaluates the function; returns its values and its sides."""
@@ -146,6 +155,26 @@ def differ(sides: Sides, others: Sides) -> Array:
         # NaN is on no side
         found = found | jnp.any(x != y if x.dtype.kind != "f" else (x != y) & (x == x) & (y == y))
     return found
+
+
+def _may_end(jaxpr: Any) -> bool:
+    """As `Switches.may_end`, of an inlined jaxpr."""
+    sided: set = set()  # variables that depend on switches
+    rooted: set = set()  # and on operations of PARTIAL
+    for eqn in jaxpr.eqns:
+        operands = [v for v in eqn.invars if not is_literal(v)]
+        of_sides, of_roots = (any(v in known for v in operands) for known in (sided, rooted))
+        parts = nested_jaxprs(eqn)
+        roots = eqn.primitive.name in PARTIAL or any(contains_primitive(x, name) for x in parts for name in PARTIAL)
+        chosen = eqn.primitive.name == "select_n" and of_sides and any(v is not eqn.invars[1] for v in eqn.invars[1:])
+        switches = equation_may_switch(eqn)
+        if (roots and (of_sides or (parts and switches))) or (chosen and of_roots):
+            return True
+        if of_sides or switches:
+            sided.update(eqn.outvars)
+        if of_roots or roots:
+            rooted.update(eqn.outvars)
+    return False
 
 
 class Crossing(NamedTuple):

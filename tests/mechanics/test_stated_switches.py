@@ -324,11 +324,18 @@ def test_switches_and_resets_are_part_of_a_problem():
 
 
 def test_a_force_without_a_slope_at_zero_has_values():
-    """q'' = -sqrt(max(q, 0)) conserves v^2 / 2 + 2/3 q^(3/2)."""
-    root = ji.Problem(lambda t, q, v, args: -jnp.sqrt(jnp.maximum(q, 0)))
-    found = ji.solve(root, [-0.61], [1.03], t1=1.5, steps=1, scheme=ji.EventDriven())
-    (q,), (v,) = found.q[-1], found.v[-1]
-    assert v**2 / 2 + 2 / 3 * q**1.5 == pytest.approx(1.03**2 / 2, abs=1e-8)
+    """q'' = -sqrt(max(q, 0)) and q'' = -sqrt(|q|), a root of what is chosen and a choice of roots, conserve energy from below and from above."""
+
+    def force(t, q, v, args):
+        return -jnp.stack([jnp.sqrt(jnp.maximum(q[0], 0)), jnp.where(q[1] > 0, jnp.sqrt(q[1]), jnp.sqrt(-q[1]))])
+
+    q0, v0 = np.array([[-0.61, 0.4], [0.3, -0.45]]), np.array([[1.03, -0.9], [-1.0, 1.1]])
+    found = ji.ensemble(ji.Problem(force), q0, v0, t1=1.5, steps=1, progress=False, scheme=ji.EventDriven())
+    potential = lambda q: (
+        2 / 3 * np.stack([np.maximum(q[:, 0], 0) ** 1.5, np.sign(q[:, 1]) * np.abs(q[:, 1]) ** 1.5], 1)
+    )
+    energy = lambda q, v: v**2 / 2 + potential(q)
+    np.testing.assert_allclose(energy(found.q[:, -1], found.v[:, -1]), energy(q0, v0), rtol=0, atol=1e-8)
 
 
 @pytest.mark.slow
@@ -344,9 +351,10 @@ def test_a_force_whose_slope_is_not_smooth_has_the_exact_derivative():
 
 
 @pytest.mark.slow
-def test_a_force_that_is_not_finite_beyond_its_surface_is_left():
+@pytest.mark.parametrize("switches", [None, lambda t, q, v, args: q], ids=["found", "stated"])
+def test_a_force_that_is_not_finite_beyond_its_surface_is_left(switches):
     """The same force: a body comes back with -v0 after a time T(v0) in contact, in proportion to v0^(-1/5), so that q = -q0 - v0 (t - T)."""
-    hertz = ji.Problem(lambda t, q, v, args: -(jnp.maximum(q, 0) ** 1.5), switches=lambda t, q, v, args: q)
+    hertz = ji.Problem(lambda t, q, v, args: -(jnp.maximum(q, 0) ** 1.5), switches=switches)
     q0, v0, t1 = -0.61, 1.03, 8.0
     contact = 2 / v0 * (1.25 * v0**2) ** 0.4 * beta(0.4, 0.5) / 2.5
     found = ji.sensitivities(

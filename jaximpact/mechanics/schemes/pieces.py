@@ -56,6 +56,7 @@ class Pieces:
         steep: numbers (n,) of the levels that depend on the velocity, so that the motion may slide on their borders.
         open: mask (k,) of levels that are zero at times which depend on the motion's data.
         stated: slice of the levels of surfaces that the problem states.
+        ends: slice of the levels beyond whose borders a piece is continued from inside: those stated, or all if a piece may not be finite there.
     """
 
     def __init__(self, problem: Problem, switches: Switches, stated: Switches | None, *operands: Any) -> None:
@@ -76,6 +77,7 @@ class Pieces:
         self.count = len(of_each)
         before = sum(sizes[: max(self._place, 0)])
         self.stated = slice(before, before + (0 if stated is None else sizes[self._place]))
+        self.ends = slice(0, self.count) if switches.may_end() else self.stated
         self.steep = np.flatnonzero(of_each & SPEED)
         self.open = np.array([depends_on_data(int(mark)) for mark in of_each])
 
@@ -115,8 +117,10 @@ class Pieces:
         of = self.problem
         force, mass = self.functions(sides)
         left = of.switches
+        if self.ends.stop > self.ends.start:
+            force = self.continued(sides, force)
         if self.stated.stop > self.stated.start:
-            force, left = self.continued(sides, force), None
+            left = None
         rubs = {"friction": of.friction, "static_friction": of.static_friction}
         rubs["slip"] = None if of.between is not None else of.slip  # bodies state it
         return Problem(force, of.constraints, mass, of.restitution, joints=of.joints, switches=left, **rubs)
@@ -130,25 +134,22 @@ class Pieces:
         return lambda t, q, v, args: frozen_at(t, q, v, args)[0], mass
 
     def continued(self, sides: Sides, force: Callable) -> Callable:
-        """Returns a force on given sides of the stated surfaces: ``force`` itself inside, and beyond a surface its linear extrapolation from
+        """Returns a force on given sides of the borders of ``ends``: ``force`` itself inside, and beyond a border its linear extrapolation from
         inside."""
-        positive = sides[self._place]
 
         def found(t: Array, q: Array, v: Array, args: Any) -> Array:
             d, fixed = len(q), frozen(args)
             here = frozen(jnp.concatenate([jnp.asarray(t, q.dtype)[None], q, v]))
-            surfaces = lambda x: (
-                jnp.where(positive, 1, -1) * self.problem.switch_values(x[0], x[1 : d + 1], x[d + 1 :], fixed)
-            )
+            surfaces = lambda x: self._levels_of_ends(sides, x[0], x[1 : d + 1], x[d + 1 :], fixed)
             # in proportions whose terms do not cancel
             parts = jnp.concatenate([here[:1], 0.618 * q, 1.618 * v])
             level, terms = jax.jvp(surfaces, (here,), (frozen(parts),))
             tiny = jnp.finfo(q.dtype).tiny ** 0.5
             missing = INSIDE * jnp.finfo(q.dtype).eps * jnp.abs(terms) + tiny - level
-            beyond = missing > 0
+            beyond = (missing > 0) & jnp.isfinite(missing)
 
             def continued() -> Array:
-                gradient = jax.jacfwd(surfaces)(here)
+                gradient = jnp.where(beyond[:, None], jax.jacfwd(surfaces)(here), 0)
                 shift = linalg.solve_masked(gradient @ gradient.T, jnp.where(beyond, missing, 0), beyond) @ gradient
                 at = lambda times: (t + times * shift[0], q + times * shift[1 : d + 1], v + times * shift[d + 1 :])
                 return 2 * force(*at(1), args) - force(*at(2), args)
@@ -156,6 +157,12 @@ class Pieces:
             return lax.cond(jnp.any(beyond), continued, lambda: force(t, q, v, args))
 
         return found
+
+    def _levels_of_ends(self, sides: Sides, *operands: Any) -> Array:
+        """Returns the levels of ``ends``."""
+        if self.ends != self.stated:
+            return self.levels(sides, *operands)[self.ends]
+        return jnp.where(sides[self._place], 1, -1) * self.problem.switch_values(*operands)
 
     def status_of_sides(self, sides: Sides) -> Array:
         """Returns NON_FINITE if one of the sides is infinite, as of floor(1/t) at t = 0: near such a state there are borders without end."""
