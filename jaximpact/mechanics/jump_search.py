@@ -14,9 +14,22 @@ from jax import Array, lax
 
 from .linearisation import drift, jacobian
 from .problem import Problem
-from .switches import Crossing, Sides, Switches, crossing, depends_on_path, differ, force_switches, gap_switches
+from .switches import (
+    HALVINGS,
+    Crossing,
+    Sides,
+    Switches,
+    crossing,
+    depends_on_path,
+    differ,
+    force_switches,
+    gap_switches,
+)
 
 NEAR = 16  # widths of the bracket of a switch, over which the change of one side's function is compared with the change across the bracket
+FAR = 256  # widths, over which the slope of a piece is compared with that over NEAR widths next to its border
+STEEP = 2  # ratio of the two from which the slope is not finite on the border: 4 to 5 for a root; 10 for a cube root, and 1.5 for the power 4/5
+SEEN = 0.01  # fraction of a function's size by which it would change over a step with that slope; smooth functions near an extremum change less
 SLIGHT = 1e-6  # fraction of a function's size: smaller jumps, as between pieces that were fitted together, matter to no derivative
 
 
@@ -44,6 +57,9 @@ class TouchingRates:
     def __init__(self, gaps: Switches, touching: Array) -> None:
         self.gaps, self.touching = gaps, touching
 
+    def may_end(self) -> bool:
+        return False
+
     def sides(self, t: Array, q: Array, v: Array, args: Any) -> Sides:
         return self.gaps.sides(t, q, args)
 
@@ -58,9 +74,17 @@ class TouchingRates:
 
 
 def jumps_between(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
-    """Tests whether a function with switches jumps between two points, (); searches only if sides differ. Arguments as of `search`."""
+    """Tests whether a function with switches jumps, or has an infinite slope at a switch, between two points, (); searches only if sides differ.
+
+    Arguments as of `search`.
+    """
     some = differ(function.sides(*start, *fixed), function.sides(*end, *fixed))
-    return lax.cond(some, lambda: search(function, start, end, fixed, size)[1], lambda: jnp.zeros((), bool))
+
+    def searched() -> Array:
+        found, jumps = search(function, start, end, fixed, size)
+        return jumps | steep_at(function, found, fixed, size)
+
+    return lax.cond(some, searched, lambda: jnp.zeros((), bool))
 
 
 def search(
@@ -88,6 +112,29 @@ def search(
         for x, y, a, b, s in zip(found.value_before, found.value_after, behind, ahead, size(found), strict=True)
     ]
     return found, jnp.any(jnp.stack(jumps))
+
+
+def steep_at(function: Any, found: Crossing, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
+    """Tests whether a function has an infinite slope at a border that a path has crossed, as sqrt(max(q, 0)) at q = 0, (). Arguments as of `search`."""
+    if not function.may_end():
+        return jnp.zeros((), bool)
+
+    def beside(sides: Sides, start: Any, value: Any, way: int) -> list[Array]:
+        at = lambda widths: tuple(
+            x + way * widths * (b - a) for x, a, b in zip(start, found.before, found.after, strict=True)
+        )
+        near, far = (function.frozen(sides, *at(widths), *fixed) for widths in (NEAR, FAR))
+        of = zip(value, near, far, size(found), strict=True)
+        return [_steep(jnp.abs(y - x) / NEAR, jnp.abs(z - y) / (FAR - NEAR), s) for x, y, z, s in of]
+
+    both = beside(found.sides_before, found.before, found.value_before, -1)
+    both += beside(found.sides_after, found.after, found.value_after, 1)
+    return jnp.any(jnp.stack(both))
+
+
+def _steep(near: Array, far: Array, size: Array) -> Array:
+    """Tests whether the change of a piece in a width next to its border shows an infinite slope, (); ``far``: its change in a width further away."""
+    return jnp.any((near > STEEP * far) & (2**HALVINGS * near > SEEN * size))
 
 
 def size_of_values(found: Crossing) -> Any:

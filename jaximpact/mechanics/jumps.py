@@ -15,7 +15,7 @@ from jax import Array, lax
 
 from ..jaxtools.jaxpr_tools import depends_on
 from .jump_saltation import Passage, add_passage, known_surfaces, may_miss_jump, no_passage, passage
-from .jump_search import TouchingRates, jumps_between, search, size_of_terms, size_of_values
+from .jump_search import TouchingRates, jumps_between, search, size_of_terms, size_of_values, steep_at
 from .linearisation import Metric, acceleration, linearise
 from .motion import Motion
 from .problem import Problem
@@ -135,7 +135,7 @@ def _jump_or_passage(
     ends: tuple[tuple, tuple],
     told: Array,
 ) -> tuple[Array, Passage]:
-    """Tests whether the force jumps within a step so that the derivative of the jump is not known, (); also returns the `Passage`.
+    """Tests whether the force jumps, or has an infinite slope, within a step so that the derivative is not known, (); also returns the `Passage`.
 
     The passage has ``passed`` if the force jumps and the derivative is known. ``ends``: start and end (t, q, v) of the straight path of the step.
     ``told`` (): whether the scheme reported that its equations have no solution on either side of a jump; the jump may then lie in the next step,
@@ -151,7 +151,8 @@ def _jump_or_passage(
         found, jumps = search(force, start, later, (args,), size_of_values)
         known = passage(pieces, force, scheme, motion, step, found)
         passed = known.passed & jumps
-        return (jumps | told) & ~passed, known._replace(passed=passed & some)
+        steep = steep_at(force, found, (args,), size_of_values)
+        return ((jumps | told) & ~passed) | steep, known._replace(passed=passed & some)
 
     return lax.cond(some | told, searched, lambda: (jnp.zeros((), bool), nothing))
 

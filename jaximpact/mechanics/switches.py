@@ -101,7 +101,8 @@ class Switches:
     def may_end(self) -> bool:
         """Tests whether the function may not be finite beyond its sides: whether it takes roots, logarithms or the like of what switches give, or
         switches choose between results of these."""
-        return _may_end(inline_calls(self._closed).jaxpr)
+        some = any(contains_primitive(self._closed.jaxpr, name) for name in PARTIAL)
+        return some and _may_end(inline_calls(self._closed).jaxpr)
 
     def both(self, *operands: Any) -> tuple[Any, Sides]:
         """Evaluates the function; returns its values and its sides."""
