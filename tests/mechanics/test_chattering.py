@@ -208,6 +208,15 @@ def test_flights_below_the_tolerance_are_followed_if_another_impact_falls_into_t
     assert found.status == 0 and found.error < 1
 
 
+def test_flights_end_before_another_impact():
+    """A ball that rolls to a wall bounces half as high each time, in flights that end before: they were followed for ever."""
+    ball = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -1.0]), lambda t, q, args: jnp.stack([q[1], 0.1 - q[0]]))
+    scheme = ji.EventDriven(1e-3, 1e-3, trials=30)
+    found = ji.solve(ball, [0.0, 5e-5], [1.0, 0.0], t1=0.3, steps=1, e=0.5, scheme=scheme, save="final")
+    np.testing.assert_allclose(found.q[-1], [0.1 - 0.5 * 0.2, 0.0], rtol=0, atol=1e-12)
+    assert found.status == 0
+
+
 @pytest.mark.parametrize(
     ("scheme", "steps", "speed"),
     [(ji.EventDriven(), 10, 2e-4), (ji.EventCorrected(), 101, 2e-4), (ji.EventCorrected(), 101, 2.8e-3)],

@@ -311,15 +311,16 @@ def _arrive(
 def slowest_followed(atol: Array, e: Array, gap: Array, speed: Array, touching: Array, normal: Array) -> Array:
     """Returns the gap velocities (m,) behind an impact up to which a contact counts as resting: its gap would stay below ``atol``.
 
-    They are zero where another contact is about to close with a resolved impact, before the flights that would be left out come to an end: what velocity
-    they have left would change that impact. ``e``: restitution, () or (m,); ``gap``, ``speed`` (m,): gaps and their rates before the impact; ``touching``
+    They are ``atol`` at most where another contact is about to close with a resolved impact, before the flights that would be left out come to an end:
+    the velocity that is left out changes that impact by as much. (If they were zero there, accumulations were followed down to rounding: at 1e-3 sixty
+    times the trials.) ``e``: restitution, () or (m,); ``gap``, ``speed`` (m,): gaps and their rates before the impact; ``touching``
     (m,): contacts that are closed or have an impact; ``normal`` (m,): magnitudes of gap accelerations.
     """
     least = jnp.sqrt(2 * atol * normal)
     flights = 2 * least / jnp.where(normal > 0, normal * jnp.maximum(1 - e, SHARE), 1)
     resolved = ~touching & (speed < 0) & (e * -speed > least)
     arrives = jnp.min(jnp.where(resolved, gap / jnp.where(resolved, -speed, 1), jnp.inf), initial=jnp.inf)
-    return jnp.where(arrives < flights, 0, least)
+    return jnp.where(arrives < flights, jnp.minimum(least, atol), least)
 
 
 def _settle(
