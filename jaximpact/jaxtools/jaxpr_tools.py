@@ -150,19 +150,20 @@ def replay_jaxpr(function: Callable) -> Callable:
         # newer versions of jax append closed-over values to the operands
         if closed.effects or is_traced(closed.consts) or len(closed.in_avals) != len(leaves):
             return function(*operands)
-        found = jaxpr_as_fun(_inline_cached(closed))(*leaves)
+        found = _inline_cached(closed)(*leaves)
         return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
 
     return replay
 
 
-_inline_cache: WeakKeyDictionary[ClosedJaxpr, ClosedJaxpr] = WeakKeyDictionary()
+_inline_cache: WeakKeyDictionary[ClosedJaxpr, Callable] = WeakKeyDictionary()
 
 
-def _inline_cached(closed: ClosedJaxpr) -> ClosedJaxpr:
+def _inline_cached(closed: ClosedJaxpr) -> Callable:
+    """Returns a jaxpr with calls inlined as a jitted function: one equation where it is used, dozens of times in a step."""
     # the cache is looked up in this module, not in the closure of replay, which can then be pickled by value
     if closed not in _inline_cache:
-        _inline_cache[closed] = inline_calls(closed)
+        _inline_cache[closed] = jax.jit(jaxpr_as_fun(inline_calls(closed)))
     return _inline_cache[closed]
 
 

@@ -29,6 +29,7 @@ def nonzero(x: Array) -> Array:
     return jnp.where(x == 0, 1, x)
 
 
+@jax.jit
 def factorise(a: Array) -> Array:
     """Returns the triangular factor (n, n) of a symmetric matrix, for `factored_solve`; it has NaN if the matrix is not positive definite.
 
@@ -55,6 +56,7 @@ def factored_solve(factor: Array, b: Array) -> Array:
     return cho_solve((factor, True), b) if factor.shape[0] > MAX_UNROLLED else substitute(factor, b)
 
 
+@jax.jit
 def substitute(factor: Array, b: Array) -> Array:
     """Solves a x = b for b (n,) or (n, k), where a = L D L'; ``factor`` is L with 1/D in place of its unit diagonal."""
     n = factor.shape[0]

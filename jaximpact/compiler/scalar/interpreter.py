@@ -60,11 +60,12 @@ class ScalarInterpreter:
         ``structural``: whether a constant 0 comes from a sparse tangent, so that 0 * x may be dropped. If False, 0 * x is the user's own, and is
         kept, as it may be NaN.
         """
-        if all(map(is_constant, x)):
+        constants = list(map(is_constant, x))
+        if all(constants):
             found = fold(name, x, params)
             if found is not None:
                 return found
-        elif structural and name in SIMPLIFIED:
+        elif structural and name in SIMPLIFIED and (any(constants) or name == "select_n"):
             found = SIMPLIFIED[name](self, *x)
             if found is not None:
                 return found
@@ -72,9 +73,10 @@ class ScalarInterpreter:
 
     def known(self, name: str, x: Sequence[Any], params: Any, structural: bool) -> Any:
         """Returns the result of the elementwise primitive ``name`` of scalars x if it needs no instruction, else None."""
-        if all(map(is_constant, x)):
+        constants = list(map(is_constant, x))
+        if all(constants):
             return fold(name, x, params)
-        if not structural or name not in SIMPLIFIED:
+        if not structural or name not in SIMPLIFIED or not (any(constants) or name == "select_n"):
             return None
         try:
             return SIMPLIFIED[name](_no_instruction, *x)
@@ -83,7 +85,8 @@ class ScalarInterpreter:
 
     def elementwise(self, name: str, *arrays: np.ndarray, params: Any = None, structural: bool = True) -> np.ndarray:
         """Applies an elementwise primitive to arrays of scalars, which are broadcast against each other."""
-        arrays = np.broadcast_arrays(*arrays)
+        if any(x.shape != arrays[0].shape for x in arrays):
+            arrays = np.broadcast_arrays(*arrays)
         if self.emitter.pack > 1 and arrays[0].size > 1:
             return self.emitter.elementwise(self, name, params, structural, arrays)
         entries = zip(*(a.flat for a in arrays), strict=True)

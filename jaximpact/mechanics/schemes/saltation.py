@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -229,7 +230,8 @@ def cross_impacts(
         return (salted, here, force, impact), impact & nearest
 
     here = here._replace(contacts=None, joints=None)
-    return _in_turn(strike, first, (start, here, force, impact), m, branches)[0]
+    # jitted, so that it is traced and differentiated once
+    return _in_turn(jax.jit(strike), first, (start, here, force, impact), m, branches)[0]
 
 
 def _in_turn(strike: Callable, first: Callable, now: tuple, m: int, branches: bool) -> tuple:
