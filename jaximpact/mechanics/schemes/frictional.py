@@ -20,19 +20,17 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft_tree
-from ..contact.cone_solver import frictional_impulses
 from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, blocks, direction, length
 from ..contact.laws import ContactLaw, Held
-from ..contact.static_friction import cones_in_act
-from ..friction import FrictionInfo, Slip
-from ..linearisation import Metric, linearise
+from ..friction import FrictionInfo
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
-from .acceleration_problem import SHARP, AccelerationProblem
+from .acceleration_problem import AccelerationProblem
 from .base import Info
 from .corrected import Corrected, near_misses, nearby_restitution
-from .saltation import Instant, observe
+from .frictional_saltation import cross, loaded_together
+from .saltation import observe
 from .tracked import LASTING, Contact
 
 NEARLY = 2  # times the largest change in a step: margins below which a contact only just sticks or slips
@@ -80,20 +78,6 @@ class Edge(NamedTuple):
         return Edge(margin, change, bend, largest), rubs & (missed | grazed)
 
 
-class Crossed(NamedTuple):
-    """State after the impacts of a step, with the derivative of their time: q, v and the acceleration a (d,).
-
-    Also the impulses (m, 1 + k); the modes after the impacts (``friction``); and ``doubtful`` (): whether a small change would lead to another mode.
-    """
-
-    q: Array
-    v: Array
-    a: Array
-    impulse: Array
-    friction: FrictionInfo
-    doubtful: Array
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class FrictionCorrected(Corrected):
@@ -131,7 +115,9 @@ class FrictionCorrected(Corrected):
         crossed = jnp.any(impact)
 
         past = past._replace(direction=jnp.where(held[:, None], past.direction, 0))
-        salted = cross(problem, motion, (t_mid, q_mid, v_mid), here, impact, held, past.direction, (a, force))
+        salted = cross(
+            problem, motion, (t_mid, q_mid, v_mid), here, impact, held, past.direction, (a, force), begin.cones
+        )
         back_q, back_v = salted.q - middle * salted.v, salted.v - middle * salted.a
         passage = reverse(problem, motion, before, begin, closed & ~crossed, past, did, force)
         if problem.static_friction is not None:
@@ -159,7 +145,9 @@ class FrictionCorrected(Corrected):
         new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
         doubtful = jnp.where(crossed, salted.doubtful, unclear)
-        info = info._replace(status=info.status | as_status(doubtful, Status.DERIVATIVE_FRICTION))
+        bits = as_status(doubtful, Status.DERIVATIVE_FRICTION)
+        bits |= as_status(crossed & salted.coupled, Status.DERIVATIVE_SIMULTANEOUS)
+        info = info._replace(status=info.status | bits)
         rebound = jnp.zeros_like(impact)
         masks = Contact(active, impact, rebound, reacting, closed, closed)
         turns = v_mid, salted.v
@@ -217,68 +205,6 @@ def margins(
     return lax.stop_gradient(jnp.where(did.mode == SLIP, speed, cones.scales() * room))
 
 
-def cross(
-    problem: Problem,
-    motion: Motion,
-    at: tuple,
-    here: Instant,
-    impact: Array,
-    held: Array,
-    towards: Array,
-    ahead: tuple[Array, Array],
-) -> Crossed:
-    """Carries a state across the impacts (m,) at one instant ``at`` (t, q, v), with the derivative of the time of the earliest.
-
-    ``here``: the contacts at that instant. Closed contacts ``held`` (m,) react to the impacts; before, they slip in the directions ``towards`` (m,
-    k), or stick where that is zero. ``ahead``: acceleration (d,) and forces (m, 1 + k) before the impacts.
-    """
-    h, given, args = motion.h, jnp.broadcast_to(motion.e, impact.shape), motion.args
-    t, q, v = at
-    gap = problem.gaps(t, q, args)
-    closing = jnp.where(impact, -here.gap_velocity, 1)
-    first = jnp.argmin(jnp.where(impact, lax.stop_gradient(gap) / closing, jnp.inf))
-    this = impact & (jnp.arange(len(impact)) == first)
-    delay = jnp.sum(jnp.where(this, (gap - lax.stop_gradient(gap)) / closing, 0))
-    a_before, force = ahead
-    t_at, q_at, v_at = t + delay, q + delay * lax.stop_gradient(v), v + delay * a_before
-    # Coulomb's and Newton's law there
-    metric = Metric.at(problem, q_at, args, t_at)
-    contacts = linearise(problem, metric, t_at, q_at, args)._replace(slip=Slip.at(problem, metric, t_at, q_at, args))
-    offset = contacts.gap_velocity(v_at)
-    e = problem.restitution_at(given, offset, args)
-    cones = ConeProblem.of(contacts.sliding(v_at), jnp.where(impact, (1 + e) * offset, offset))
-    unit = lax.stop_gradient(jnp.max(jnp.abs(cones.offset), initial=0.0))
-    speed = SHARP * unit + here.noise
-    matrix, guess = cones.delassus(), jnp.zeros_like(cones.offset)
-
-    def percussion(cones: ConeProblem) -> Array:
-        return frictional_impulses(matrix, cones.offset, cones.friction, guess, impact | held, 1e-12 * unit)[0]
-
-    if cones.static is not None:
-        mode = jnp.where(held, jnp.where(jnp.any(towards != 0, axis=1), SLIP, STICK), OPEN)
-        found_modes = lambda of, _: (*of.modes(percussion(of), speed), None)
-        cones, *_ = cones_in_act(cones, FrictionInfo(towards, mode, towards), found_modes)
-    x = percussion(cones)
-    v_after = v_at + cones.response @ x.ravel()
-    # the motion after the impacts, in which an inelastic contact may stay closed
-    behind = AccelerationProblem.at(problem, t, q, v_after, args)
-    # one that the impacts do not load stays closed, too
-    opens = lax.stop_gradient(cones.velocity(x)[:, 0]) > speed
-    stays = jnp.where(impact, (lax.stop_gradient(x[:, 0]) > 0) & (e <= 0), held & ~opens)
-    a_after, force_after, modes = behind.solve(stays, behind.slipping(speed))
-    impulse = x + delay * (force - force_after)
-    # near the edge of the cone the derivative of the other mode is as likely to be right
-    w, x = lax.stop_gradient((cones.velocity(x), x))
-    scale, slack = cones.scales(), 2 * h * length(behind.cones.offset[:, 1:])[:, 0] + speed
-    size = length(w[:, 1:])[:, 0]
-    room = scale * (cones.friction * x[:, 0] - length(x[:, 1:])[:, 0])
-    struck = (impact | held) & (x[:, 0] > 0)
-    near = struck & ((size > speed) & (size <= slack) | (size <= speed) & (room <= slack) & (cones.friction > 0))
-    doubtful = lax.stop_gradient(jnp.any(near & impact))
-    back_q, back_v = q_at - delay * lax.stop_gradient(v_after), v_after - delay * a_after
-    return Crossed(back_q, back_v, a_after, impulse, modes, doubtful)
-
-
 class ModeChanges(NamedTuple):
     """Result of `reverse` and `break_away`: changes of mode in a step, by contacts (m,) that come to rest from slip, reverse, or break away.
 
@@ -329,12 +255,12 @@ def reverse(
     rate = jnp.sum(was * cones.velocity(force)[:, 1:], axis=1)  # of the slip
     rate = jnp.where(rate != 0, rate, 1)
     delay = jnp.where(turns, -(slip - lax.stop_gradient(slip)) / rate, 0)
-    change = cones.response @ (shared_by_others(delay, turns)[:, None] * (force - behind)).ravel()
+    change = cones.response @ (shared_by_others(cones, delay, turns, closed)[:, None] * (force - behind)).ravel()
     modes = did._replace(
         mode=jnp.where(turns, SLIP, did.mode), direction=jnp.where(turns[:, None], found.direction, did.direction)
     )
     next_way = jnp.where((found.mode == SLIP)[:, None], found.direction, -direction(found.impulse))
-    doubtful = jnp.any(turns) & apart(cones, changed, lax.stop_gradient(slip) / rate, 1e-3 * motion.h)
+    doubtful = jnp.any(turns) & apart(cones, changed, closed, lax.stop_gradient(slip) / rate, 1e-3 * motion.h)
     if k > 1:
         doubtful |= jnp.any(changed & (did.mode == SLIP) & ~turns)
     return ModeChanges(change, modes, jnp.where(changed[:, None], next_way, 0), doubtful)
@@ -385,19 +311,22 @@ def break_away(
     found, sound = urge(*at), breaks & (rate > 0)
     delay = jnp.where(sound, (lax.stop_gradient(found) - found) / jnp.where(sound, rate, 1), 0)
     _, sliding, _ = begin.solve(closed, jnp.where((did.mode == SLIP)[:, None], did.direction, 0))
-    change = known.response @ (shared_by_others(delay, breaks)[:, None] * (force - sliding)).ravel()
+    change = known.response @ (shared_by_others(known, delay, breaks, closed)[:, None] * (force - sliding)).ravel()
     near = jnp.abs(now) <= NEARLY * 2 * h * jnp.abs(rate)
     doubtful = jnp.any(jnp.where(breaks, ~(sound & near), at_limit & near))
-    doubtful |= apart(known, breaks, now / jnp.where(sound, rate, 1), 1e-3 * h)
+    doubtful |= apart(known, breaks, closed, now / jnp.where(sound, rate, 1), 1e-3 * h)
     return met._replace(turned=met.turned + change, doubtful=met.doubtful | doubtful)
 
 
-def shared_by_others(delay: Array, own: Array) -> Array:
-    """Returns the delays (m,) with which the forces of contacts change in a step; ``own`` (m,) marks the contacts that change mode.
+def shared_by_others(cones: ConeProblem, delay: Array, own: Array, closed: Array) -> Array:
+    """Returns the delays (m,) with which the forces of ``closed`` contacts (m,) change in a step; ``own`` (m,) marks those that change mode.
 
-    These have the given ``delay`` (m,). The others get the mean of these delays, since their loads change when the mode of another contact does.
+    These have the given ``delay`` (m,). The others get the mean of these delays of the contacts that they are loaded with, since their loads change
+    when the mode of such a contact does.
     """
-    return jnp.where(own, delay, jnp.sum(jnp.where(own, delay, 0)) / jnp.maximum(jnp.sum(own, dtype=delay.dtype), 1))
+    together = (loaded_together(cones, closed) & own[None, :]).astype(delay.dtype)
+    mean = together @ jnp.where(own, delay, 0) / jnp.maximum(jnp.sum(together, axis=1), 1)
+    return jnp.where(own, delay, mean)
 
 
 def edge_covectors(cones: ConeProblem, towards: Array) -> Array:
@@ -418,8 +347,8 @@ def edge_covectors(cones: ConeProblem, towards: Array) -> Array:
     return jnp.linalg.solve(schur, (towards - cast(Array, cones.static)[:, None] * across)[:, :, None])[:, :, 0]
 
 
-def apart(cones: ConeProblem, changed: Array, late: Array, little: Array) -> Array:
-    """Tests whether two contacts that load each other change mode in one step at different times, ().
+def apart(cones: ConeProblem, changed: Array, closed: Array, late: Array, little: Array) -> Array:
+    """Tests whether two ``closed`` contacts (m,) that load each other, be it through others, change mode in one step at different times, ().
 
     In space any two such contacts count, whatever the times. ``changed`` (m,): contacts that change mode; ``late`` (m,): the times at which they do;
     ``little`` (): difference up to which times are equal.
@@ -427,10 +356,7 @@ def apart(cones: ConeProblem, changed: Array, late: Array, little: Array) -> Arr
     m, size = cones.offset.shape
     if m < 2:
         return jnp.zeros((), bool)
-    scale = jnp.sqrt(cones.scales())
-    couples = jnp.max(jnp.abs(cones.delassus()).reshape(m, size, m, size), axis=(1, 3))
-    couples = (couples > 1e-6 * scale[:, None] * scale[None, :]) & ~jnp.eye(m, dtype=bool)
-    both = changed[:, None] & changed[None, :] & couples
+    both = changed[:, None] & changed[None, :] & loaded_together(cones, closed)
     # in space the surface is known of one contact by itself
     late = late if size == 2 else jnp.arange(m, dtype=late.dtype) * (1 + little)
     return jnp.any(both & (jnp.abs(late[:, None] - late[None, :]) > little))
