@@ -184,6 +184,7 @@ def test_traced_motions_are_refused_in_words():
         jax.eval_shape(lambda q0: ji.sensitivities(ball, q0, [0.0], t1=1.0, h=0.1).value, jnp.ones(1))
 
 
+@pytest.mark.slow
 def test_analyses_in_float32_warn_of_no_numbers_of_their_own():
     """Without x64, of plain lists: times, restitutions and references that analyses make themselves are no data of the user's."""
     hammer = ji.Problem(lambda t, q, v, args: -q - 0.1 * v, lambda t, q, args: q + 0.1, restitution=0.5)

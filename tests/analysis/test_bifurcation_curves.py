@@ -31,6 +31,7 @@ def test_the_grazing_curve_is_that_of_the_free_vibration():
     np.testing.assert_allclose([curve.q[:, 0], curve.v[:, 0]], [curve.x, 0 * curve.x], rtol=0, atol=DIGITS)
 
 
+@pytest.mark.slow
 def test_the_curve_of_period_doublings_is_that_of_the_closed_form():
     start = doubling_frequency()
     exact, shift, _ = closed_form(Z, start, WALL, E)

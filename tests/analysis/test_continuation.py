@@ -56,6 +56,7 @@ def test_a_located_parameter_is_as_accurate_as_the_scheme():
     assert np.isclose(np.log2(errors[0] / errors[1]) / 2, 2, atol=0.25)
 
 
+@pytest.mark.slow
 def test_period_doubling_over_the_frequency():
     branch = follow((Z, W, WALL, E), parameter="frequency", bounds=(2.0, 2.7), step=0.1)
     assert branch.ended == "bounds" and branch.parameter[-1] == pytest.approx(2.7, abs=1e-9)

@@ -61,6 +61,7 @@ def test_chaos_agrees_with_the_reference():
     assert not found.failed.any()
 
 
+@pytest.mark.slow
 def test_an_attracting_orbit_has_the_determinant_of_damping_and_impacts(found):
     z, w, _, e = PERIODIC
     exponents = found.exponents[1]

@@ -179,7 +179,8 @@ def heap():
 HEAP = {"t1": 1.0, "h": 2e-3, "save": 20}
 
 
-@pytest.mark.parametrize("count", [12, slow(60)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [12, 60])
 def test_a_pile_loses_energy_and_never_overlaps(count, heap):
     if count == 12:
         found = heap[2]

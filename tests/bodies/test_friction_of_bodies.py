@@ -209,6 +209,7 @@ def test_a_listed_body_breaks_away_at_static_friction():
     )  # a step may be of the other kind
 
 
+@pytest.mark.slow
 def test_impulses_of_one_body_in_a_corner_are_not_unique_whatever_others_do():
     """Two contacts that stick have four rows for three coordinates; a disk on the floor has two, and one in flight none."""
     push = jnp.array([-5.0, -GRAVITY, 0, 0, -GRAVITY, 0])
@@ -223,7 +224,8 @@ def test_impulses_of_one_body_in_a_corner_are_not_unique_whatever_others_do():
     assert told == [ji.Status.IMPULSES_NOT_UNIQUE, 0]
 
 
-@pytest.mark.parametrize("lists", [False, slow(True)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lists", [False, True])
 def test_where_tangents_jump_a_slip_does_not_turn_round(lists):
     """A ball slides across the equator of another one, where the tangents of `spheres` are others: as if static friction were that of slip."""
 

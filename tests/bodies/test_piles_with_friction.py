@@ -233,6 +233,7 @@ def test_what_contacts_of_a_pile_do(pile):
     assert "obstacle" in report.notes[0] and report.pairs.shape == (len(report.painleve), 2)
 
 
+@pytest.mark.slow
 def test_forces_of_a_packing_hold_every_body(pile):
     problem, radii, _, rest = pile
     found = analysis.packing(problem, rest, h=5e-3, least=0.0)

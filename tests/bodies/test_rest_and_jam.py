@@ -146,7 +146,8 @@ def growing(count, seed=0):
     return problem, ((places + 0.5 + 0.05 * rng.uniform(-1, 1, places.shape)) / side).ravel()
 
 
-@pytest.mark.parametrize("seed", [0, slow(1)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
 def test_disks_that_grow_end_where_a_packing_holds_them(seed):
     problem, q0 = growing(16, seed)
     solver = bodies.ConjugateGradients(tolerance=1e-8, max_iterations=4000)

@@ -8,6 +8,7 @@ comes behind the release is a parabola.
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 from scipy.optimize import brentq
 
 import jaximpact as ji
@@ -219,7 +220,7 @@ def test_flights_end_before_another_impact():
 
 @pytest.mark.parametrize(
     ("scheme", "steps", "speed"),
-    [(ji.EventDriven(), 10, 2e-4), (ji.EventCorrected(), 101, 2e-4), (ji.EventCorrected(), 101, 2.8e-3)],
+    [(ji.EventDriven(), 10, 2e-4), (ji.EventCorrected(), 101, 2e-4), slow(ji.EventCorrected(), 101, 2.8e-3)],
 )
 def test_a_corner_that_lets_go_of_a_wall_is_left_however_small_the_last_flight(scheme, steps, speed):
     """Down the second wall to the floor, inelastic, back to the wall over a flight below the tolerance, and up along it: as a force leads off the floor, that goes on.

@@ -141,7 +141,7 @@ def test_a_body_that_rubs_until_it_rests(pull):
     assert errors[0] < 1e-12 or (errors[0] < 1e-2 and errors[1] < 0.2 * errors[0]), errors
 
 
-@pytest.mark.parametrize(("scheme", "steps"), [(ji.EventDriven(), 1), (SCHEME, 300)], ids=["driven", "corrected"])
+@pytest.mark.parametrize(("scheme", "steps"), [slow(ji.EventDriven(), 1), (SCHEME, 300)], ids=["driven", "corrected"])
 def test_by_restitution_where_a_contact_lets_go_soon_behind_the_landing(scheme, steps):
     """Lands at t = 1 and is pushed off at 1.01: bounces of a small e > 0 are over by then, and change nothing behind it."""
     problem = ji.Problem(lambda t, q, v, args: jnp.where(t > args, 1.0, -0.01) + 0 * q, lambda t, q, args: q)
@@ -195,6 +195,7 @@ def test_second_derivatives():
     np.testing.assert_allclose(jax.jacfwd(jax.jacfwd(place))(x), right, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_motion_of_many_is_what_it_is_alone():
     """Each passes another surface, or none."""
     q0, places = np.array([[0.6], [0.62], [0.64]]), np.array([0.3, 0.2, 5.0])
@@ -232,7 +233,10 @@ def test_what_is_not_located_is_told():
     assert told(stairs, [0.1], [30.0], 0.5, steps=40) == 0
 
 
-BOTH = [pytest.param(ji.EventDriven(), 1, id="driven"), pytest.param(SCHEME, 150, id="corrected")]
+BOTH = [
+    pytest.param(ji.EventDriven(), 1, id="driven", marks=pytest.mark.slow),
+    pytest.param(SCHEME, 150, id="corrected"),
+]
 
 
 @pytest.mark.parametrize(("scheme", "steps"), BOTH)

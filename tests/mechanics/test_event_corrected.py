@@ -138,6 +138,7 @@ def test_two_walls_hit_at_once():
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_oblique_walls_hit_at_once():
     """A particle flies into the edge of three walls: v+ = -e v-, as v- lies in the cone of their outward normals.
 

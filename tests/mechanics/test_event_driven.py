@@ -171,6 +171,7 @@ def test_impacts_at_once_whose_order_matters_have_no_derivative(scheme):
     assert Status.DERIVATIVE_SIMULTANEOUS in turned and not any(x.name.startswith("DERIVATIVE") for x in straight)
 
 
+@pytest.mark.slow
 def test_derivatives_on_either_side_of_impacts_at_once():
     """The product of the saltation matrices in the order of that side; half a batch each."""
     problem, start = corner()

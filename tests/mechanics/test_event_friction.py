@@ -169,6 +169,7 @@ def test_a_corner():
     assert found.status.tolist() == [0, ji.Status.IMPULSES_COUPLED, 0]
 
 
+@pytest.mark.slow
 def test_slip_that_only_just_stops_is_told():
     """A belt takes the slip to d at its least: the last velocity falls by -d where the block sticks for a while, and not otherwise."""
     belt = lambda t, args: 2 - 0.3 * G * t - 5 * (t - 0.5) ** 2 - args["d"]
@@ -404,6 +405,7 @@ def test_reverse_mode_and_second_derivatives(name):
     np.testing.assert_allclose(second, expected, rtol=0, atol=1e-9 * np.max(np.abs(expected)))
 
 
+@pytest.mark.slow
 def test_what_breaks_away_a_little_early_goes_on():
     """A pull rate t + bend t^2 bends upwards: forces linear in a step exceed it, the block breaks away a little early, and friction still pushes it back. It had stopped
     again for the rest of the step: a derivative of first order, off by N h, trusted.

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 from jax import lax
 from scipy.special import beta
 
@@ -42,7 +43,7 @@ def test_a_hidden_jump_is_crossed_where_it_is_stated():
     assert status == 0
 
 
-@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.MoreauJean()])
+@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), slow(ji.MoreauJean())])
 def test_schemes_that_keep_their_steps_trust_no_wrong_derivative_across_one(scheme):
     """dq/dq0 = 1 - (t1 - t) with t = 1.003, where that is known as well as it has to be, for which h = .1 is too large."""
     of = lambda h: ji.sensitivities(JUMP, [-1.003], [1.0], t1=1.5, h=h, wrt="q0", scheme=scheme)
@@ -285,6 +286,7 @@ def test_schemes_that_make_no_resets_refuse_them():
         ji.solve(rubbing, [1.0, 1.0], [0.0, 0.0], t1=0.1, h=0.01, scheme=ji.EventCorrected())
 
 
+@pytest.mark.slow
 def test_a_reset_on_a_surface_of_place_and_velocity():
     """By `EventCorrected`, of second order.
 

@@ -173,6 +173,7 @@ def test_a_surface_that_moves_fast_is_met_for_the_first_time():
     assert found.t[-1] == pytest.approx(root, abs=1e-10)
 
 
+@pytest.mark.slow
 def test_rows_behind_the_stop_repeat_it():
     rows = np.array([0.1, 0.2, 0.9, 1.0])
     found = thrown(1.3, 0.0, HEIGHT, save=rows)

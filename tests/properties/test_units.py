@@ -84,9 +84,7 @@ def check_units(name, label, units, steps, dtype=np.float64, put_out=PUT_OUT):
 
 
 @pytest.mark.filterwarnings("ignore::jaximpact.JaximpactWarning")
-@pytest.mark.parametrize(
-    ("name", "label"), [kind if kind[1] in ("moreau-jean", "event-corrected") else slow(*kind) for kind in KINDS]
-)
+@pytest.mark.parametrize(("name", "label"), [kind if kind[1] == "event-corrected" else slow(*kind) for kind in KINDS])
 def test_results_are_the_same_in_all_units(name, label):
     check_units(name, label, UNITS, 60)
 

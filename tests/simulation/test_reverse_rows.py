@@ -157,6 +157,7 @@ def test_shared_numbers_have_the_sum_and_single_precision_its_times():
     np.testing.assert_array_equal(rows.t, np.float32([*TIMES, STEPS * H]))
 
 
+@pytest.mark.slow
 def test_rows_at_times_that_lanes_do_not_share():
     """Times that belong to other steps in other lanes go through XLA."""
     weights, e, q0 = numbers("ball")
