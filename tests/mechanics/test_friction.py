@@ -56,6 +56,26 @@ def test_reverse_mode_is_forward_mode():
         assert np.allclose(x, y, rtol=1e-10, atol=1e-12)  # of sums in another order
 
 
+@pytest.mark.slow
+def test_forces_known_ahead_give_what_newton_iterations_give():
+    """The equation of a step is then solved without them; a force that adds 0 v is not seen to be one. To rounding, of states and derivatives."""
+    force = lambda t, q, v, args: args * jnp.cos(3.0 * t) * jnp.ones_like(q) - jnp.array([0.0, G])
+    call = {"t1": 0.8, "steps": 400, "e": 0.5, "scheme": SCHEME, "save": "final", "sensitivity": "corrected"}
+
+    def end(args, force):
+        problem = ji.Problem(
+            force, lambda t, q, args: q[1:], np.array([1.0, 2.0]), slip=lambda t, q, v, args: v[:1], friction=0.3
+        )
+        found = ji.solve(problem, [0.0, 0.4], [1.0, 0.0], args=args, **call)
+        return jnp.concatenate([found.q[-1], found.v[-1]]), found.status
+
+    ways = force, lambda t, q, v, args: force(t, q, v, args) + 0 * v
+    (value, slope), (other, its_slope) = (jax.jvp(lambda x, way=way: end(x, way)[0], (2.0,), (1.0,)) for way in ways)
+    assert end(2.0, force)[1] == 0 and np.any(slope)
+    np.testing.assert_allclose(value, other, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(slope, its_slope, rtol=0, atol=1e-12)
+
+
 def test_lanes_and_executions_are_one_motion():
     """An ensemble over the coefficient has the values of single motions and of XLA to rounding; single precision to its digits."""
     p, _, t1 = MOTIONS["bounces, slips, sticks"]
