@@ -61,8 +61,8 @@ class MoreauJean(Scheme):
     Attributes:
         theta: implicitness of the smooth part in [0, 1]; 1/2 is the midpoint rule, 0 explicit.
         activation: gamma, the fraction of a step over which the gap is predicted to decide whether a contact is active.
-        newton: Newton iterations for the implicit smooth part; one is exact where the force is linear. Of listed bodies
-            (`jaximpact.bodies`) they are fixed-point iterations, exact where the force is constant.
+        newton: Newton iterations for the implicit smooth part; one is exact where the force is linear, and none is needed, or made, where it
+            depends on neither q nor v and there are no joints. Of listed bodies (`jaximpact.bodies`) they are fixed-point iterations.
     """
 
     theta: float = field(default=0.5, metadata={"static": True})
