@@ -94,7 +94,7 @@ class Problem(metaclass=Named):
             them, see `assemble`. Redundant equations do no harm.
         joint_names: names of the joint equations (j).
         switches: ``switches(t, q, v, args) -> (k,)``, surfaces s = 0 across which the force jumps or is not smooth, or the state is
-            reset. `EventDriven` and `EventCorrected` locate them, with friction only those of t and q. Comparisons, signs and the like in
+            reset. `EventDriven` and `EventCorrected` locate them. Comparisons, signs and the like in
             force and mass are found automatically: state only those that cannot be found, as inside a `lax.while_loop` or a callback, and
             those beyond which the force of one side is not finite by other operations than roots, powers and logarithms.
         reset: ``reset(t, q, v, k, args) -> v`` or ``(q, v)``, the state after a crossing of surface k, an int, in either direction.

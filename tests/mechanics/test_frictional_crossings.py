@@ -30,20 +30,24 @@ def of_block(problem, v0, t1, steps, args, wrt, e=0.0):
 
 
 @pytest.mark.parametrize("steps", [37, slow(12)])
-def test_a_brake_at_a_place(steps):
-    """Slows down by 3, from a place on by 3 + brake, and rests: after v^2 / 2 a."""
+def test_a_drag_beyond_a_speed_and_a_brake_at_a_place(steps):
+    """Slows down by 3 + drag until v = limit, then by 3, from a place on by 3 + brake, and rests."""
 
-    def exact(v0, place, brake):
-        return place + (v0**2 - 6.0 * place) / (2 * (3.0 + brake))
+    def exact(v0, limit, drag, place, brake):
+        begin = (v0**2 - limit**2) / (2 * (3.0 + drag))
+        return place + (limit**2 - 6.0 * (place - begin)) / (2 * (3.0 + brake))
 
-    args, v0 = {"brake": 2.0, "place": 0.4}, 2.0
-    problem = block(lambda t, q, v, args: -jnp.where(q[0] > args["place"], args["brake"], 0.0))
-    found = of_block(problem, v0, 1.5, steps, args, ("v0", "args"))
-    by_v0, by_place, by_brake = jax.grad(exact, (0, 1, 2))(v0, 0.4, 2.0)
+    args, v0 = {"brake": 2.0, "drag": 1.0, "limit": 1.8, "place": 0.4}, 2.0
+
+    def pull(t, q, v, args):
+        return -jnp.where(q[0] > args["place"], args["brake"], 0.0) - jnp.where(v[0] > args["limit"], args["drag"], 0.0)
+
+    found = of_block(block(pull), v0, 1.5, steps, args, ("v0", "args"))
+    by_v0, *by_args = jax.grad(exact, range(5))(v0, 1.8, 1.0, 0.4, 2.0)
     slopes = found.jacobian["q"]
-    assert found.value["q"][0] == pytest.approx(float(exact(v0, 0.4, 2.0)), abs=1e-12)
-    own = [slopes["v0"][0, 0], slopes["args"]["place"][0], slopes["args"]["brake"][0]]
-    np.testing.assert_allclose(own, [by_v0, by_place, by_brake], rtol=0, atol=1e-12)
+    assert found.value["q"][0] == pytest.approx(float(exact(v0, 1.8, 1.0, 0.4, 2.0)), abs=1e-12)
+    own = [slopes["v0"][0, 0], *(slopes["args"][name][0] for name in ("limit", "drag", "place", "brake"))]
+    np.testing.assert_allclose(own, [by_v0, *by_args], rtol=0, atol=1e-12)
     assert found.trusted
 
 
@@ -78,15 +82,19 @@ def test_a_lift_that_sets_in_takes_a_block_off():
     assert found.trusted
 
 
+EXACT = {  # place of rest behind a reset at a place, or at a speed
+    "place": lambda v0, place: place + (v0**2 - 6.0 * place) / 4 / 6,
+    "speed": lambda v0, speed: (v0**2 - speed**2) / 6 + speed**2 / 4 / 6,
+}
+
+
 @pytest.mark.slow
-def test_a_reset_of_a_block_that_slides():
-    """At a place it loses half of its velocity."""
-
-    def exact(v0, place):
-        return place + (v0**2 - 6.0 * place) / 4 / 6
-
+@pytest.mark.parametrize("at", EXACT)
+def test_a_reset_of_a_block_that_slides(at):
+    """At a place, or at a speed, it loses half of its velocity."""
+    exact = EXACT[at]
     problem = block(
-        lambda t, q, v, args: 0 * t, switches=lambda t, q, v, args: q[:1] - args,
+        lambda t, q, v, args: 0 * t, switches=lambda t, q, v, args: (q if at == "place" else v)[:1] - args,
         reset=lambda t, q, v, k, args: v * jnp.array([0.5, 1.0]),
     )  # fmt: skip
     found = of_block(problem, 2.0, 1.0, 9, 0.4, ("v0", "args"))
@@ -95,8 +103,38 @@ def test_a_reset_of_a_block_that_slides():
     assert found.trusted
 
 
+@pytest.mark.slow
+def test_a_governor_holds_a_speed():
+    """A pull and friction accelerate until v = limit; a brake beyond that holds the block there, until the pull is stronger: as without a contact."""
+    pull = lambda t, q, v, a: 2.5 + 4.0 * t - a["brake"] * jnp.where(v[0] > a["limit"], 1.0, 0.0)
+    args, call = {"limit": 0.3, "brake": 5.0}, {"t1": 1.2, "wrt": ("v0", "args"), "mode": "forward"}
+    signed = ji.Problem(lambda t, q, v, a: (pull(t, q, v, a) - jnp.sign(v[0]))[None])
+    right = ji.sensitivities(signed, [0.0], [0.1], args=args, steps=3, scheme=ji.EventDriven(1e-11, 1e-11), **call)
+    of = lambda found: np.concatenate(
+        [np.ravel(np.asarray(x)[0])[:1] for x in jax.tree.leaves([found.value, found.jacobian])]
+    )
+    found = ji.sensitivities(
+        block(pull, friction=0.1), [0.0, 0.0], [0.1, 0.0], args=args, steps=50, scheme=SCHEME, **call
+    )
+    assert found.trusted
+    # forces are linear in time, and paths exact
+    np.testing.assert_allclose(of(found), of(right), rtol=0, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_a_brake_with_a_sign_on_a_block_that_rubs_is_right_or_told():
+    """Friction and brake end at the same time, on one surface: at rest either of them holds the block, against a pull only both."""
+    pull = lambda t, q, v, a: 2.0 * jnp.sin(3 * t) - a * jnp.sign(v[0])
+    signed = ji.Problem(lambda t, q, v, a: (pull(t, q, v, a) - jnp.sign(v[0]))[None])
+    right = ji.solve(signed, [0.0], [1.2], t1=1.6, args=1.6, steps=3, scheme=ji.EventDriven(1e-11, 1e-11))
+    found = ji.solve(block(pull, friction=0.1), [0.0, 0.0], [1.2, 0.0], t1=1.6, args=1.6, steps=200, scheme=SCHEME)
+    assert int(found.status) & Status.EVENTS_UNRESOLVED
+    assert abs(found.q[-1, 0] - right.q[-1, 0]) < 1e-4  # h^2 = 6.4e-5
+
+
 def along(t, q, v, a):
     smooth = a["push"] * jnp.sin(5 * t) + a["bias"] - a["k"] * q[0] - a["d"] * v[0]
+    smooth -= jnp.where(v[0] > a["limit"], a["drag"], 0.0)
     return smooth + jnp.where(q[0] > a["place"], a["jump"], 0.0) + jnp.where(t > a["time"], a["more"], 0.0)
 
 
@@ -110,7 +148,7 @@ def test_random_blocks_are_those_with_friction_as_a_force():
     lanes, draw = 128, np.random.default_rng(0).uniform
     ranges = {
         "push": (0, 8), "bias": (-3, 3), "k": (0, 9), "d": (0, 0.5), "place": (-0.3, 0.3), "jump": (-5, 5), "time": (0, 1.6),
-        "more": (-5, 5), "swing": (-3, 3), "edge": (-0.3, 0.3), "load": (-4, 4), "mu": (0.05, 0.5),
+        "more": (-5, 5), "limit": (0.1, 1), "drag": (-5, 5), "swing": (-3, 3), "edge": (-0.3, 0.3), "load": (-4, 4), "mu": (0.05, 0.5),
     }  # fmt: skip
     args = {name: draw(*ends, lanes) for name, ends in ranges.items()}
     q0, v0 = draw(-0.5, 0.5, (lanes, 1)), draw(-2, 2, (lanes, 1))
@@ -131,7 +169,7 @@ def test_random_blocks_are_those_with_friction_as_a_force():
         found, trusted = of(rubbing, np.hstack([q0, 0 * q0]), np.hstack([v0, 0 * v0]), steps, SCHEME)
         errors.append(np.max(np.abs(found - right), axis=1) / size)
     both = known & trusted
-    assert np.mean(trusted) > 0.95 and np.sum(both) > 0.8 * lanes
+    assert np.mean(trusted) > 0.9 and np.sum(both) > 0.8 * lanes
     # of the second order h^2 = 1e-6, times what a motion that is nearly stopped makes of it
     assert np.max(errors[1][both]) < 5e-3
     assert np.log(np.median(errors[0][both]) / np.median(errors[1][both])) / np.log(4) > 1.8

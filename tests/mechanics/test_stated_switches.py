@@ -281,9 +281,6 @@ def test_schemes_that_make_no_resets_refuse_them():
 
     with pytest.raises(ValueError, match=r"MoreauJean makes no resets: use EventDriven\(\) or EventCorrected\(\)"):
         run(PLACE, ji.MoreauJean())
-    rubbing = ji.Problem(lambda t, q, v, args: 0 * q, lambda t, q, args: q[1:], slip=lambda t, q, v, args: v[:1], friction=0.3, switches=lambda t, q, v, args: v[:1], reset=lambda t, q, v, k, args: -v)  # fmt: skip
-    with pytest.raises(ValueError, match="no surfaces of the velocity where contacts rub; state surfaces of t and q"):
-        ji.solve(rubbing, [1.0, 1.0], [0.0, 0.0], t1=0.1, h=0.01, scheme=ji.EventCorrected())
 
 
 @pytest.mark.slow

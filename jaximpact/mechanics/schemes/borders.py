@@ -253,7 +253,7 @@ def settle_sides(
     sides = pieces.switches.chosen(
         pieces.sides_of(jnp.abs(level) <= jnp.maximum(spare, where.allowed)), where.sides, *now
     )
-    before = held(pieces.on(sides), t, q, v, closed, slack, args)[0]
+    before = pieces.held_on(sides, t, q, v, closed, slack, args)[0]
     moving = pieces.rates(sides, t, q, v, before, args)
     level, rate = frozen(moving)
     allowed = spare + eps * span * jnp.abs(rate)
@@ -355,7 +355,7 @@ def _side_matters(
     t, q, v, args = frozen((t, q, v, args))
 
     def looked() -> Array:
-        on = lambda sides: held(pieces.on(sides), t, q, v, closed, jnp.zeros_like(t), args)
+        on = lambda sides: pieces.held_on(sides, t, q, v, closed, jnp.zeros_like(t), args)
         both = [where.sides, pieces.moved(where, idle)]
         a, _, push, _ = lax.map(on, jax.tree.map(lambda *x: jnp.stack(x), *both))
         lets_go = _differ(*push) & (jnp.min(push, axis=0) <= EDGE * jnp.max(push, axis=0))

@@ -7,6 +7,7 @@ implicit function theorem. After the crossing the force is that of the other sid
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -45,21 +46,13 @@ def located_pieces(problem: Problem, t: Array, q: Array, v: Array, args: Any) ->
     """Finds the pieces of a problem's force and mass between the borders that `EventCorrected` locates, those at which one of them is discontinuous.
 
     Returns None (decided at trace time, for states of these shapes) if there are no such borders. Borders at which both are continuous, kinks, are
-    not located; nor, in problems with friction, are those whose level depends on the velocity: the motion may slide along such a border (Filippov),
-    which would have to be combined with the friction of contacts. Raises ValueError if the problem has a reset, but no surface that it states is
-    located.
+    not located. Raises ValueError if the problem has a reset, but no surface that it states is located.
     """
-    rubs = problem.slip is not None
     found = None
     if not problem.listed:
-        every = None if rubs else Pieces.of(problem, t, q, v, args, kinks=False)
-        found = every or _pieces_of_places(problem, t, q, v, args)
+        found = Pieces.of(problem, t, q, v, args, kinks=False) or _pieces_of_places(problem, t, q, v, args)
     if problem.reset is not None and (found is None or found.stated.stop == found.stated.start):
-        raise ValueError(
-            "reset: EventCorrected locates no surfaces of the velocity where contacts rub; state surfaces of t and q"
-            if rubs
-            else "reset: EventCorrected locates no surfaces of such switches; use EventDriven()"
-        )
+        raise ValueError("reset: EventCorrected locates no surfaces of such switches; use EventDriven()")
     return found
 
 
@@ -181,7 +174,7 @@ class Border(NamedTuple):
     From the parabola ahead (`of`): ``some`` (), whether it reaches any; ``which`` (k,), the level of that border; ``guess`` (), the predicted time.
     On the path (`on`): the ``time`` (), with two derivatives. At the end of the path (`ended_at`): ``crossed`` (k,), the level if the path ends by
     crossing it; ``at_impact`` (k,), levels whose borders are reached together with an impact. ``slide``: the `Slide`, where the motion slides on
-    borders, else None.
+    borders, else None. ``turned``: where contacts rub, the function from (t, q, v, closed) behind the border to the `pieces_in_modes` there.
     """
 
     pieces: Pieces
@@ -194,6 +187,7 @@ class Border(NamedTuple):
     crossed: Array
     at_impact: Array
     slide: Slide | None = None
+    turned: Callable | None = None
 
     @classmethod
     def of(cls, pieces: Pieces, where: Where, parabola: Path, h: Array, iterations: int) -> Border:
@@ -212,9 +206,21 @@ class Border(NamedTuple):
         return jnp.sum(jnp.where(self.which, value, 0)), jnp.sum(jnp.where(self.which, rate, 0))
 
     def on(self, path: Path, rest: Array, iterations: int) -> Border:
-        """Returns a copy with the time at which a path reaches the border; ``rest`` () is the time left of the step."""
-        most = jnp.minimum(frozen(rest), 2 * self.guess)
-        return self._replace(time=find_falling_zero(self.at, path, self.guess, most, self.some, iterations))
+        """Returns a copy with the time at which a path reaches the border; ``rest`` () is the time left of the step.
+
+        A path that, unlike the parabola, does not reach it in that time is followed to its end: a time without the derivative of a crossing.
+        """
+        most = jnp.minimum(rest, 2 * self.guess)
+        time = find_falling_zero(self.at, path, self.guess, frozen(most), self.some, iterations)
+        found = frozen(time)
+        ends = jnp.where(found >= most, most, found)
+        return self._replace(time=jnp.where(self._reached(frozen(path), found), time, ends))
+
+    def _reached(self, path: Path, s: Array) -> Array:
+        """Tests whether a path is on the border at time s, (), up to rounding."""
+        level, rate = self.at(path, s)
+        spare = jnp.sum(jnp.where(self.which, frozen(self.where.allowed), 0)) + AT_ONCE * path.r * jnp.abs(rate)
+        return (level <= spare) & (rate < 0)
 
     def reach(self, r: Array) -> Array:
         """Returns the time () over which to compute a path: to just before the border, beyond which the force differs, or r if there is none."""
@@ -230,6 +236,10 @@ class Border(NamedTuple):
         longer = lax.stop_gradient(jnp.where(on, behind / nonzero(reach), 1))
         return jnp.where(on, lax.stop_gradient(behind), rest), longer
 
+    def sliding(self, part: Array, part_end: Array, r: Array) -> Border:
+        """Returns a copy with the `Slide` on the path over a time r, whose other arguments are those of `Slide.of`."""
+        return self._replace(slide=Slide.of(self.pieces, self.where, part, part_end, r))
+
     def ended_at(self, problem: Problem, motion: Motion, path: Path, s: Array, first: Array, impact: Array) -> Border:
         """Returns a copy for a path that ends at time s, with the levels whose borders are crossed there, or reached together with an impact.
 
@@ -239,9 +249,7 @@ class Border(NamedTuple):
         path, s = frozen((path, s))
         if len(impact):
             self = self._replace(at_impact=self._met_with(problem, motion, path, s, impact))
-        level, rate = self.at(path, s)
-        spare = jnp.sum(jnp.where(self.which, frozen(self.where.allowed), 0)) + AT_ONCE * path.r * jnp.abs(rate)
-        return self._replace(crossed=self.which & first & (level <= spare) & (rate < 0))
+        return self._replace(crossed=self.which & first & self._reached(path, s))
 
     def slid_to(self, motion: Motion, t: Array, q: Array, v: Array, closed: Array, ends: Array) -> tuple[Border, Array]:
         """Returns a copy for the state (t, q, v) at the end of a path, and its velocity (d,), corrected onto the borders on which the motion slides.
@@ -294,8 +302,9 @@ class Border(NamedTuple):
                 off = jnp.where(crossed | pieces.slid(where), self.slide.off, 0)
                 longest = frozen(jnp.abs(t) + motion.h)
                 at = t, q, v, closed, self.slide.ended, jnp.zeros_like(t), longest, motion.args
-                found = settle_sides(pieces, where, *at, off)
-                return StateBehindBorder(q, found.v, closed, found.where, bits | found.status)
+                after, told = (pieces, none) if self.turned is None else self.turned(t, q, v, closed)
+                found = settle_sides(after, where, *at, off)
+                return StateBehindBorder(q, found.v, closed, found.where, bits | told | found.status)
             after, _, status = _turn_to_sides(pieces, where, motion, t, q, v, crossed)
             return StateBehindBorder(q, v, closed, after, bits | status)
 

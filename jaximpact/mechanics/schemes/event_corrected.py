@@ -51,6 +51,7 @@ from .events import behind, collide, lasting_at_end
 from .joints import put_on_joints
 from .paths import STEEP, Path, double_crossing, first_zero, near_grazing
 from .pieces import Where
+from .pieces_in_modes import pieces_in_modes
 
 
 class EventState(NamedTuple):
@@ -147,8 +148,8 @@ class EventCorrected(Scheme):
     Contacts that close at the same time, up to round-off, are treated by one impact law together; where their gradients are
     orthogonal, one after the other gives the same velocity, and keeps the derivative.
     Crossing a surface on which the force or the mass jumps, found or stated, is an event too, and resets are made there; where the forces on both
-    sides push towards a surface that depends on v, the motion slides on it. In problems with friction only surfaces of t and q are
-    located; jumps on others set DERIVATIVE_JUMP.
+    sides push towards a surface that depends on v, the motion slides on it, where contacts rub too; if these stick or slip otherwise on one of the
+    sides, EVENTS_UNRESOLVED is set.
 
     Attributes:
         impacts: number of events (impacts, releases and crossings of surfaces at which the force jumps) located in one step. Contacts that still
@@ -181,19 +182,23 @@ class EventCorrected(Scheme):
             return state._replace(v=v0, where=where), info._replace(status=info.status | status)
         rubs = FrictionInfo.none(len(at.closed), problem.slip_velocity(t0, q0, v0, args).shape[1], q0.dtype)
         info, pieces = Info.none(q0, v0, len(at.closed), rubs), located_pieces(problem, t0, q0, v0, args)
+        force = jnp.concatenate([contacts.gap[:, None], rubs.impulse], axis=1)
+        state = state._replace(rests=jnp.zeros_like(at.closed), breaks=rubs.impulse, force=jnp.zeros_like(force))
+        if rubs.impulse.shape[1] > 1:
+            state = state._replace(frame=tangents(problem, t0, q0, args))
         if pieces is not None:
-            where, v0, status = start_on_pieces(pieces, motion, q0, v0, state.closed)
+            status = info.status
+            if len(pieces.steep):
+                begins = state._replace(where=pieces.start(t0, q0, v0, args))
+                pieces, bits = pieces_in_modes(pieces, begins, t0, motion.h, args)
+                status = status | bits
+            where, v0, bits = start_on_pieces(pieces, motion, q0, v0, state.closed)
             problem, state, info = (
                 pieces.on(where.sides),
                 state._replace(where=where),
-                info._replace(status=info.status | status),
+                info._replace(status=status | bits),
             )
-        v0 = held_velocity(problem, t0, motion.h, q0, v0, state.closed, args)
-        force = jnp.concatenate([contacts.gap[:, None], rubs.impulse], axis=1)
-        state = state._replace(v=v0, rests=jnp.zeros_like(at.closed), breaks=rubs.impulse, force=jnp.zeros_like(force))
-        if rubs.impulse.shape[1] > 1:
-            state = state._replace(frame=tangents(problem, t0, q0, args))
-        return state, info
+        return state._replace(v=held_velocity(problem, t0, motion.h, q0, v0, state.closed, args)), info
 
     def step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None

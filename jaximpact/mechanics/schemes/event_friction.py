@@ -29,14 +29,15 @@ from ..status import Status, as_status
 from ..switches import Kinks
 from .base import JointInfo, Step, add_compensated, gradient_status
 from .borders import EDGE
-from .crossings import AT_ONCE, Border, located_pieces
+from .crossings import AT_ONCE, Border, located_pieces, sliding_problem
 from .event_state import Event, impulses_to_change
 from .events import behind, collision_status, lasting_at_end, met_together, order_matters, shared
 from .frictional_impacts import fall_back, strike
 from .joints import put_on_joints
 from .mode_ends import at_once, ends, only_just, spare
-from .paths import STEEP, Path, near_grazing
-from .pieces import Where
+from .paths import STEEP, near_grazing
+from .pieces import Pieces
+from .pieces_in_modes import pieces_in_modes
 from .rubbing_paths import Place, Progress, Segment, braking, follow, heading
 
 
@@ -136,8 +137,8 @@ def advance(
     h, args, last = motion.h, motion.args, left == 0
     t, r = start + progress.elapsed, whole - progress.elapsed
     begun = progress
-    problem, ahead = _on_piece(step, progress.where)
-    segment, closed, failure, jammed = follow(problem, t, r, h, progress, args, ahead)
+    problem, ahead, sliding, bits = _on_piece(step, progress, t)
+    segment, closed, failure, jammed = follow(problem, t, r, h, progress, args, ahead, sliding)
     jams = jnp.any(jammed) & ~last
     segment = segment.up_to(h, r, last, scheme.newton)
     path, here, there, did = segment[:4]
@@ -153,11 +154,18 @@ def advance(
     passes = (first <= r) & ~last & ~jams & ~(impact & (impact_time <= first))
     impact = impact & ~last & ~jams & ~passes
     s = jnp.where(impact, impact_time, jnp.where(passes, first, jnp.where(jams, 0, r)))
-    border, crosses = segment.border, jnp.zeros((), bool)
+    border, crosses, leaves = segment.border, jnp.zeros((), bool), jnp.zeros((), bool)
     if border is not None:
         crosses = border.some & ~last & ~jams & ((border.time < s - AT_ONCE * h) | ~(impact | passes))
         together = (impact | passes) & border.some & (jnp.abs(border.time - s) <= AT_ONCE * h)
         impact, passes, s = impact & ~crosses, passes & ~crosses, jnp.where(crosses, border.time, s)
+        if border.slide is not None:
+            first_of_all = impact | passes | crosses
+            leaves = (
+                jnp.where(first_of_all, border.slide.time < s - AT_ONCE * h, border.slide.time <= s) & ~last & ~jams
+            )
+            impact, passes, crosses = impact & ~leaves, passes & ~leaves, crosses & ~leaves
+            s = jnp.where(leaves, border.slide.time, s)
         border = border.ended_at(problem, motion, path, s, crosses, which & impact)
     shift, v = path.along(s)
     arrived, low = add_compensated(path.q, shift, progress.low)
@@ -168,15 +176,17 @@ def advance(
         force, force_end = (_joint_forces(p, x) for p, x in ((here, segment.force), (there, segment.force_end)))
         held = s * (force + (0.5 * (s / nonzero(r))) * (force_end - force))
         joints = JointInfo(joints.impulse + held, jnp.maximum(joints.residual, landed.residual))
+    if border is not None and border.slide is not None:
+        border, v = border.slid_to(motion, t + s, arrived, v, closed, leaves)
 
     now = jnp.stack([mode_ends.release, mode_ends.escape, mode_ends.stop]) <= first + at_once(h)
     released, escaped, stopped = passes & now
     missed = last & (mode_ends.stops | (mode_ends.slides & (problem.static_friction is not None)))
-    status = progress.status | failure | as_status(jnp.any(missed), Status.EVENTS_UNRESOLVED)
+    status = progress.status | failure | bits | as_status(jnp.any(missed), Status.EVENTS_UNRESOLVED)
     status |= as_status(jnp.any(jammed) & last, Status.PROJECTION_NOT_CONVERGED)
     # a contact that pushed before has jammed within a path: the time is not located
     status |= as_status(jnp.any(jammed & (progress.force[:, 0] != 0)), Status.DERIVATIVE_FRICTION)
-    event = impact | passes | jams | crosses
+    event = impact | passes | jams | crosses | leaves
     progress = progress._replace(
         elapsed=jnp.where(event, progress.elapsed + s, whole), q=arrived, low=low, v=v, closed=closed & ~released,
         breaks=jnp.where(escaped[:, None], mode_ends.way, 0),
@@ -204,18 +214,26 @@ def advance(
         return progress
     doubtful = (together & jnp.any(border.which & border.pieces.open)) | _on_edge(segment, begun)
     progress = progress._replace(status=progress.status | as_status(doubtful, Status.DERIVATIVE_FRICTION))
-    return _behind(motion, border, t + s, s, last, allowed, progress)
+    turned = impact | passes | jams | jnp.any(progress.closed != begun.closed)
+    return _behind(motion, border, t + s, s, last, turned, allowed, progress)
 
 
-def _on_piece(step: Step, where: Where | None) -> tuple[Problem, Callable[[Path], Border] | None]:
-    """Returns the problem with its force on the sides ``where``, and the function that finds the border ahead on a parabola.
+def _on_piece(step: Step, progress: Progress, t: Array) -> tuple[Problem, Callable | None, Callable | None, Array]:
+    """Returns the problem with its force on the sides of ``progress`` at time t, and the functions ``ahead`` and ``sliding`` of `follow`.
 
-    For a force that does not jump, these are the problem itself and None.
+    For a force that does not jump, these are the problem itself and None; ``sliding`` is None too where no border depends on the velocity. Also
+    returns status bits.
     """
-    if step.pieces is None or where is None:
-        return step.problem, None
-    ahead = lambda parabola: Border.of(step.pieces, where, parabola, step.motion.h, step.scheme.newton)
-    return step.pieces.on(where.sides), ahead
+    pieces, where, motion, none = step.pieces, progress.where, step.motion, jnp.zeros((), jnp.int32)
+    if pieces is None or where is None:
+        return step.problem, None, None, none
+    sliding, bits = None, none
+    if len(pieces.steep):
+        pieces, bits = pieces_in_modes(pieces, progress, t, motion.h, motion.args)
+        problem = pieces.on(where.sides)
+        sliding = lambda t, q, v: sliding_problem(problem, pieces, where, t, q, v, progress.closed, motion.args)
+    ahead = lambda parabola: Border.of(pieces, where, parabola, motion.h, step.scheme.newton)
+    return pieces.on(where.sides), ahead, sliding, bits
 
 
 def _on_edge(segment: Segment, progress: Progress) -> Array:
@@ -233,13 +251,21 @@ def _on_edge(segment: Segment, progress: Progress) -> Array:
 
 
 def _behind(
-    motion: Motion, border: Border, t: Array, s: Array, last: Array, allowed: Array, progress: Progress
+    motion: Motion, border: Border, t: Array, s: Array, last: Array, turned: Array, allowed: Array, progress: Progress
 ) -> Progress:
     """Decides on which sides of the force the motion goes on from the end of a path, as `Border.passed`.
 
     The modes of contacts there follow from Coulomb's law for accelerations in the next path; after a reset, from the velocity.
     """
-    progress, crossed = border.passed(motion, t, s, last, jnp.zeros((), bool), allowed, progress)
+    if border.slide is not None:
+
+        def modes(t: Array, q: Array, v: Array, closed: Array) -> tuple[Pieces, Array]:
+            at = progress._replace(q=q, v=v, closed=closed)
+            return pieces_in_modes(border.pieces, at, t, motion.h, motion.args)
+
+        border = border._replace(turned=modes)
+    after, crossed = border.passed(motion, t, s, last, turned, allowed, progress)
+    progress = after
     if border.pieces.problem.reset is None:
         return progress
     reset = jnp.any(crossed[border.pieces.stated])

@@ -56,11 +56,13 @@ class Pieces:
         steep: numbers (n,) of the levels that depend on the velocity, so that the motion may slide on their borders.
         open: mask (k,) of levels that are zero at times which depend on the motion's data.
         stated: slice of the levels of surfaces that the problem states.
+        outlined: functions of these pieces that are compiled once for many calls, by name.
         ends: slice of the levels beyond whose borders a piece is continued from inside: those stated, or all if a piece may not be finite there.
     """
 
     def __init__(self, problem: Problem, switches: Switches, stated: Switches | None, *operands: Any) -> None:
         self.problem, self.switches = problem, switches
+        self.outlined: dict[str, Callable] = {}
         # stated switches come first; among their sides those of the surfaces are last, after the switches inside the stated functions
         self._place = -1 if stated is None else len(jax.eval_shape(stated.sides, *operands)) - 1
         marks: list[int] = []
@@ -124,6 +126,10 @@ class Pieces:
         rubs = {"friction": of.friction, "static_friction": of.static_friction}
         rubs["slip"] = None if of.between is not None else of.slip  # bodies state it
         return Problem(force, of.constraints, mass, of.restitution, joints=of.joints, switches=left, **rubs)
+
+    def held_on(self, sides: Sides, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:
+        """Returns the result of `trials.held`, whose other arguments these are, on given sides."""
+        return held(self.on(sides), t, q, v, closed, slack, args)
 
     def functions(self, sides: Sides) -> tuple[Callable, Any]:
         """Returns force and mass on given sides of the switches found in them."""
@@ -216,7 +222,7 @@ class Pieces:
 
     def accelerations(self, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
         """Returns the accelerations (c, d) on each of c choices of sides, the list ``of``, with ``closed`` contacts (m,) kept closed."""
-        on = lambda sides: held(self.on(sides), t, q, v, closed, jnp.zeros_like(t), args)[0]
+        on = lambda sides: self.held_on(sides, t, q, v, closed, jnp.zeros_like(t), args)[0]
         return lax.map(on, jax.tree.map(lambda *x: jnp.stack(x), *of))  # compiled once
 
     # sliding
@@ -230,7 +236,7 @@ class Pieces:
         rows = jnp.concatenate([jnp.zeros_like(where.slides[:1]), where.slides])
 
         def across(row: Array) -> tuple[Held, Array]:
-            found = held(self.on(self.moved(where, self.all_levels(row))), t, q, v, closed, slack, args)
+            found = self.held_on(self.moved(where, self.all_levels(row)), t, q, v, closed, slack, args)
             return found, self.rates(where.sides, t, q, v, found[0], args)[1][self.steep]
 
         shapes = jax.eval_shape(across, rows[0])
@@ -255,7 +261,7 @@ class Pieces:
 
         def found(t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:
             if len(self.steep) == 0:
-                return held(self.on(where.sides), t, q, v, closed, slack, args)
+                return self.held_on(where.sides, t, q, v, closed, slack, args)
             return self.blend(where, t, q, v, closed, slack, args)[0]
 
         return found
@@ -330,6 +336,10 @@ class Pieces:
 
 class _Stated(Pieces):
     """`Pieces` with the surfaces that the problem states as their only switches."""
+
+    def held_on(self, sides: Sides, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:
+        """Returns the result of `trials.held`, whose other arguments these are, on given sides."""
+        return held(self.on(sides), t, q, v, closed, slack, args)
 
     def functions(self, sides: Sides) -> tuple[Callable, Any]:
         return self.problem.generalised_force, self.problem.mass

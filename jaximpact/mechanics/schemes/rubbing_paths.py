@@ -161,8 +161,8 @@ class Segment(NamedTuple):
     """A path, with the contacts at its start (``here``) and at its end (``there``).
 
     The modes of contacts on it, ``did``; their forces (m, 1 + k) at the start, ``force``, and at the end, ``force_end``; the impulses ``kick``
-    (m, 1 + k) at its start that remove the remaining slip of contacts that stick; and the ``border`` of the force that it reaches (`crossings`), or
-    None.
+    (m, 1 + k) at its start that remove the remaining slip of contacts that stick; the ``border`` of the force that it reaches (`crossings`), or
+    None; and the weights, at its start and end, of the forces on the other sides of borders on which it slides, or None.
     """
 
     path: Path
@@ -173,6 +173,7 @@ class Segment(NamedTuple):
     force_end: Array
     kick: Array
     border: Any = None
+    parts: Any = None
 
     def up_to(self, h: Array, rest: Array, last: Array, iterations: int) -> Segment:
         """Returns the segment cut at its border, if it reaches one within the ``rest`` () of a step h.
@@ -184,7 +185,11 @@ class Segment(NamedTuple):
         border = self.border.on(self.path, rest, iterations)
         r, longer = border.extent(self.path.r, rest, h, last)
         path = self.path._replace(r=r, change=longer * self.path.change)
-        return self._replace(path=path, force_end=self.force + longer * (self.force_end - self.force), border=border)
+        force_end = self.force + longer * (self.force_end - self.force)
+        if self.parts is not None:
+            part, part_end = self.parts
+            border = border.sliding(part, part + longer * (part_end - part), r)
+        return self._replace(path=path, force_end=force_end, border=border)
 
     def impulse(self, s: Array) -> Array:
         """Returns the impulses (m, 1 + k) up to time s, of forces that are linear in time."""
@@ -226,15 +231,19 @@ def follow(
     progress: Progress,
     args: Any,
     ahead: Callable[[Path], Any] | None = None,
+    sliding: Callable[[Array, Array, Array], tuple[Problem, Array]] | None = None,
 ) -> tuple[Segment, Array, Array, Array]:
     """Makes the path from the state ``progress`` at time t over a time r, the rest of a step h, or to the first border of the force on it.
 
     ``ahead``: function from a path with constant acceleration to the `crossings.Border` that it meets first; None for a force that does not jump.
+    ``sliding``: function from a state to the problem with the force there, and the weights of the forces across the borders on which the motion
+    slides; None where it can slide on none.
     Returns the path with the contacts at its ends, a `Segment`; the contacts (m,) that stay closed on it; status bits; and the contacts (m,) that
     have jammed: beyond Painleve's bound no acceleration may satisfy the law, and there is no path.
     """
     q, v, closed = progress.q, progress.v, progress.closed
-    here = Place.at(problem, t, q, v, args, progress.frame)
+    of_here, part = (problem, None) if sliding is None else sliding(t, q, v)
+    here = Place.at(of_here, t, q, v, args, progress.frame)
     moves = here.moving(h) & ~progress.rests
     towards = slipping = jnp.where(moves[:, None], heading(here.slip), progress.breaks)
     near, did = here.decide(closed, towards, progress.force)
@@ -249,10 +258,13 @@ def follow(
     a = here.view.free + here.cones.response @ force.ravel()
     border = None if ahead is None else ahead(Path(t, r, q, v, a, jnp.zeros_like(a), args))
     r = r if border is None else border.reach(r)
-    there = Place.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args, progress.frame)
+    end = t + r, q + r * (v + (0.5 * r) * a), v + r * a
+    of_there, part_end = (problem, None) if sliding is None else sliding(*end)
+    there = Place.at(of_there, *end, args, progress.frame)
     force_end = there.forces_after(here, r, did, force, towards, a)
     a_end = there.view.free + there.cones.response @ force_end.ravel()
-    segment = Segment(Path(t, r, q, v, a, a_end - a, args), here, there, did, force, force_end, kick, border)
+    parts = None if part is None else (part, part_end)
+    segment = Segment(Path(t, r, q, v, a, a_end - a, args), here, there, did, force, force_end, kick, border, parts)
     acts = did.mode != OPEN
     accelerations = lax.stop_gradient(here.cones.velocity(force))
     tolerated = 1e3 * noise(here.view.contacts, here.view.free, here.view.gap_acceleration)
