@@ -47,9 +47,6 @@ MAX_SCALARS_WHERE_SELDOM = 32
 # 16 disks (30,000, its derivative 110,000) it saves a third of the first answer.
 MIN_SELDOM_OPS = 25_000
 MIN_FUNCTION_OPS = 300  # operations of a function that is called from several places, from which on it is emitted once
-# Characters of IR from which on LLVM generates code at level O1, which takes a tenth (gradient of a hopper) to a fourth (16 disks) off its time: 3.0 -> 2.3 s
-# of the disks. A step of a gas then takes the same time, of a pile 3 % more; shorter programs gain less than .1 s.
-MAX_CHARACTERS_AT_O2 = 1_000_000
 MAX_SPECULATED_OPS = 40  # operations of a branch that always runs, whether any lane selects it or not
 PARALLEL_SUMS = 8  # independent sums of one loop over memory, which hide the latency of additions
 

@@ -176,6 +176,13 @@ def solve_masked(a: Array, b: Array, active: Array) -> Array:
         return b
     if n > MAX_UNROLLED:
         return _solve_rows(a + jnp.diag(64 * jnp.finfo(a.dtype).eps * jnp.diagonal(a)), b, active)
+    return _solve_unrolled(a, b)
+
+
+@jax.jit
+def _solve_unrolled(a: Array, b: Array) -> Array:
+    """Solves a x = b for b (n,) and a few unknowns, by `eliminate`."""
+    n = b.shape[0]
     x, _ = eliminate([[a[i, j] for j in range(n)] for i in range(n)], [b[i] for i in range(n)])
     return jnp.stack(x)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ...jaxtools.operating_system import is_windows, math_library
 from .. import disk_cache as cache
-from ..limits import MAX_CHARACTERS_AT_O2, MAX_LOADED_PROGRAMS
+from ..limits import MAX_LOADED_PROGRAMS
 from ..scalar import Unsupported
 from .elementwise import LIBRARY
 from .emitter import ProgramText
@@ -58,7 +58,6 @@ class Host:
         self.level = 0 if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0").lower() in ("1", "true") else 2
         self.new_machine = partial(target.create_target_machine, cpu=self.cpu, features=self.features, jit=True)
         self.machine, self.of_loops = self.new_machine(opt=self.level), self.new_machine(opt=2)
-        self.of_long = self.new_machine(opt=min(self.level, 1))
         self.versions = f"{llvmlite.__version__} {binding.llvm_version_info}"
         library, self.process = math_library(), ctypes.CDLL(None)
         for name in ("sin", "cos", "fmod", "pow", *LIBRARY.values()):
@@ -72,8 +71,7 @@ class Host:
 
     def compile(self, text: str, loops: bool = False) -> bytes:
         """Compiles a module to object code; ``loops``: with all optimisation passes of O2, which vectorise loops over arrays."""
-        binding = self.binding
-        machine = self.of_loops if loops else self.of_long if len(text) > MAX_CHARACTERS_AT_O2 else self.machine
+        binding, machine = self.binding, self.of_loops if loops else self.machine
         module = binding.parse_assembly(text)
         module.triple = machine.triple
         module.data_layout = str(machine.target_data)
