@@ -39,6 +39,21 @@ def test_a_force_that_jumps_where_the_motion_passes(steps):
     assert status == 0
 
 
+@pytest.mark.slow
+def test_a_border_passed_just_before_another_is_crossed():
+    """Below a place a spring is stronger, and v changes its sign, with a sign in the force, just below it: off by .03 where only that was found."""
+    force = lambda t, q, v, place: 1.0 - 0.5 * jnp.sign(v) + jnp.where(q < place, 2.0, 0.0) - q
+    least = 1.5 - np.sqrt(1.25)  # from q = 1 with v = -1
+    place, start = least + np.logspace(-7, -2, 40), np.ones((40, 1))
+    call = {"t1": 2.5, "steps": 1, "args": place, "args_axes": 0, "save": "final", "progress": False}
+    found = ji.ensemble(ji.Problem(force), start, -start, scheme=ji.EventDriven(), **call)
+    q, v = (np.asarray(x)[:, -1, 0] for x in (found.q, found.v))
+    turns = 3.5 - np.sqrt(1.25 - (1.5 - place) ** 2 + (3.5 - place) ** 2)  # where v = 0
+    energy = (2.5 - turns) ** 2 - (2.5 - place) ** 2 + (0.5 - place) ** 2  # v^2 + (q - 1/2)^2 behind the place
+    np.testing.assert_allclose(v**2 + (q - 0.5) ** 2, energy, rtol=0, atol=1e-8)
+    assert not found.status.any()
+
+
 def test_a_force_that_jumps_at_a_time_in_args():
     """v = 2 ts - t0 - t1 + v0, q its integral."""
     wrt = ("q0", "v0", "args", "t0", "t1")

@@ -57,7 +57,10 @@ def seek_border(
     correction = jnp.where(closes, -value / jnp.where(closes, rate, -1), jnp.inf)
     nearest = jnp.arange(len(value)) == jnp.argmin(jnp.where(which, correction, jnp.inf))
     close = jnp.where(jnp.any(nearest & slid), SETTLED, CLOSE)
-    small, improved = safeguarded_newton(search, s, jnp.min(correction), jnp.any(which & (value < 0)), shortest, close)
+    # a level that is below zero, but rises, has crossed its border earlier, however near that of another level is: bisect
+    rises = jnp.any(which & ~closes & ~slid & (value < -allowed))
+    step = jnp.where(rises, -jnp.inf, jnp.min(correction))
+    small, improved = safeguarded_newton(search, s, step, jnp.any(which & (value < 0)), shortest, close)
     small |= jnp.all(~which | (~slid & (jnp.abs(value) <= allowed)))
     met = seeking & small
     pick = lambda new, turn, other: jnp.where(begins, new, jnp.where(seeking, turn, other))
