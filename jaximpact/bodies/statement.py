@@ -19,6 +19,7 @@ from ..mechanics.linearisation import Metric
 from ..mechanics.problem_parts import OfBodies
 from .contacts import PairContacts, PairSlip, responses
 from .neighbours import Neighbours, search
+from .some_pairs import SlipOfPairs, SomePairs
 from .start import StartFacts
 
 FEW = 8  # bodies up to which all pairs are constraints
@@ -400,6 +401,14 @@ class NearBodies(OfBodies):
         of_pairs, of_walls = self.bodies.slips_of(t, q, v, args, i, j)
         kept = jnp.where(present[:, None], of_pairs, 0)
         return jnp.concatenate([kept, of_walls.reshape(-1, of_pairs.shape[1])])
+
+    def among(self, rows: Array, number: int) -> tuple[SomePairs, SlipOfPairs | None]:
+        """Gaps and slip velocities of the contacts ``rows`` (k,) of all m = ``number`` contacts, as dense constraints."""
+        return SomePairs(self, rows, number), None if self.bodies.slip is None else SlipOfPairs(self, rows, number)
+
+    def most(self, number: int) -> int:
+        """How many of m = ``number`` contacts a dense problem has room for, which is enough for all bodies to touch six others."""
+        return min(number, 3 * self.bodies.number + 8)
 
     def _slots(self) -> tuple[Array, Array, Array]:
         """Mask (K,) of the occupied slots of the list, and the bodies i and j (K,) of each slot, 0 and 1 for an empty one."""

@@ -14,6 +14,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from .problem import Problem
+from .some_contacts import SomeSlips
 
 
 class FrictionInfo(NamedTuple):
@@ -130,6 +131,8 @@ class Slip(NamedTuple):
 
 def tangents(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
     """Returns the tangents (m, k, d) of the contacts at (t, q): the gradients by v of the slip velocities, which are affine in v."""
+    if isinstance(problem.slip, SomeSlips):
+        return problem.slip.tangents(t, q, args)
     return jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(jnp.zeros_like(q))
 
 

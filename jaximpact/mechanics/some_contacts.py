@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -31,9 +32,26 @@ class SomeGaps:
         return found.values, found.jacobian()
 
 
-def with_contacts(problem: Any, rows: Array) -> Any:
-    """Returns the problem with the contacts ``rows`` (k,) only. It holds traced rows, so that no program made from it may be cached."""
-    return problem.replace(constraints=SomeGaps(problem.gaps, rows))
+class SomeSlips(abc.ABC):
+    """Slip velocities of some contacts on a neighbour list, a function (t, q, v, args) -> (k, n) that gives its gradients itself."""
+
+    @abc.abstractmethod
+    def __call__(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array: ...
+
+    @abc.abstractmethod
+    def tangents(self, t: ArrayLike, q: Array, args: Any) -> Array:
+        """Returns the gradients (k, n, d) of the slip velocities by v."""
+
+
+def with_contacts(problem: Any, rows: Array, number: int) -> Any:
+    """Returns the problem with the contacts ``rows`` (k,) of its ``number`` contacts only; those of a neighbour list are then dense constraints.
+
+    The result holds traced rows, so that no program made from it may be cached.
+    """
+    if not problem.is_local:
+        return problem.replace(constraints=SomeGaps(problem.gaps, rows))
+    gaps, slip = problem.constraints.among(rows, number)
+    return problem.replace(constraints=gaps, slip=slip)
 
 
 def rows_that_matter(matters: Array, gap: Array, size: int) -> tuple[Array, Array]:

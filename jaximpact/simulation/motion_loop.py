@@ -98,10 +98,10 @@ class MotionLoop:
         wanted = program.sensitivity in ("corrected", "discrete")
         differentiated = wanted and self.problem.constraints is not None
         self.corrected = program.sensitivity == "corrected" and differentiated and not self.locates
-        if wanted and self.problem.listed and self.problem.slip is not None:
+        if program.sensitivity == "discrete" and self.problem.listed and self.problem.slip is not None:
             raise ValueError(
-                f"sensitivity={program.sensitivity!r}: derivatives of bodies in lists with friction are not known; give sensitivity='none', or of few "
-                "bodies Bodies(lists=False), all pairs"
+                "sensitivity='discrete': of bodies in lists with friction only the derivative of the motion is known: give sensitivity='corrected', "
+                "or of few bodies Bodies(lists=False), all pairs"
             )
         self.by_step = program.by_step  # what ends the motion, if it is seen at the ends of steps
         if wanted and self.by_step is not None:

@@ -141,7 +141,7 @@ def solve(
         call = partial(bind, trajectory, structure(program, motion), program, execution=execution)
     else:
         clock = is_traced(motion.t0, motion.t1, motion.h)
-        # of bodies in lists with friction no derivative is known, which is said where one is taken
+        # of bodies in lists with friction a derivative takes matrices of all contacts that act, which a motion without one should not cost
         taken = "none" if problem.listed and problem.slip is not None else "corrected"
         known = program.replace(sensitivity=program.sensitivity or taken, length=number, clock=clock)
         call = partial(one_lane, known, task=trajectory)

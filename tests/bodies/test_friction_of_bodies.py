@@ -330,12 +330,38 @@ def test_static_friction_of_listed_pairs_and_of_all_pairs(turns):
     assert np.allclose(listed.v, dense.v, rtol=0, atol=1e-8)
 
 
+@pytest.mark.slow
+def test_derivatives_of_listed_pairs_are_those_of_all_pairs():
+    """Two disks fall onto a floor and each other, slip, stick and roll: forward and reverse mode, two lanes and float32."""
+    q0 = np.array([[0, 0.15, 0, 0.21, 0.27, 0], [0, 0.14, 0, 0.2, 0.29, 0]])
+    v0 = np.array([[0.4, 0, 1, -0.8, 0, 2], [0.3, 0.1, -1, -0.7, 0, 2]])
+
+    def jacobian(lists, mode, q0, v0, **options):
+        problem = disks([0.1, 0.12], walls=FLOOR, gravity=GRAVITY, friction=MU, inertias="solid", lists=lists)
+        call = {"t1": 0.3, "h": 1e-3, "wrt": ("q0", "v0", "friction"), "mode": mode}
+        found = ji.sensitivities(problem, q0, v0, **call, **options)
+        rows = [[x[y].reshape(len(q0), 6, -1) for y in call["wrt"]] for x in found.jacobian.values()]
+        return np.block(rows), found.status
+
+    dense, status = jacobian(False, "forward", q0, v0)
+    sharp = ConjugateGradients(tolerance=1e-12)
+    assert np.max(np.abs(dense)) > 3
+    for mode in ("forward", "reverse"):
+        listed, told = jacobian(True, mode, q0, v0, projection=sharp)
+        # impulses to 1e-12 m/s, times what an impact amplifies
+        assert np.allclose(listed, dense, rtol=0, atol=1e-9 * np.max(np.abs(dense)))
+        assert np.all((told ^ status) & ~int(ji.Status.IMPULSES_NOT_UNIQUE) == 0)
+    alone, _ = jacobian(True, "forward", q0[1:], v0[1:], projection=sharp)
+    assert np.allclose(alone[0], listed[1], rtol=0, atol=1e-9 * np.max(np.abs(dense)))
+
+
 def test_what_lists_refuse():
     problem, q0 = falling(4, lists=True)
     call = lambda problem, **options: ji.solve(problem, q0, 0 * q0, t1=0.01, h=5e-3, **options)
-    with pytest.raises(ValueError, match="derivatives of bodies in lists with friction"):
-        call(problem, sensitivity="corrected")
-    with pytest.raises(ValueError, match="no derivative"):
+    with pytest.raises(ValueError, match="of bodies in lists with friction only the derivative of the motion"):
+        call(problem, sensitivity="discrete")
+    # what it costs is asked for by name
+    with pytest.raises(ValueError, match="have no derivative: use sensitivity='corrected'"):
         jax.grad(lambda mu: call(problem, friction=mu).q[-1, 0])(0.3)
     with pytest.raises(ValueError, match="static_friction must be one number"):
         call(problem.replace(static_friction=np.full(3, 0.5)))

@@ -95,6 +95,10 @@ class ContactLaw(abc.ABC):
         """Returns a copy whose solver starts from the impulses ``guess`` (m,), with friction (m, 1 + k)."""
         return self
 
+    def as_constant(self) -> ContactLaw:
+        """Returns a copy for a step whose derivative the caller replaces, so that impulses of listed contacts with friction need none."""
+        return self
+
     def resolution(self, pushed: Array) -> Any:
         """Returns the magnitude () up to which a gap velocity may be an error that the solver's tolerance allows; zero for exact laws.
 

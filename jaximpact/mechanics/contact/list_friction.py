@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from ...jaxtools.derivative_rules import guard_derivative
 from ..friction import FrictionInfo
@@ -16,18 +16,21 @@ from .laws import Reaction
 from .solver import ContactSolver
 from .static_friction import cones_in_act, slip_before
 
-NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: give sensitivity='none', or of few bodies Bodies(lists=False), all pairs"
+NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: use sensitivity='corrected' (right across impacts), or of few bodies Bodies(lists=False), all pairs"
 
 
 def solve_friction_of_list(
-    solver: ContactSolver, guess: Array | None, contacts: Any, offset: Array, among: Array | None
+    solver: ContactSolver, guess: Array | None, contacts: Any, offset: Array, among: Array | None, constant: bool
 ) -> Reaction:
-    """Solves the contact problem of listed bodies with friction, by products with the rows of ``contacts``; has no derivative.
+    """Solves the contact problem of listed bodies with friction, by products with the rows of ``contacts``.
+
+    The result has no derivative: it is ``constant`` in derivatives, or an error where one is taken. `frictional.FrictionCorrected` gives the step its own.
 
     ``guess`` (m, 1 + k): impulses to start from, None for zeros; ``offset`` (m,): normal velocities without impulses, restitution included;
     ``among`` (m,): mask of the contacts that may have an impulse, None for all.
     """
-    contacts, offset = guard_derivative((contacts, offset), NO_DERIVATIVE_OF_LISTS)
+    known = contacts, offset
+    contacts, offset = lax.stop_gradient(known) if constant else guard_derivative(known, NO_DERIVATIVE_OF_LISTS)
     slip, breaks = contacts.slip, None
     among = jnp.ones(offset.shape, bool) if among is None else among
     jump, velocity, diagonal = contacts.friction_products()

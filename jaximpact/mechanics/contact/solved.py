@@ -42,6 +42,7 @@ class Solved(ContactLaw):
     couples: bool = field(default=True, metadata={"static": True})  # whether IMPULSES_COUPLED is set
     # whether a small working set is tried first, which is faster, but makes the program longer
     small_sets: bool = field(default=True, metadata={"static": True})
+    constant: bool = field(default=False, metadata={"static": True})  # with friction, see `as_constant`
 
     solves: ClassVar[bool] = True
 
@@ -50,7 +51,7 @@ class Solved(ContactLaw):
         if contacts.slip is not None:
             if contacts.dense:
                 return self._with_friction(contacts, offset, among)
-            return solve_friction_of_list(self.solver, self.guess, contacts, offset, among)
+            return solve_friction_of_list(self.solver, self.guess, contacts, offset, among, self.constant)
         contacts, offset = restrict_problem(contacts, offset, among)
         m, d = contacts.shape
         if m == 0:
@@ -111,6 +112,9 @@ class Solved(ContactLaw):
 
     def beginning(self, guess: Array) -> Solved:
         return replace(self, guess=guess)
+
+    def as_constant(self) -> Solved:
+        return replace(self, constant=True)
 
     def resolution(self, pushed: Array) -> Any:
         return 0.0 if self.solver.direct(len(pushed)) else self.solver.allowed(jnp.max(pushed, initial=0.0))

@@ -80,22 +80,13 @@ class Corrected(Wrapping):
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Makes a step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, state.state)))
-        misses = missed, gap, change = near_misses(problem, self.traits, motion, state)
+        misses = missed, gap, _ = near_misses(problem, self.traits, motion, state)
         touches = lambda: self._touching_step(problem, law, motion, state, new, info, misses)[:2]
         if state.last.size <= SMALL:
             return touches()
         # of many contacts none acts in most steps, even in those that are not free steps
         acts = jnp.any(info.impulse != 0) | jnp.any(state.last == LASTING) | jnp.any(missed) | (state.n == 0)
-
-        def flies() -> tuple[Any, Info]:
-            moved = motion._replace(e=jnp.zeros_like(motion.e))
-            found, told = self.tangent.beside(new.v).free_step(problem, moved, state.state)
-            # impulses and residuals of the step, which has none
-            told = info._replace(z=told.z, chord=told.chord, joints=told.joints)
-            found, told = graft_tree((new, info), (found, told))
-            free = state._replace(state=found, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
-            return free._replace(friction=info.friction), told
-
+        flies = lambda: self._flying_step(problem, motion, state, new, info, misses)
         size = self.rows_of_many(problem, motion, state)
         if size is None:
             return lax.cond(acts, touches, flies)
@@ -117,6 +108,19 @@ class Corrected(Wrapping):
         # a restitution function needs all contacts together; schemes that take neighbour lists can take a subset of contacts
         plain = jnp.ndim(motion.e) == 0 and not callable(problem.restitution) and self.traits.lists
         return size if self.branches and plain and not problem.is_local and m >= 2 * size else None
+
+    def _flying_step(
+        self, problem: Problem, motion: Motion, state: Any, new: Any, info: Info, misses: tuple[Array, Array, Array]
+    ) -> tuple[Any, Info]:
+        """Makes the step from ``state`` to ``new``, in which no contact acts, with its derivative; ``misses``: the result of `near_misses`."""
+        _, gap, change = misses
+        moved = motion._replace(e=jnp.zeros_like(motion.e))
+        found, told = self.tangent.beside(new.v).free_step(problem, moved, state.state)
+        # impulses and residuals of the step, which has none
+        told = info._replace(z=told.z, chord=told.chord, joints=told.joints)
+        found, told = graft_tree((new, info), (found, told))
+        free = state._replace(state=found, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
+        return free._replace(friction=info.friction), told
 
     def _reached_soon(self, problem: Problem, motion: Motion, state: Any) -> Array:
         """Finds the contacts (m,) that `order_matters` needs: those that close soon, during an impact that the scheme spreads over several steps."""
@@ -146,22 +150,24 @@ class Corrected(Wrapping):
         put = lambda whole, part: whole.at[rows].set(part, unique_indices=True)
         _, gap, change = misses
         found, told, (t, q, before, after) = self._touching_step(
-            with_contacts(problem, rows),
+            with_contacts(problem, rows, len(gap)),
             law,
             motion,
             state.relisted(take),
             new.relisted(take),
-            info._replace(impulse=take(info.impulse)),
+            info._replace(impulse=take(info.impulse), friction=jax.tree.map(take, info.friction)),
             tuple(map(take, misses)),
         )
 
         def led() -> Array:
             at = lax.stop_gradient((t, q, motion.args))
-            gap, matrix = jacobian(problem, *at, jnp.arange(len(info.impulse)))
             metric = Metric.at(problem, at[1], at[2], at[0])
-            return lax.stop_gradient(
-                late_impact_errors(motion.h, metric, Contacts(gap, matrix, matrix.T), before, after)
-            )
+            if problem.is_local:
+                contacts = linearise(problem, metric, *at)
+            else:
+                gap, matrix = jacobian(problem, *at, jnp.arange(len(info.impulse)))
+                contacts = Contacts(gap, matrix, matrix.T)
+            return lax.stop_gradient(late_impact_errors(motion.h, metric, contacts, before, after))
 
         # an impact causes errors in all gaps
         aside = lax.cond(found.latest == new.n, led, lambda: lax.stop_gradient(state.aside))
@@ -174,8 +180,12 @@ class Corrected(Wrapping):
             "change": put(change, found.change),
             "aside": aside,
         }
-        told = told._replace(impulse=put(jnp.zeros_like(info.impulse), told.impulse))
-        return found._replace(state=of_scheme, **history), told
+        still = jax.tree.map(jnp.zeros_like, (info.impulse, info.friction))
+        impulse, friction = jax.tree.map(put, still, (told.impulse, told.friction))
+        history["friction"] = jax.tree.map(put, still[1], found.friction)
+        if state.edge is not None:
+            history["edge"] = jax.tree.map(put, state.edge.unknown(gap), found.edge)
+        return found._replace(state=of_scheme, **history), told._replace(impulse=impulse, friction=friction)
 
     def _touching_step(
         self,

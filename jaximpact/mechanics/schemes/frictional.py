@@ -19,21 +19,24 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.argument_checks import check_memory
 from ...jaxtools.derivative_rules import graft_tree
 from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, blocks, direction, length
 from ..contact.laws import ContactLaw, Held
 from ..friction import FrictionInfo
 from ..motion import Motion
 from ..problem import Problem
+from ..some_contacts import rows_that_matter, with_contacts
 from ..status import Status, as_status
 from .acceleration_problem import AccelerationProblem
 from .base import Info
 from .corrected import Corrected, near_misses, nearby_restitution
 from .frictional_saltation import cross, loaded_together
 from .saltation import observe
-from .tracked import LASTING, Contact
+from .tracked import FREE, LASTING, Contact
 
 NEARLY = 2  # times the largest change in a step: margins below which a contact only just sticks or slips
+MATRICES = 32  # of two rows for each contact, that a step with derivatives of listed bodies holds at once
 STRAIGHT = -0.9  # cosine of the angle by which slip in space turns in a step, below which it reverses
 
 
@@ -84,9 +87,40 @@ class FrictionCorrected(Corrected):
     """`Corrected` for problems with friction."""
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """Makes a step of the scheme; its derivative is that of its impacts and slip reversals, followed by the step with all modes held fixed."""
+        """Makes a step of the scheme; its derivative is that of its impacts and slip reversals, followed by the step with all modes held fixed.
+
+        Of contacts on a neighbour list only those that act, or did in the step before, have rows in the equations of the derivative.
+        """
+        new, info = self.scheme.step(problem, law.as_constant(), *lax.stop_gradient((motion, state.state)))
+        misses = near_misses(problem, self.traits, motion, state)
+        if not problem.is_local:
+            return self._touching_step(problem, law, motion, state, new, info, misses)[:2]
+        missed, gap, _ = misses
+        matters = (info.impulse != 0) | (state.last != FREE) | missed
+
+        def acting() -> tuple[Any, Info]:
+            rows, status = rows_of_list(problem, matters, gap)
+            found, told = self._step_among(rows, problem, law, motion, state, new, info, misses)
+            return found, told._replace(status=told.status | status)
+
+        flies = lambda: self._flying_step(problem, motion, state, new, info, misses)
+        return lax.cond(jnp.any(matters) | (state.n == 0), acting, flies)
+
+    def _flying_step(self, problem: Problem, motion: Motion, state: Any, *others: Any) -> tuple[Any, Info]:
+        found, info = super()._flying_step(problem, motion, state, *others)
+        return found if state.edge is None else found._replace(edge=Edge.unknown(state.gap)), info
+
+    def _touching_step(
+        self,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        state: Any,
+        new: Any,
+        info: Info,
+        misses: tuple[Array, Array, Array],
+    ) -> tuple[Any, Info, tuple]:
         before, past = state.state, state.friction
-        new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
         h, args = motion.h, motion.args
         q, v, t = before.q, before.v, motion.time(before.n)
         e = nearby_restitution(problem, motion, t, q, v)
@@ -151,7 +185,6 @@ class FrictionCorrected(Corrected):
         rebound = jnp.zeros_like(impact)
         masks = Contact(active, impact, rebound, reacting, closed, closed)
         turns = v_mid, salted.v
-        misses = near_misses(problem, self.traits, motion, state)
         found, info = self.tracked(
             problem, motion._replace(e=e), state, new, info, here, masks, begin.metric, turns, misses
         )
@@ -162,23 +195,28 @@ class FrictionCorrected(Corrected):
             mode=jnp.where(stuck, OPEN, kept.mode), direction=jnp.where(stuck[:, None], 0, kept.direction)
         )
         found = found._replace(friction=lax.stop_gradient(forgotten))
+        at_impacts = t_mid, q_mid, v_mid, salted.v
         if state.edge is None:
-            return found, info
+            return found, info, at_impacts
         margin = margins(problem, motion, before, new.v, info.impulse, kept, begin.cones)
         edge, near = state.edge.next(margin, state.friction, kept)
-        return found._replace(edge=edge), info._replace(
-            status=info.status | as_status(jnp.any(near), Status.DERIVATIVE_FRICTION)
-        )
+        info = info._replace(status=info.status | as_status(jnp.any(near), Status.DERIVATIVE_FRICTION))
+        return found._replace(edge=edge), info, at_impacts
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         """Makes the initial state, with the modes of its closed contacts."""
         state, info = super().init(problem, law, motion)
         if state.state.friction is not None:
             return state._replace(friction=state.state.friction, edge=Edge.unknown(state.gap)), info
-        begin = AccelerationProblem.at(problem, motion.t0, motion.q0, motion.v0, motion.args)
-        here = observe(problem, motion.h, motion.t0, motion.q0, motion.v0, motion.args)
-        towards = begin.slipping(here.noise)
-        closed = state.last == LASTING
+        closed, some = state.last == LASTING, problem
+        rows: Any = slice(None)
+        if problem.is_local:
+            rows, status = rows_of_list(problem, closed, state.gap)
+            some, info = with_contacts(problem, rows, len(closed)), info._replace(status=info.status | status)
+        begin = AccelerationProblem.at(some, motion.t0, motion.q0, motion.v0, motion.args)
+        here = observe(some, motion.h, motion.t0, motion.q0, motion.v0, motion.args)
+        slipping = begin.slipping(here.noise)
+        towards = jnp.zeros((len(closed), slipping.shape[1]), slipping.dtype).at[rows].set(slipping)
         mode = jnp.where(closed, jnp.where(jnp.any(towards != 0, axis=1), SLIP, STICK), OPEN).astype(jnp.int32)
         none = jnp.zeros_like(towards)
         return state._replace(friction=FrictionInfo(none, mode, jnp.where(closed[:, None], towards, 0))), info
@@ -188,6 +226,21 @@ class FrictionCorrected(Corrected):
         found, info = super().free_step(problem, motion, state)
         found = found._replace(friction=jax.tree.map(jnp.zeros_like, state.friction))
         return found if state.edge is None else found._replace(edge=Edge.unknown(state.gap)), info
+
+
+def rows_of_list(problem: Any, matters: Array, gap: Array) -> tuple[Array, Array]:
+    """Returns the numbers (k,) of the contacts of a neighbour list for which there are equations: those that ``matters`` (m,) marks, and near ones.
+
+    ``gap`` (m,): gaps. Also returns the status: DERIVATIVE_SIMULTANEOUS if more contacts matter than there is room for.
+    """
+    size = problem.constraints.most(len(gap))
+    check_memory(
+        MATRICES * 8.0 * (2 * size) ** 2,
+        f"sensitivity='corrected' with friction: matrices of the {size} contacts of listed bodies for which there is room",
+        "give sensitivity='none', or fewer bodies",
+    )
+    rows, fit = rows_that_matter(matters, gap, size)
+    return rows, as_status(~fit, Status.DERIVATIVE_SIMULTANEOUS)
 
 
 def margins(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 from jax import Array
 
 FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
@@ -43,7 +44,8 @@ class Tracked(NamedTuple):
     def relisted(self, moved: Callable) -> Tracked:
         """Returns the state for a rebuilt neighbour list; ``moved`` maps arrays of contacts (m,) from the old slots to the new ones."""
         of_contacts = {name: moved(getattr(self, name)) for name in ("last", "met", "gap", "change", "aside")}
-        return self._replace(state=self.state.relisted(moved), **of_contacts)
+        friction, edge = jax.tree.map(moved, (self.friction, self.edge))
+        return self._replace(state=self.state.relisted(moved), friction=friction, edge=edge, **of_contacts)
 
 
 class Contact(NamedTuple):
