@@ -77,6 +77,7 @@ def test_period_doubling_over_the_frequency():
     assert np.all(branch.impacts == 1)
 
 
+@pytest.mark.slow
 def test_the_impact_velocity_vanishes_where_the_wall_only_just_touches():
     """At wall = -amplitude the orbit with one impact and the one without meet."""
     branch = follow((Z, W, WALL, E), parameter="wall", bounds=(-1.0, 0.0), direction=-1)

@@ -124,7 +124,7 @@ def test_another_problems_solution_is_refused():
             ji.check_hypotheses(problem, solution, tolerance=wrong, **options)
 
 
-@pytest.mark.parametrize(("steps", "deep"), [(60, True), (1200, False)])
+@pytest.mark.parametrize(("steps", "deep"), [slow(60, True), (1200, False)])
 def test_penetrations_that_add_up_along_a_chain_are_named(steps, deep):
     """MoreauJean lets every contact of a chain sink in by O(h): at 60 steps by as much as gaps open, at 1200 by a twentieth."""
     problem = catalogue.get("inelastic-chain").problem

@@ -208,6 +208,7 @@ def test_momentum_in_a_periodic_box():
     assert energy[-1] < 0.8 * energy[0]
 
 
+@pytest.mark.slow
 def test_bodies_too_fast_for_the_list(heap):
     problem, q0, _ = heap
     found = ji.solve(problem, q0, np.full(24, -50.0), **HEAP)
@@ -244,6 +245,7 @@ def test_an_ensemble_is_its_motions(alone):
         assert np.array_equal(many.pairs[lane], one.pairs)
 
 
+@pytest.mark.slow
 def test_single_precision_stays_single():
     problem, q0 = pile(12)
     q0 = q0.astype(np.float32)

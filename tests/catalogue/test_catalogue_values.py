@@ -21,15 +21,6 @@ from jaximpact import catalogue
 TABLES = {table["id"]: table for table in json.loads((Path(__file__).parents[1] / "catalogue_values.json").read_text())}
 CASES = [pytest.param(entry, name, id=f"{entry.name}-{name}") for entry in catalogue.entries() for name in entry.cases]
 every_case = pytest.mark.parametrize(("entry", "name"), CASES)
-# the same formulas for many coordinates as for few
-every_law = pytest.mark.parametrize(
-    ("entry", "name"),
-    [
-        pytest.param(*p.values, id=p.id, marks=[pytest.mark.slow] * (len(p.values[0].cases[p.values[1]].q0) > 30))
-        for p in CASES
-    ],
-)
-
 TABLE_OF = {"B28": "B27"}  # entries whose table is a variant of another problem's
 SAME_DATA = {  # start of "params" where variants, or cases, share restitution, initial data and duration
     ("billiard", "disk"): "a=b=1",
@@ -46,6 +37,18 @@ UNTABULATED = {  # motions with no table: only the second half of this file chec
     ("cradle", "touching"),
     *((entry.name, name) for entry in catalogue.entries() if entry.id[0] in "SJF" for name in entry.cases),
 }
+
+# those that a table confirms, and those of many coordinates, in the slow suite
+FEW = [
+    p
+    for p in CASES
+    for entry, name in [p.values]
+    if (entry.name, name) in UNTABULATED and len(entry.cases[name].q0) <= 30
+]
+every_law = pytest.mark.parametrize(
+    ("entry", "name"),
+    [pytest.param(*p.values, id=p.id, marks=() if p in FEW else pytest.mark.slow) for p in CASES],
+)
 
 # Both sides are good to a few rounding units (2e-16) times the conditioning of the impact times: times up to 60,
 # velocities up to 20 and up to seven impacts in a row make 1e-13 at worst, against 16 digits printed.

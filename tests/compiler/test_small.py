@@ -253,7 +253,9 @@ def large(a, b):
             lax.dynamic_slice(table, (jnp.int32(500),), (5,)), jnp.any(m > 2, 1))  # fmt: skip
 
 
-@pytest.mark.parametrize("function", [places, stacks, large], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function", [places, stacks, pytest.param(large, marks=pytest.mark.slow)], ids=lambda f: f.__name__
+)
 def test_values(function):
     close(native(function), jax.jit(jax.vmap(function, (0, None)))(LANES, B), 1e-12)
 

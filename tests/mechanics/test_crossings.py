@@ -162,6 +162,7 @@ def final(x, execution="xla"):
     return jnp.concatenate([found.q[-1], found.v[-1]])
 
 
+@pytest.mark.slow
 def test_backwards():
     """Through a place, a wall and the place again, by the exact motion."""
 

@@ -295,6 +295,7 @@ def test_a_sphere_bounces_with_spin_in_space():
     np.testing.assert_allclose(slope, rate, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_rod_jams_without_a_collision():
     """Beyond Painleve's bound no acceleration obeys the law: its end sticks at once, and the rod turns about it, to second order."""
     system = ALL["Painleve's rod"]

@@ -91,6 +91,7 @@ def test_a_rod_of_two_gaps_that_strikes_a_wall_is_trusted(rod, e, scheme):
             ),
             [0.2, 1.2],
             id="a stack that touches",
+            marks=pytest.mark.slow,
         ),
     ],
 )

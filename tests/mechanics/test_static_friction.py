@@ -144,6 +144,7 @@ def test_what_comes_to_rest_stays_up_to_static_friction_wherever_it_stops_in_a_s
         np.testing.assert_allclose(found.v[:, -1, 0], back, rtol=0, atol=0.05)  # g h
 
 
+@pytest.mark.slow
 def test_a_motion_that_only_just_breaks_away_is_told():
     """A table shaken at A w^2 from .9 to 1.1 of static g; the nearest are a step's change of force away, the others not."""
 

@@ -175,6 +175,7 @@ def check_by_tolerance(d: int, count: int):
     assert np.quantile(found, 0.9) < 1e-8
 
 
+@pytest.mark.slow
 def test_clean_is_right_by_a_tolerance():
     check_by_tolerance(2, 30)
 

@@ -66,6 +66,7 @@ def check(linkage: Linkage, seeds: range, names: list[str]) -> int:
     return clean
 
 
+@pytest.mark.slow
 def test_four_bars_with_stops_are_right():
     assert check(LOOP, range(2), ["MoreauJean"]) == 2
 

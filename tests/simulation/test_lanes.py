@@ -3,11 +3,12 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 
 import jaximpact as ji
 
 
-@pytest.mark.parametrize("way", ["xla", "native"])
+@pytest.mark.parametrize("way", [slow("xla"), "native"])
 def test_lanes_that_rest_bounce_fly_and_fail(way):
     """Lanes of every kind in one batch: each is as it is alone, and no inner status bit is reported."""
 

@@ -78,6 +78,7 @@ def restitution(scheme):
 HOLD_ALL = ("vmap of vmap", "grad of vmap")
 
 
+@pytest.mark.slow
 def test_batches_in_batches_and_gradients_of_batches():
     """Of a ball, against each lane by itself."""
     run = lambda q, e: ji.solve(BALL, q, [-1.0], t1=STEPS * H, steps=STEPS, e=e, save="final").q[-1, 0]

@@ -58,8 +58,7 @@ def seek_border(
     nearest = jnp.arange(len(value)) == jnp.argmin(jnp.where(which, correction, jnp.inf))
     close = jnp.where(jnp.any(nearest & slid), SETTLED, CLOSE)
     # a level that is below zero, but rises, has crossed its border earlier, however near that of another level is: bisect
-    rises = jnp.any(which & ~closes & ~slid & (value < -allowed))
-    step = jnp.where(rises, -jnp.inf, jnp.min(correction))
+    step = jnp.where(jnp.any(which & ~closes & ~slid & (value < -allowed)), -jnp.inf, jnp.min(correction))
     small, improved = safeguarded_newton(search, s, step, jnp.any(which & (value < 0)), shortest, close)
     small |= jnp.all(~which | (~slid & (jnp.abs(value) <= allowed)))
     met = seeking & small
