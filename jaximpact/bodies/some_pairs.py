@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from ..mechanics.some_contacts import SomeGaps, SomeSlips
 
 
-class _Rows:
+class ContactsOfList:
     """Contacts ``rows`` (k,) of the ``number`` contacts of a list ``near`` (`NearBodies`): slots of the list, then bodies with obstacles."""
 
     def __init__(self, near: Any, rows: Array, number: int) -> None:
@@ -39,11 +39,11 @@ class _Rows:
 
 
 class SomePairs(SomeGaps):
-    """Gaps (k,) of contacts on a neighbour list, those with the numbers ``rows`` (k,); an empty slot has the gap 1."""
+    """Gaps (k,) of some contacts ``of`` a neighbour list; an empty slot has the gap 1."""
 
-    def __init__(self, near: Any, rows: Array, number: int) -> None:
-        super().__init__(near, rows)
-        self.of = _Rows(near, rows, number)
+    def __init__(self, of: ContactsOfList) -> None:
+        super().__init__(of.near, of.rows)
+        self.of = of
 
     def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
         return self._local(t, q, args, False)[0]
@@ -72,10 +72,10 @@ class SomePairs(SomeGaps):
 
 
 class SlipOfPairs(SomeSlips):
-    """Slip velocities (k, n) of contacts on a neighbour list, those with the numbers ``rows`` (k,); zero in an empty slot."""
+    """Slip velocities (k, n) of some contacts ``of`` a neighbour list; zero in an empty slot."""
 
-    def __init__(self, near: Any, rows: Array, number: int) -> None:
-        self.of = _Rows(near, rows, number)
+    def __init__(self, of: ContactsOfList) -> None:
+        self.of = of
 
     def __call__(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         slip, known, each = self._local(t, q, v, args)

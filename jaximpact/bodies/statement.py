@@ -19,7 +19,7 @@ from ..mechanics.linearisation import Metric
 from ..mechanics.problem_parts import OfBodies
 from .contacts import PairContacts, PairSlip, responses
 from .neighbours import Neighbours, search
-from .some_pairs import SlipOfPairs, SomePairs
+from .some_pairs import ContactsOfList, SlipOfPairs, SomePairs
 from .start import StartFacts
 
 FEW = 8  # bodies up to which all pairs are constraints
@@ -404,7 +404,8 @@ class NearBodies(OfBodies):
 
     def among(self, rows: Array, number: int) -> tuple[SomePairs, SlipOfPairs | None]:
         """Gaps and slip velocities of the contacts ``rows`` (k,) of all m = ``number`` contacts, as dense constraints."""
-        return SomePairs(self, rows, number), None if self.bodies.slip is None else SlipOfPairs(self, rows, number)
+        of = ContactsOfList(self, rows, number)
+        return SomePairs(of), None if self.bodies.slip is None else SlipOfPairs(of)
 
     def most(self, number: int) -> int:
         """How many of m = ``number`` contacts a dense problem has room for, which is enough for all bodies to touch six others."""

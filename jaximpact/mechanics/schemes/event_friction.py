@@ -264,8 +264,7 @@ def _behind(
             return pieces_in_modes(border.pieces, at, t, motion.h, motion.args)
 
         border = border._replace(turned=modes)
-    after, crossed = border.passed(motion, t, s, last, turned, allowed, progress)
-    progress = after
+    progress, crossed = border.passed(motion, t, s, last, turned, allowed, progress)
     if border.pieces.problem.reset is None:
         return progress
     reset = jnp.any(crossed[border.pieces.stated])
