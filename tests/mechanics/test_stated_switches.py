@@ -374,3 +374,23 @@ def test_a_force_without_a_slope_at_its_surface_has_no_trusted_derivative(scheme
     q0, v0 = np.array([[-0.61], [0.3]]), np.array([[1.03], [-1.0]])
     found = ji.sensitivities(root, q0, v0, t1=1.5, steps=steps, wrt="v0", progress=False, scheme=scheme)
     assert found.status.tolist() == [Status.DERIVATIVE_JUMP] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [SCHEME, ji.EventCorrected()], ids=repr)
+def test_a_stated_surface_beside_more_jumps_than_are_located(scheme):
+    """Only what is stated is located then: dv/dv0 is the ratio of the accelerations behind and before it, with friction too."""
+    jump = lambda t, q, v, args: (
+        -1.0 - jnp.where(v[0] > 0.5, 1.0, 0.0) + sum(jnp.where(q[0] > 20 + k, 1.0, 0.0) for k in range(9))
+    )
+    stated = {"switches": lambda t, q, v, args: v[:1] - 0.5}
+    call = {"t1": 0.4, "h": 0.01, "wrt": "v0", "scheme": scheme}
+    found = ji.sensitivities(ji.Problem(lambda *x: jump(*x)[None], **stated), [0.0], [1.0], **call)
+    assert found.trusted and found.jacobian["v"]["v0"].item() == pytest.approx(1 / 2, abs=1e-9)
+    if isinstance(scheme, ji.EventCorrected):
+        force = lambda t, q, v, args: jnp.stack([jump(t, q, v, args), -10 + 0 * q[1]])
+        rubs = {"slip": lambda t, q, v, args: v[:1], "friction": 0.02}
+        found = ji.sensitivities(
+            ji.Problem(force, lambda t, q, args: q[1:], **stated, **rubs), [0.0, 0.0], [1.0, 0.0], **call
+        )
+        assert found.trusted and found.jacobian["v"]["v0"][0, 0] == pytest.approx(1.2 / 2.2, abs=1e-12)

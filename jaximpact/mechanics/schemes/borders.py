@@ -176,9 +176,8 @@ def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, A
         value, slope = jax.value_and_grad(level)(here)
         square = sum(jnp.sum(x * x) for x in slope)
         there = tuple(x - value / jnp.where(square > 0, square, 1) * dx for x, dx in zip(here, slope, strict=True))
-        across = pieces.switches.measured(sides, *here, args)[1]
-        where = pieces.start(*here, args)._replace(sides=sides, across=across)
-        beyond = pieces.beyond(where, one, *there, args)
+        across = pieces.start(*here, args)._replace(sides=sides, across=pieces.switches.measured(sides, *here, args)[1])
+        beyond = pieces.beyond(across, one, *there, args)
         frozen = lambda x: pieces.switches.frozen(x[0], *x[1], args)
         of = [(x, y) for y in (there, here) for x in (sides, beyond)]
         values = lax.map(frozen, jax.tree.map(lambda *x: jnp.stack(x), *of))
@@ -189,8 +188,9 @@ def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, A
         return jnp.any(jnp.stack(found))
 
     def of_all() -> Array:
-        each = lambda one: lax.cond(jnp.any(one & near), jumps, lambda _: jnp.zeros((), bool), one)
-        return jnp.any(near[pieces.stated]) | jnp.any(lax.map(each, jnp.eye(pieces.count, dtype=bool)))
+        stated, no = jnp.any(near[pieces.stated]), jnp.zeros((), bool)
+        each = lambda one: lax.cond(jnp.any(one & near), jumps, lambda _: no, one)
+        return stated if pieces.only_stated else stated | jnp.any(lax.map(each, jnp.eye(pieces.count, dtype=bool)))
 
     return lax.cond(jnp.any(near), of_all, lambda: jnp.zeros((), bool))
 

@@ -56,12 +56,13 @@ class Pieces:
         steep: numbers (n,) of the levels that depend on the velocity, so that the motion may slide on their borders.
         open: mask (k,) of levels that are zero at times which depend on the motion's data.
         stated: slice of the levels of surfaces that the problem states.
+        only_stated: whether the switches are those of these surfaces alone, with the force and the mass as they are.
         outlined: functions of these pieces that are compiled once for many calls, by name.
         ends: slice of the levels beyond whose borders a piece is continued from inside: those stated, or all if a piece may not be finite there.
     """
 
     def __init__(self, problem: Problem, switches: Switches, stated: Switches | None, *operands: Any) -> None:
-        self.problem, self.switches = problem, switches
+        self.problem, self.switches, self.only_stated = problem, switches, switches is stated
         self.outlined: dict[str, Callable] = {}
         # stated switches come first; among their sides those of the surfaces are last, after the switches inside the stated functions
         self._place = -1 if stated is None else len(jax.eval_shape(stated.sides, *operands)) - 1
@@ -106,7 +107,7 @@ class Pieces:
         found = cls(problem, switches, stated, t, q, v, args)
         if found.count <= MAX_LEVELS:
             return found
-        return None if stated is None else _Stated(problem, stated, stated, t, q, v, args)
+        return None if stated is None else cls(problem, stated, stated, t, q, v, args)
 
     def start(self, t: Array, q: Array, v: Array, args: Any) -> Where:
         """Returns the sides on which a motion begins, before borders at its start are treated."""
@@ -133,6 +134,8 @@ class Pieces:
 
     def functions(self, sides: Sides) -> tuple[Callable, Any]:
         """Returns force and mass on given sides of the switches found in them."""
+        if self.only_stated:
+            return self.problem.generalised_force, self.problem.mass
         frozen_at = lambda t, q, v, args: self.switches.frozen(sides, t, q, v, args)
         mass = self.problem.mass
         if callable(mass):
@@ -332,14 +335,3 @@ class Pieces:
         level = self.levels(where.sides, t, q, v, args)[self.steep]
         back = linalg.solve_masked(matrix, jnp.where(acting, level, 0), acting)
         return v - back @ (found[0][1:] - found[0][:1])
-
-
-class _Stated(Pieces):
-    """`Pieces` with the surfaces that the problem states as their only switches."""
-
-    def held_on(self, sides: Sides, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:
-        """Returns the result of `trials.held`, whose other arguments these are, on given sides."""
-        return held(self.on(sides), t, q, v, closed, slack, args)
-
-    def functions(self, sides: Sides) -> tuple[Callable, Any]:
-        return self.problem.generalised_force, self.problem.mass
