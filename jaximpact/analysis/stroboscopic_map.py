@@ -104,7 +104,8 @@ def jacobians(program: Program, lanes: Lanes, wrt: tuple[str, ...]) -> tuple[np.
     Returns the states (B, 2d), the Jacobian as in `sensitivities`, and the status (B,).
     """
     chunk = lanes.count if lanes.count <= FEW else None
-    jacobian, (value, status) = jacobians_of(program, lanes, Jacobian(wrt, state, "forward"), chunk=chunk)
+    found = jacobians_of(program, lanes, Jacobian(wrt, state, "forward"), chunk=chunk)
+    jacobian, (value, status) = jax.tree.map(np.array, found)  # those of a GPU come from there
     return np.concatenate([value["q"], value["v"]], axis=1), jacobian, status
 
 

@@ -28,6 +28,8 @@ UNITS = {"e": "1", "friction": "1", "static_friction": "1", "h": "s", "t0": "s",
 class Sensitivities(Drawable):
     """Result of `jaximpact.sensitivities`: outputs of motions and their Jacobians, numpy arrays; a batch adds a leading axis B.
 
+    A batch computed on a GPU stays there, as jax arrays.
+
     ``found[3]``, ``found[2:5]`` and ``found[mask]`` are lanes of a batch.
 
     Attributes:
@@ -65,6 +67,7 @@ class Sensitivities(Drawable):
         """Selects lanes of a batch by number, slice or mask; TypeError if there is no lane axis."""
         if np.ndim(self.status) == 0:
             raise TypeError("these sensitivities are those of one motion, and have no lane axis")
+        which = np.asarray(which) if isinstance(which, list) else which
         arrays = (self.value, self.jacobian, self.status, self.inputs)
         value, jacobian, status, inputs = jax.tree.map(lambda x: x[which], arrays)
         return replace(self, value=value, jacobian=jacobian, status=status, inputs=inputs, again=None)

@@ -106,7 +106,7 @@ def sensitivities(
             along the direction, the B-derivative of arXiv 2102.10702.
 
     Returns:
-        `Sensitivities`: ``found.jacobian["q"]["e"]`` is dq(t1)/de.
+        `Sensitivities`: ``found.jacobian["q"]["e"]`` is dq(t1)/de. Arrays of a batch stay on a GPU as those of `ensemble` do.
 
     Raises:
         ValueError, TypeError: as `ensemble`, or if ``wrt`` names something else.
@@ -171,7 +171,7 @@ def sensitivities(
     one = lanes.take(0)
     if not single:
         return Sensitivities(value, jacobian, status, mode, chosen_numbers(lanes, wrt))
-    jacobian, value, status = jax.tree.map(lambda x: x[0], (jacobian, value, status))
+    jacobian, value, status = jax.tree.map(lambda x: x[0], jax.device_get((jacobian, value, status)))
     options = {
         "wrt": wrt,
         "output": output,
@@ -301,9 +301,23 @@ def jacobians(
         jacobian, (value, status) = _walking_back(program, lanes, task, execution, chunk, progress)
     else:
         call = batch_backend(task, program, lanes, execution) if either else through_steps
-        jacobian, (value, status) = in_chunks(program, lanes, call, chunk, progress)
-    finite = [np.isfinite(x).reshape(lanes.count, -1).all(axis=1) for x in jax.tree.leaves(jacobian)]
-    return jacobian, (value, status | np.where(np.all(finite, axis=0), 0, int(Status.DERIVATIVE_NOT_FINITE)))
+        jacobian, (value, status) = in_chunks(
+            program, lanes, call, chunk, progress, on_device=not program.problem.listed
+        )
+    return jacobian, (value, status | status_of_entries(jacobian, lanes.count))
+
+
+def status_of_entries(jacobian: Any, count: int) -> np.ndarray | Array:
+    """The status (count,) of lanes by the entries of their Jacobians: whether each is finite; where the entries are, here or on a device."""
+    leaves = jax.tree.leaves(jacobian)
+    xp = array_module(*leaves)
+    finite = [xp.isfinite(x).reshape(count, -1).all(axis=1) for x in leaves]
+    return xp.where(xp.stack(finite).all(axis=0), 0, int(Status.DERIVATIVE_NOT_FINITE))
+
+
+def array_module(*arrays: Any) -> Any:
+    """The module with the operations of these arrays: numpy, or jax.numpy for arrays that stay on a device."""
+    return np if all(isinstance(x, np.ndarray) for x in arrays) else jnp
 
 
 def _walks_back(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
@@ -371,13 +385,15 @@ def _by_directions(
     motion = motion._replace(args=(motion.args, np.tile(np.arange(many, dtype=np.int32), count)))
     directions = Lanes.of(motion, lanes.marks._replace(args=(lanes.marks.args, 0)), count * many)
     call = batch_backend(Direction(task.wrt, task.output), program, directions, execution)
-    found, others = in_chunks(program, directions, call, chunk and chunk * many, progress, lanes.first)
+    one, stay = lanes.first, not program.problem.listed
+    found, others = in_chunks(program, directions, call, chunk and chunk * many, progress, one, on_device=stay)
     inputs, of_inputs = jax.tree.flatten(unravel(flat))
     ends = np.cumsum([x.size for x in inputs])[:-1]
 
-    def jacobian(x: np.ndarray) -> Any:
-        columns = np.moveaxis(x.reshape(count, many, *x.shape[1:]), 1, -1)
-        parts = zip(np.split(columns, ends, axis=-1), inputs, strict=True)
+    def jacobian(x: np.ndarray | Array) -> Any:
+        xp = array_module(x)
+        columns = xp.moveaxis(x.reshape(count, many, *x.shape[1:]), 1, -1)
+        parts = zip(xp.split(columns, ends, axis=-1), inputs, strict=True)
         return jax.tree.unflatten(of_inputs, [part.reshape(*part.shape[:-1], *y.shape) for part, y in parts])
 
     return jax.tree.map(jacobian, found), jax.tree.map(lambda x: x[::many], others)

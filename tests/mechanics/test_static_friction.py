@@ -11,6 +11,7 @@ from breadth import slow
 from scipy.integrate import solve_ivp
 
 import jaximpact as ji
+from jaximpact import catalogue
 
 SCHEME, G = ji.MoreauJean(), 9.81
 DOUBT = ji.Status.DERIVATIVE_FRICTION
@@ -218,6 +219,19 @@ def test_reverse_mode_is_forward_mode():
     forward, backward = (by(end, (0, 1, 2))(*given) for by in (jax.jacfwd, jax.grad))
     for x, y in zip(forward, backward, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-10)  # of sums in another order
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [ji.MoreauJean(), ji.EventCorrected()], ids=lambda x: type(x).__name__)
+def test_walking_back_through_stops_and_breaks_is_forward_mode(scheme):
+    belt = catalogue.get("belt-oscillator")
+    case = belt.case()
+    given = {"t1": case.t1, "steps": 50, "scheme": scheme, "args": case.args}
+    forward, backward = (
+        ji.sensitivities(belt.problem, case.q0, case.v0, mode=mode, **given).jacobian for mode in ("forward", "reverse")
+    )
+    for x, y in zip(jax.tree.leaves(forward), jax.tree.leaves(backward), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-12)  # of sums in another order
 
 
 @pytest.mark.slow

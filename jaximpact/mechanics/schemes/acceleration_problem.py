@@ -55,7 +55,13 @@ class AccelerationProblem(NamedTuple):
         Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides whether they stick or begin to slip. If
         several solutions satisfy the law, the one with forces nearest to ``near`` (m, 1 + k) is taken.
         """
-        static, near = self.cones.static, jnp.zeros_like(self.cones.offset) if near is None else near
+        near = jnp.zeros_like(self.cones.offset) if near is None else near
+        # forces are found without derivatives, whatever has them: reverse mode cannot go through the loop
+        force, modes = lax.stop_gradient(self)._forces(closed, *lax.stop_gradient((towards, near)))
+        return self.free + self.cones.response @ force.ravel(), force, modes
+
+    def _forces(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
+        static = self.cones.static
         if static is None:
             return self._solved(closed, towards, self.cones.friction, near)
 
@@ -63,38 +69,38 @@ class AccelerationProblem(NamedTuple):
             towards, *_ = carry
             found = self._solved(closed, towards, static, near)
             slipping = jnp.any(towards != 0, axis=1, keepdims=True)
-            begun = jnp.where(slipping, towards, found[2].direction)
+            begun = jnp.where(slipping, towards, found[1].direction)
             return begun, jnp.any(begun != towards), found
 
         # a contact that begins to slip does so with the coefficient of slip, and loads others
         none = FrictionInfo.none(len(towards), towards.shape[1], towards.dtype)
-        start = self.free, jnp.zeros_like(self.cones.offset), none
+        start = jnp.zeros_like(self.cones.offset), none
         return lax.while_loop(lambda carry: carry[1], body, (towards, jnp.ones((), bool), start))[-1]
 
-    def _solved(self, closed: Array, towards: Array, at_rest: Array, near: Array) -> tuple[Array, Array, FrictionInfo]:
-        """As `solve`, with the coefficients ``at_rest`` (m,) for contacts that do not slip yet."""
+    def _solved(self, closed: Array, towards: Array, at_rest: Array, near: Array) -> tuple[Array, FrictionInfo]:
+        """Forces and modes as of `solve`, with the coefficients ``at_rest`` (m,) for contacts that do not slip yet."""
         cones = self.cones
         m, size = cones.offset.shape
         slipping = jnp.any(towards != 0, axis=1)
         # tangential forces of contacts that slip, by their normal ones
-        pull = -lax.stop_gradient(cones.friction)[:, None] * towards
+        pull = -cones.friction[:, None] * towards
         matrix = cones.delassus().reshape(m, size, m, size)
         with_pull = matrix[..., 0] + jnp.einsum("ipjk,jk->ipj", matrix[..., 1:], pull)
         matrix = jnp.where(slipping[None, None, :, None], jnp.zeros_like(matrix).at[..., 0].set(with_pull), matrix)
         kept = (jnp.arange(size) == 0)[None, :] | ~slipping[:, None]
         matrix = jnp.where(kept[:, :, None, None], matrix, 0).reshape(m * size, m * size)
-        offset, mu = jnp.where(kept, cones.offset, 0), jnp.where(slipping, 0, lax.stop_gradient(at_rest))
+        offset, mu = jnp.where(kept, cones.offset, 0), jnp.where(slipping, 0, at_rest)
         unit = jnp.max(jnp.abs(offset), initial=0.0)
         guess = jnp.where(kept & closed[:, None], near, 0)
         x, *_ = frictional_impulses(matrix, offset, mu, guess, closed, SHARP * unit, derivative=False)
-        x = lax.stop_gradient(jnp.where(slipping[:, None], jnp.concatenate([x[:, :1], pull * x[:, :1]], axis=1), x))
-        moves = lax.stop_gradient(cones.velocity(x)[:, 1:])
+        x = jnp.where(slipping[:, None], jnp.concatenate([x[:, :1], pull * x[:, :1]], axis=1), x)
+        moves = cones.velocity(x)[:, 1:]
         sharp = max(1e3 * SHARP, 256 * float(jnp.finfo(moves.dtype).eps))
         begins = ~slipping & (length(moves)[:, 0] > sharp * unit)
         towards = jnp.where(begins[:, None], direction(moves), towards)
         mode = jnp.where(closed & (x[:, 0] > 0), jnp.where(slipping | begins, SLIP, STICK), OPEN)
         towards = jnp.where((mode == SLIP)[:, None], towards, 0)
-        return self.free + cones.response @ x.ravel(), x, FrictionInfo(x[:, 1:], mode.astype(jnp.int32), towards)
+        return x, FrictionInfo(x[:, 1:], mode.astype(jnp.int32), towards)
 
     def load(self, force: Array) -> Array:
         """Returns the gap accelerations (m,) that the forces (m, 1 + k) of the other contacts give to each contact."""
