@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -38,6 +38,17 @@ def platform() -> str:
     if device is None:
         return jax.default_backend()
     return device if isinstance(device, str) else device.platform
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Context manager in which traced products of matrices keep the digits of their dtype, unless a setting of jax says otherwise.
+
+    By default GPUs round the factors of float32 products to ten bits, three digits.
+    """
+    chosen = jax.config.jax_default_matmul_precision is not None  # type: ignore[attr-defined]
+    with nullcontext() if chosen or platform() == "cpu" else jax.default_matmul_precision("highest"):
+        yield
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from ..jaxtools.argument_checks import is_traced, real_array
 from ..jaxtools.derivative_rules import implicit_root
 from ..jaxtools.linalg import solve_by_inverse
 from ..jaxtools.semidefinite import invert_semidefinite
+from ..jaxtools.trace_context import full_precision
 from ..mechanics.joints import DEPENDENT
 from ..mechanics.linearisation import Metric
 from ..mechanics.problem import Problem
@@ -105,6 +106,7 @@ def _places(problem: Problem, free: Any, d: int) -> tuple[int, ...]:
 
 
 @partial(jax.jit, static_argnames="places")
+@full_precision()
 def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, places: tuple[int, ...]) -> tuple:
     """Returns position and velocity (d,); the residuals of the joints (j,) and of their rates (j,) there; and the scales of both residuals.
 

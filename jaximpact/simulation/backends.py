@@ -20,7 +20,7 @@ from ..compiler.gpu import kernel
 from ..compiler.scalar import Unsupported
 from ..compiler.xla_cache import PersistentJit
 from ..jaxtools.argument_checks import check_choice
-from ..jaxtools.trace_context import is_concrete, platform
+from ..jaxtools.trace_context import full_precision, is_concrete, platform
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from .chunked_runs import devices
@@ -90,7 +90,8 @@ def vmap_lanes(one: Callable[[Motion], Any], motion: Motion, axes: tuple, shares
     To be called in a function that is compiled with the options `COMPILE`.
     """
     in_axes = Lanes(motion, axes, 0).in_axes
-    return _share_lanes(jax.vmap(one, in_axes=(in_axes,)), in_axes, shares)(motion)
+    with full_precision():
+        return _share_lanes(jax.vmap(one, in_axes=(in_axes,)), in_axes, shares)(motion)
 
 
 def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int) -> Call:

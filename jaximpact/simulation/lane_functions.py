@@ -22,6 +22,7 @@ from ..compiler.scalar import Unsupported
 from ..jaxtools.derivative_rules import NO_DERIVATIVE
 from ..jaxtools.jaxpr_tools import without_dead_code
 from ..jaxtools.shapes import shapes_and_dtypes
+from ..jaxtools.trace_context import full_precision
 from ..mechanics.motion import Motion
 from . import reverse_loop as backwards
 from .backends import Task, one_lane, without_rows
@@ -279,7 +280,13 @@ class Cotangent(Derivative):
 
 def lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
     """The lane function for ``count`` lanes (None: one, without a lane axis), in the form that XLA compiles."""
-    return function if count is None else jax.vmap(function, in_axes=axes, axis_size=count)
+    of_lanes = function if count is None else jax.vmap(function, in_axes=axes, axis_size=count)
+
+    def run(*operands: Any) -> Any:
+        with full_precision():
+            return of_lanes(*operands)
+
+    return run
 
 
 vmapped = jax.jit(

@@ -312,7 +312,7 @@ def status_of_entries(jacobian: Any, count: int) -> np.ndarray | Array:
     leaves = jax.tree.leaves(jacobian)
     xp = array_module(*leaves)
     finite = [xp.isfinite(x).reshape(count, -1).all(axis=1) for x in leaves]
-    return xp.where(xp.stack(finite).all(axis=0), 0, int(Status.DERIVATIVE_NOT_FINITE))
+    return xp.where(xp.stack(finite).all(axis=0), 0, int(Status.DERIVATIVE_NOT_FINITE)).astype(np.int32)
 
 
 def array_module(*arrays: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from ..jaxtools.jaxpr_tools import depends_on
-from ..jaxtools.trace_context import platform
+from ..jaxtools.trace_context import full_precision, platform
 from ..mechanics.contact.cones import direction
 from ..mechanics.friction import Slip
 from ..mechanics.joints import DEPENDENT, Joints
@@ -258,6 +258,7 @@ class StartReport(NamedTuple):
         return [x for x in (self.switches, self.friction, self.restitution, self.joints) if x is not None]
 
 
+@full_precision()
 def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> StartReport:
     metric, bodies, neighbours = Metric.at(problem, q0, args, t0), None, problem.neighbours(t0, q0, args)
     near = problem.near(neighbours)

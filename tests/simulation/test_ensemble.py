@@ -1,6 +1,7 @@
 """Ensembles: the numbers of a loop, whatever the chunking; work near the sum of the steps."""
 
 import os
+import re
 from functools import partial
 
 import jax
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
+from jaximpact.jaxtools import trace_context
 from jaximpact.jaxtools.threads import worker_count
-from jaximpact.simulation import chunked_runs
+from jaximpact.simulation import arguments, backends, chunked_runs, lane_functions
 from jaximpact.simulation.chunk_sizes import divide
 from jaximpact.simulation.limits import MAX_WORK_RATIO
 
@@ -292,3 +294,32 @@ def test_results_of_an_accelerator(monkeypatch, room, call):
             np.testing.assert_allclose(
                 here, there, rtol=0, atol=1e-13
             )  # roundings of other lanes side by side, 20 steps
+
+
+@pytest.mark.parametrize("setting, found", [(None, {"Precision.HIGHEST"}), ("tensorfloat32", {"Precision.HIGH"})])
+def test_products_in_float32_keep_their_digits_on_a_gpu(monkeypatch, setting, found):
+    """By jax's default they do not; a user's setting stays."""
+    texts = []
+    problem = ji.Problem(lambda t, q, v, args: args @ q, lambda t, q, args: args @ q)
+
+    def watch(place, name):
+        program = getattr(place, name)
+        traced = lambda *given, **static: texts.append(str(program.trace(*given, **static).jaxpr))
+        monkeypatch.setattr(
+            place, name, lambda *given, **static: (traced(*given, **static), program(*given, **static))[1]
+        )
+
+    watch(backends, "_vmap_program")
+    watch(arguments, "_reports")
+    monkeypatch.setattr(arguments, "execution_of", lambda *_: "xla")
+    with monkeypatch.context() as gpu, jax.default_matmul_precision(setting):
+        gpu.setattr(trace_context, "platform", lambda: "gpu")
+        q0 = np.ones((3, 2), np.float32)
+        ji.ensemble(problem, q0, q0, args=np.eye(2, dtype=np.float32), t1=1.0, steps=2, execution="xla")
+        lanes = lane_functions.lanewise(lambda x: jnp.dot(x, x), (0,), 3)
+        texts.append(str(jax.make_jaxpr(lanes)(q0)))
+    assert len(texts) == 3
+    for text in texts:
+        products = text.count("dot_general[")
+        precisions = re.findall(r"precision=\(([\w.]+)", text)
+        assert len(precisions) == products > 0 and set(precisions) == found, text
