@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .linearisation import drift, jacobian
+from .linearisation import Metric, acceleration, drift, jacobian
 from .problem import Problem
 from .switches import (
     HALVINGS,
@@ -36,9 +36,9 @@ SLIGHT = 1e-6  # fraction of a function's size: smaller jumps, as between pieces
 def path_jumped(
     problem: Problem, touching: Array, start: tuple[Array, Array, Array], end: tuple[Array, Array, Array], args: Any
 ) -> Array | None:
-    """Tests whether the force, the mass or a gap velocity jumps on the straight line between two points (t, q, v), ().
+    """Tests whether the force, the mass or a gap velocity jumps, or an edge releases a contact, on the straight line between two points (t, q, v), ().
 
-    Gap velocities count for contacts that are ``touching`` (m,) only. None (decided at trace time) where nothing can jump.
+    Gaps count for contacts that are ``touching`` (m,) only. None (decided at trace time) where nothing can jump.
     """
     t, q, v = start
     of_force, of_gaps = force_switches(problem, t, q, v, args, depends_on_path), gap_switches(problem, t, q, args)
@@ -46,16 +46,21 @@ def path_jumped(
     if of_force is not None:
         found.append(jumps_between(of_force, start, end, (args,), size_of_values))
     if of_gaps is not None:
-        found.append(jumps_between(TouchingRates(of_gaps, touching), start, end, (args,), size_of_terms(problem, args)))
+        rates = TouchingRates(problem, of_gaps, touching)
+        found.append(jumps_between(rates, start, end, (args,), size_of_terms(problem, args)))
     return jnp.any(jnp.stack(found)) if found else None
 
 
 class TouchingRates:
-    """Gaps and gap velocities of the ``touching`` contacts (m,), zero for others, as a function of (t, q, v, args). It has the methods of
-    `Switches`; its switches are those of the gaps."""
+    """Gaps, gap velocities and releasing accelerations of the ``touching`` contacts (m,), zero for others, as a function of (t, q, v, args).
 
-    def __init__(self, gaps: Switches, touching: Array) -> None:
-        self.gaps, self.touching = gaps, touching
+    The releasing acceleration is that of the gap without contact forces, where it is positive. It jumps where the curvature of a surface does so that a
+    body flies off: the contact force then drops to zero, at a time that varies with the data. While a contact lasts, steps account for such jumps.
+    It has the methods of `Switches`; its switches are those of the gaps.
+    """
+
+    def __init__(self, problem: Problem, gaps: Switches, touching: Array) -> None:
+        self.problem, self.gaps, self.touching = problem, gaps, touching
 
     def may_end(self) -> bool:
         return False
@@ -68,9 +73,12 @@ class TouchingRates:
         return self.frozen(sides, t, q, v, args), sides
 
     def frozen(self, sides: Sides, t: Array, q: Array, v: Array, args: Any) -> Any:
-        gaps = lambda t, q: self.gaps.frozen(sides, t, q, args)
-        found = jax.jvp(gaps, (t, q), (jnp.ones_like(t), v))
-        return [jnp.where(self.touching, x, 0) for x in found]
+        a = acceleration(self.problem, Metric.at(self.problem, q, args, t), t, q, v, args)
+        gaps = lambda s: self.gaps.frozen(sides, t + s, q + s * (v + s / 2 * a), args)
+        now, one = jnp.zeros_like(t), jnp.ones_like(t)
+        rates = lambda s: jax.jvp(gaps, (s,), (one,))
+        (gap, rate), (_, second) = jax.jvp(rates, (now,), (one,))
+        return [jnp.where(self.touching, x, 0) for x in (gap, rate, jnp.maximum(second, 0))]
 
 
 def jumps_between(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
@@ -143,12 +151,14 @@ def size_of_values(found: Crossing) -> Any:
 
 
 def size_of_terms(problem: Problem, args: Any) -> Callable[[Crossing], Any]:
-    """Returns the function ``size`` of `search` for gaps and gap velocities: as these are zero in contact, the magnitudes of their terms."""
+    """Returns the function ``size`` of `search` for `TouchingRates`: as these are zero in contact, the magnitudes of their terms."""
 
     def size(found: Crossing) -> Any:
         t, q, v = found.before
         gap, matrix = jacobian(problem, t, q, args)
-        matrix = jnp.abs(matrix)
-        return [jnp.abs(gap) + matrix @ jnp.abs(q), matrix @ jnp.abs(v) + jnp.abs(drift(problem, t, q, args))]
+        matrix, a = jnp.abs(matrix), acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
+        speed = matrix @ jnp.abs(v) + jnp.abs(drift(problem, t, q, args))
+        release = matrix @ jnp.abs(a) + found.value_before[2] + found.value_after[2]
+        return [jnp.abs(gap) + matrix @ jnp.abs(q), speed, release]
 
     return size

@@ -1,4 +1,4 @@
-"""Status of derivatives across jumps of the force, the mass, or the velocity of a gap in contact.
+"""Status of derivatives across jumps of the force, the mass, or the velocity of a gap in contact, and across edges that release a contact.
 
 Where a force jumps at a border that the motion crosses, the time of crossing depends on the data, and with it the motion after that: the
 derivative of a step that ignores the border neglects this dependence, an error that no step size cures. Candidates for such borders, the switches,
@@ -92,9 +92,8 @@ def across_jumps(
             new = add_passage(pieces, of_motion, of_step, lax.stop_gradient(known))
             told = jnp.zeros((), bool)
     if of_gaps is not None:
-        found = found | jumps_between(
-            TouchingRates(of_gaps, touching), start, end, (args,), size_of_terms(problem, args)
-        )
+        rates = TouchingRates(problem, of_gaps, touching)
+        found = found | jumps_between(rates, start, end, (args,), size_of_terms(problem, args))
     return new, as_status(found | told, Status.DERIVATIVE_JUMP)
 
 

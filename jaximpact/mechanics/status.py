@@ -84,9 +84,9 @@ CAUSES = {
     Status.DERIVATIVE_NOT_FINITE: "(derivatives only) a Jacobian is infinite or NaN: force, constraints or output are not differentiable "
     "where they were evaluated (sqrt or a norm at zero); write them so that they are",
     Status.DERIVATIVE_JUMP: "(derivatives only) the force, the mass or the velocity of a gap in contact jumped on the way (a comparison, sign, "
-    "floor or table on t, q or v, or a friction that turns round within a step), or all but did: the time of the jump varies with the data, and it is "
-    "not passed in free flight, fast and far enough from all else for this h; take a smaller h, or EventDriven, which locates jumps of force and mass, unless the "
-    "motion only touches one, or has one at t0 or t1; or make it continuous over a few steps",
+    "floor or table on t, q or v, or a friction that turns round within a step), or a contact was lost where the curvature of its surface jumps, or all "
+    "but did: the time of the jump varies with the data, and it is not passed in free flight, fast and far enough from all else for this h; take a smaller h, "
+    "or EventDriven, which locates jumps of force and mass, unless the motion only touches one, or has one at t0 or t1; or make it continuous over a few steps",
     Status.IMPULSES_COUPLED: "(remark) with restitution or friction, contacts that are not orthogonal were struck in one step: at such a "
     "corner the motion is not continuous in its data, and another scheme or step may give another one, as legitimate (a smaller h tells "
     "two impacts that follow each other apart); of bodies at rest it says nothing",

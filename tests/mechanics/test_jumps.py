@@ -320,6 +320,14 @@ GAPS = {
     "valley of lines in flight": (over_terrain(read(np.abs(KNOTS))), [-0.25, 3.0], [1.0, 0.0], 0.0, False),
     "plane as a table": (over_terrain(read(0.3 * KNOTS)), [-0.6, -0.18], [0.7, 0.21], 0.0, False),
     "round valley": (over_terrain(lambda x: jnp.where(x > 0, x * x, 0.0)), [-0.3, 0.0], [1.0, 0.0], 0.0, False),
+    "edge that falls away": (
+        over_terrain(lambda x: -jnp.where(x > 0, 9 * x * x, 0.0)),
+        [-0.3, 0.0],
+        [1.0, 0.0],
+        0.0,
+        True,
+    ),
+    "edge to follow": (over_terrain(lambda x: -jnp.where(x > 0, 4 * x * x, 0.0)), [-0.3, 0.0], [1.0, 0.0], 0.0, False),
     "step down": (over_terrain(lambda x: jnp.where(x > 0, -1.0, 0.0)), [-0.3, 0.0], [1.0, 0.0], 0.0, True),
 }
 
@@ -329,9 +337,9 @@ GAPS = {
     [
         (scheme, name)
         if (scheme == SCHEMES[2] and name in ("wall in flight", "valley of lines"))
-        or (scheme, name) == (SCHEMES[1], "valley of lines")
+        or (scheme, name) in ((SCHEMES[1], "valley of lines"), (SCHEMES[1], "edge that falls away"))
         else slow(scheme, name)
-        for scheme in (*SCHEMES, ji.Maury())
+        for scheme in (*SCHEMES, ji.Maury(), ji.EventDriven())
         for name in GAPS
     ],
     ids=repr,

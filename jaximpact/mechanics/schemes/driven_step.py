@@ -180,7 +180,9 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
         return none
     args = frozen(motion.args)
     t = start + base.elapsed
-    path = frozen(((t, base.q, base.v), (t + s, found.q, found.v)))
+    off = scheme.resolution(motion)
+    # a contact that an edge releases may be open just before it
+    path = frozen(((t, base.q, base.v), (t + s + off, found.q + off * found.v, found.v)))
     piece = problem if pieces is None else pieces.on(base.where.sides)
     jumps = path_jumped(piece, base.closed, *path, args)
     status = none if jumps is None else as_status(jumps, Status.DERIVATIVE_JUMP)
@@ -188,7 +190,6 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
     status = status | as_status(near, Status.DERIVATIVE_GRAZING)
     if pieces is None:
         return status
-    off = scheme.resolution(motion)
     ending = covers & (start + whole >= motion.t1 - off)
     atol = scheme.tolerance(s.dtype).absolute
     return status | border_status(
