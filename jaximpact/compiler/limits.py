@@ -48,6 +48,10 @@ MAX_SCALARS_WHERE_SELDOM = 32
 MIN_SELDOM_OPS = 25_000
 MIN_FUNCTION_OPS = 300  # operations of a function that is called from several places, from which on it is emitted once
 MAX_SPECULATED_OPS = 40  # operations of a branch that always runs, whether any lane selects it or not
+# Operations of a scan over constants, in programs of many lanes, up to which its turns are written out one after the other. By order 8 the oscillator with a
+# wall (2000, its Jacobian 3800) then takes .63 of the time, its Jacobian .47, and compiles in .6 and 2.0 s where it took .6 and 1.7; the double pendulum
+# (7400) would take .77, and compile in 1.9 s where it takes 1.3.
+MAX_OPS_WRITTEN_OUT = 4_000
 PARALLEL_SUMS = 8  # independent sums of one loop over memory, which hide the latency of additions
 
 # LLVM: calls

@@ -12,6 +12,7 @@ from jaximpact.compiler.llvm.emitter import emit
 from jaximpact.compiler.scalar import Unsupported
 from jaximpact.compiler.scalar.interpreter import program_inputs
 from jaximpact.jaxtools.outlined import outlined
+from jaximpact.jaxtools.tables import table
 from jaximpact.mechanics.interval_bounds import Unbounded, bound_change, is_expensive
 
 
@@ -106,6 +107,16 @@ def loops(a, b):
     )
 
 
+TABLE = np.array([[0.0, 1.0, 2.0], [0.5, 0.0, 0.0], [1.0, 3.0, 0.0]])
+
+
+def tables(a, b):
+    """Scans over constants, written out for many lanes."""
+    body = lambda x, row: (x + jnp.sin(row @ x) * b, (x[0], row * x[1]))
+    rows = table(TABLE, a.dtype)
+    return lax.scan(body, a, rows), lax.scan(body, a, rows[:2], reverse=True), rows @ a
+
+
 @jax.custom_jvp
 def own(x, y):
     return jnp.sum(x * y)
@@ -156,6 +167,7 @@ CASES = [
     factor,
     branches,
     loops,
+    tables,
     custom,
     derivatives,
     functions_of_one,
@@ -278,6 +290,11 @@ def test_what_is_known_costs_nothing():
     variables, _ = program_inputs(closed)
     text = emit(closed, variables, [True] * len(variables), 8, True).ir
     assert text.count("fmul") == 1 and text.count("fadd") == 0
+    scan = lambda x: lax.scan(lambda x, row: (row @ x * x, None), x, table(np.eye(3)[:2], x.dtype))[0]
+    closed = jax.make_jaxpr(scan)(A)
+    of = lambda lanes: emit(closed, closed.jaxpr.invars, [lanes > 1], lanes, True).ir
+    # of a single lane, compiled for one motion, it stays a loop
+    assert of(8).count("fmul") == 6 and of(8).count("phi") < of(1).count("phi")
 
 
 SHARES = np.linspace(0.1, 0.9, 36).reshape(6, 6)

@@ -57,7 +57,7 @@ class LLVMEmitter:
         # vectors hold several lanes, or, in programs of a single lane, several entries of an array (packs)
         self.w, self.pack = Writer(max(width, pack), fused, pack > 1), pack
         self.register, self.max_scalars = register, max_scalars  # lanes of one register
-        self.threads = threads
+        self.threads, self.many = threads, width > 1
         self.functions, self.sparse = Functions(self), False
         self.constants: dict[
             Any, tuple[str, str]

@@ -37,7 +37,13 @@ IGNORED_PARAMS["pjit"] = IGNORED_PARAMS["jit"]
 IGNORED_ELSEWHERE = {"sharding", "out_sharding"}
 PLAIN_TYPES = {type(None), bool, int, float, complex, str, bytes}
 SOURCES = ("compiler/llvm", "compiler/scalar")  # code is kept under a key of what wrote it
-SOURCE_FILES = ("compiler/limits.py", "jaxtools/jaxpr_tools.py", "jaxtools/outlined.py", "jaxtools/row_structure.py")
+SOURCE_FILES = (
+    "compiler/limits.py",
+    "jaxtools/jaxpr_tools.py",
+    "jaxtools/outlined.py",
+    "jaxtools/row_structure.py",
+    "jaxtools/tables.py",
+)
 log = logging.getLogger(__name__)
 
 

@@ -1,4 +1,5 @@
-"""Rules for loops, branches and calls, functions (interpreter ``m``, equation, inputs) -> results; bodies of loops go to the emitter as functions."""
+"""Rules for loops, branches, calls and tables, functions (interpreter ``m``, equation, inputs) -> results; bodies of loops go to the emitter as
+functions."""
 
 from __future__ import annotations
 
@@ -8,7 +9,10 @@ import jax
 import numpy as np
 
 from ...jaxtools.jaxpr_tools import scan_counts, varying_outvars
-from .values import Value, is_constant, scalar_array
+from ...jaxtools.tables import table_entries
+from ..limits import MAX_OPS_WRITTEN_OUT
+from .cost import cost
+from .values import Value, all_constant, is_constant, scalar_array
 
 
 def _varying_outputs(m: Any, eqn: Any, inputs: list[Value]) -> list[bool]:
@@ -25,7 +29,8 @@ def while_loop(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Lowers a scan: inlines one of length 1, makes a counted loop of one without xs and ys, and leaves any other to `Emitter.scan`."""
+    """Lowers a scan: writes out one of length 1 and a short one over constants, makes a counted loop of one without xs and ys, and leaves any other
+    to `Emitter.scan`."""
     p = eqn.params
     a, count = scan_counts(p)
     constants, start, sequences = inputs[:a], inputs[a : a + count], inputs[a + count :]
@@ -33,6 +38,13 @@ def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         found = m.run(p["jaxpr"], [*constants, *start, *(x[0, ...] for x in sequences)])
         if all(isinstance(x, np.ndarray) for x in found[count:]):
             return [*found[:count], *(x[None] for x in found[count:])]
+    if _is_short_over_constants(m, eqn, sequences):
+        state, rows, order = start, [], -1 if p["reverse"] else 1
+        for i in range(p["length"])[::order]:
+            found = m.run(p["jaxpr"], [*constants, *state, *(x[i, ...] for x in sequences)])
+            state = found[:count]
+            rows.append(found[count:])
+        return [*state, *(np.stack(x) for x in zip(*rows[::order], strict=True))]
     if sequences or len(eqn.outvars) > count:
         return m.emitter.scan(m, eqn, inputs)
     flags = [False, *_varying_outputs(m, eqn, inputs)]
@@ -40,6 +52,18 @@ def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
     continues = lambda carry: m("lt", carry[0].item(), length.item())
     body = lambda carry: [m.elementwise("add", carry[0], unit), *m.run(p["jaxpr"], [*constants, *carry[1:]])]
     return m.emitter.loop([zero, *start], flags, continues, body)[1:]
+
+
+def _is_short_over_constants(m: Any, eqn: Any, sequences: list[Value]) -> bool:
+    """Whether a scan goes over tables, among others, and is short enough to be written out, without the terms that are zero."""
+    p, most = eqn.params, m.emitter.max_scalars
+    small = all(isinstance(x, np.ndarray) for x in sequences) and all(v.aval.size <= most for v in eqn.outvars)
+    known = any(x.size and all_constant(x) for x in sequences)
+    return m.emitter.many and small and known and p["length"] * cost(p["jaxpr"], most) <= MAX_OPS_WRITTEN_OUT
+
+
+def table_rule(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+    return [m.constant(table_entries(**eqn.params))]
 
 
 def cond(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
@@ -81,6 +105,7 @@ RULES = {
     "while": while_loop,
     "scan": scan,
     "cond": cond,
+    "table": table_rule,
     "stream": lambda m, eqn, inputs: m.emitter.stream(m, eqn, inputs),
     "custom_linear_solve": linear_solve,
     "call_hi_primitive": custom_root,

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ...jaxtools.tables import table
 from .tableau import Rows, Tableau, estimate
 
 
@@ -67,7 +68,7 @@ def error_of_changes(
         found = jax.vmap(change, in_axes=(None, None, None, 0, 0, 0))(t, x, y, dx, dy, 1 - of_state[:, 0])
         return jnp.concatenate([found[None], kept[:-1]]), jnp.maximum(jnp.abs(dx), s * jnp.abs(dy))
 
-    numbers_of = lambda *arrays: tuple(jnp.asarray(x, q.dtype) for x in arrays)
+    numbers_of = lambda *arrays: tuple(table(x, q.dtype) for x in arrays)
     frames = (times, q, v, *numbers_of(rows.node, rows.velocity, rows.position))
     kept, reached = lax.scan(stage, jnp.zeros((k, 2, d), q.dtype), frames)
     of_v, of_q = numbers_of(tableau.errors[:, ::-1], tableau.position_errors[:, ::-1])

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.tables import table
 from ..linearisation import CANCELLING, Metric, joint_acceleration, linearise, noise
 from ..problem import Problem
 from .base import add_compensated
@@ -234,7 +235,7 @@ def attempt(
     q, v, closed = base.q, base.v, base.closed
     steady, m = frozen((t, s, base, args)), len(base.closed)
     before = gap_rates(problem, steady[0], steady[2].q, steady[2].v, steady[3])
-    weights = jnp.asarray(tableau.errors[:, 0], q.dtype)
+    weights = table(tableau.errors[:, 0], q.dtype)
     seen = GapRecord(
         *before, jnp.ones((), q.dtype), jnp.outer(weights, before[1]), jnp.outer(weights, base.push),
         float(tableau.velocity[-1, 0]) * base.force,
@@ -270,7 +271,7 @@ def attempt(
         kept = jnp.concatenate([a[None], kept[:-1]])
         return (kept, shift, y, force, push, joint_force, seen, sights), None if since is None else (x, y)
 
-    rows = jax.tree.map(lambda x: jnp.asarray(x, q.dtype), rows)
+    rows = jax.tree.map(lambda x: table(x, q.dtype), rows)
     # v in place of a zero displacement, so that the derivative of the stage is traced once
     start = (accelerations, v, v, base.force, base.push, base.joint_force, seen, sights)
     (kept, shift, y, force, push, joint_force, seen, sights), passed = lax.scan(stage, start, rows)
@@ -321,7 +322,7 @@ def _error(
         sights: records of the surface that ends the motion and of the borders, None without them.
         gap: gaps (m,) at the start of the trial.
     """
-    turned = lambda weights: jnp.asarray(weights[:, ::-1].copy(), q.dtype)
+    turned = lambda weights: table(weights[:, ::-1], q.dtype)
     of_q, of_v = tolerance.of(base.q, q), tolerance.of(base.v, v)
     to_v, to_q = s * (turned(tableau.errors) @ kept), s * s * (turned(tableau.position_errors) @ kept)
     of_gap = tolerance.of(gap, seen.gap)
