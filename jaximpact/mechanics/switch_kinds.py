@@ -257,8 +257,12 @@ _ABS = Kind(
     kinks=True,
 )
 
+# its slope is infinite on the border; it is continuous there
+_CBRT = Kind(lambda eqn, x: [x < 0], lambda eqn, sides, x: apply(eqn, x), _ABS.levels, _not, kinks=True)
+
 KINKS = {
     "abs": _ABS,
+    "cbrt": _CBRT,
     "max": _of_two(jnp.less, lambda eqn, sides, x, y: [jnp.where(sides[0], y, x)]),
     "min": _of_two(jnp.greater, lambda eqn, sides, x, y: [jnp.where(sides[0], y, x)]),
     "clamp": Kind(_beyond, _clamp_value, _clamp_levels, _not, kinks=True),

@@ -1,8 +1,8 @@
 """Switches of a function, where it may jump or kink: found in its jaxpr, with the side of each at an argument, and smooth extensions.
 
 A function of t, q and v is smooth except where an operation makes something discrete of values that vary: a comparison, the sign of a number, its
-integer part, the larger of two, the place of a number in a table. These operations are its *switches*, and their discrete results its *sides*,
-a list of arrays. Between two points with equal sides the function is smooth; where sides differ it may have jumped on the way.
+integer part, the larger of two, the place of a number in a table. These operations are its *switches*, and their discrete results its *sides*, a list of
+arrays. A cube root is one too, as its slope is infinite at zero; roots of squares are magnitudes (`magnitudes`). Between two points with equal sides the function is smooth; where sides differ it may have jumped on the way.
 
     switches = Switches.of(function, operands, moving)  # None: it has none, which costs nothing in what is compiled
     value, sides = switches.both(*operands)             # the function and its sides at the operands
@@ -35,6 +35,7 @@ from jax import Array, lax
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.jaxpr_tools import contains_primitive, depends_on, inline_calls, is_literal, nested_jaxprs
+from .magnitudes import with_magnitudes
 from .switch_kinds import Sides
 from .switch_walks import (
     DATA,
@@ -54,7 +55,7 @@ from .switch_walks import (
 )
 
 # operations that are not finite for all numbers, or have no finite slope at the ends of where they are
-PARTIAL = ("sqrt", "rsqrt", "log", "log1p", "pow", "asin", "acos", "acosh", "atanh", "lgamma", "digamma")
+PARTIAL = ("sqrt", "rsqrt", "cbrt", "log", "log1p", "pow", "asin", "acos", "acosh", "atanh", "lgamma", "digamma")
 
 
 def depends_on_path(mark: int) -> bool:
@@ -92,6 +93,7 @@ class Switches:
             kinks: whether those that only kink count.
         """
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*operands)
+        closed = with_magnitudes(closed)
         if not may_switch(closed):
             return None
         marks = [m for m, x in zip(moving, operands, strict=True) for _ in jax.tree.leaves(x)]
@@ -169,7 +171,7 @@ def _may_end(jaxpr: Any) -> bool:
         roots = eqn.primitive.name in PARTIAL or any(contains_primitive(x, name) for x in parts for name in PARTIAL)
         chosen = eqn.primitive.name == "select_n" and of_sides and any(v is not eqn.invars[1] for v in eqn.invars[1:])
         switches = equation_may_switch(eqn)
-        if (roots and (of_sides or (parts and switches))) or (chosen and of_roots):
+        if (roots and (of_sides or switches)) or (chosen and of_roots):
             return True
         if of_sides or switches:
             sided.update(eqn.outvars)

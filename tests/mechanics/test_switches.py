@@ -162,11 +162,15 @@ def test_a_border_and_an_impact_within_one_step():
 # friction
 
 
+BY_NORM = ji.Problem(lambda t, q, v, args: -args * G * v / jnp.linalg.norm(v))
+
+
 @pytest.mark.slow
-def test_friction_stops_a_block():
-    """At v0 / (mu g), at the place v0^2 / (2 mu g), for good. Before: dq/dv0 = 1."""
+@pytest.mark.parametrize("block", [BLOCK, BY_NORM], ids=["by a sign", "by a norm"])
+def test_friction_stops_a_block(block):
+    """At v0 / (mu g), at the place v0^2 / (2 mu g), for good. Before: dq/dv0 = 1, and with the norm of the velocity TRIALS_EXHAUSTED."""
     mu, wrt = 0.3, ("q0", "v0", "args")
-    value, dq, dv, status = derivatives(BLOCK, [0.0], [1.0], wrt, t1=1.0, args=mu, steps=4)
+    value, dq, dv, status = derivatives(block, [0.0], [1.0], wrt, t1=1.0, args=mu, steps=4)
     np.testing.assert_allclose([value["q"][0], value["v"][0]], [1 / (2 * mu * G), 0.0], atol=1e-14)
     np.testing.assert_allclose([dq[name] for name in wrt], [1, 1 / (mu * G), -1 / (2 * mu**2 * G)], atol=1e-12)
     np.testing.assert_allclose([dv[name] for name in wrt], 0, atol=1e-12)

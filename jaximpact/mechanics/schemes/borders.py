@@ -26,6 +26,7 @@ EDGE = 1e-6  # of the jump of a level's rate: rates too small to decide whether 
 FURTHER = 8  # times the error of levels: distance beyond a border at which sides are evaluated
 SOON = 1e-6  # fraction of the motion's time within which it must have left a border by itself
 NEARBY = 1024  # roundings of time: how far from a border slopes are compared, with those sixteen times as far
+UNEQUAL = 0.05  # relative difference of these slopes where they are not finite on the border: .75 of a root, .24 of |q|^.9, .1 of q log |q|
 LEAVES = 3  # borders that are tested for leaving one after the other; then all together
 
 
@@ -486,7 +487,7 @@ def status_of_slopes(
     found = lax.map(slopes, (both, near * jnp.array([-16, -1, 1, 16], q.dtype)))
     close, far, a = found[1:3, 1], found[::3, 1], found[:, 0]
     steep = jnp.abs(close) * span > jnp.max(jnp.abs(a)) + jnp.max(jnp.abs(v)) / span
-    singular = ~jnp.isfinite(close) | (steep & (jnp.abs(close - far) > 0.5 * jnp.abs(close)))
+    singular = ~jnp.isfinite(close) | (steep & (jnp.abs(close - far) > UNEQUAL * jnp.abs(close)))
     return as_status(jnp.any(singular), Status.DERIVATIVE_JUMP)
 
 
