@@ -122,6 +122,32 @@ def test_a_governor_holds_a_speed():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strength", [0.02, 0.5])
+def test_static_friction_breaks_while_another_block_is_held_by_a_sign(strength):
+    """A pull p t on one block grows beside .3 c, by which a brake c sign(v) holds another; exact, where the force of one side was off by a percent."""
+    first, second, t1 = 3.0, 2.0, 4.03
+
+    def exact(args):
+        held = 0.3 * args["c"]
+        begin, rest = (first - held) / args["p"], held - second
+        fly = t1 - begin
+        return args["p"] * (t1**3 / 6 - begin**2 * t1 / 2 + begin**3 / 3) + rest * fly**2 / 2
+
+    def force(t, q, v, args):
+        brake = args["c"] * jnp.sign(v[2])
+        return jnp.stack([args["p"] * t + brake, -G + 0 * t, 0.3 * args["c"] - brake])
+
+    rubs = {"slip": lambda t, q, v, args: v[:1], "friction": second / G, "static_friction": first / G}
+    problem, args = ji.Problem(force, lambda t, q, args: q[1:2], **rubs), {"p": 1.0, "c": strength}
+    call = {"t1": t1, "steps": 50, "args": args, "wrt": "args", "scheme": SCHEME}
+    found = ji.sensitivities(problem, np.zeros(3), np.zeros(3), **call)
+    assert found.trusted and found.value["q"][0] == pytest.approx(float(exact(args)), abs=1e-13)
+    right = jax.jacfwd(exact)(args)
+    for name, slope in right.items():
+        assert found.jacobian["q"]["args"][name][0] == pytest.approx(float(slope), abs=1e-12)
+
+
+@pytest.mark.slow
 def test_a_brake_with_a_sign_on_a_block_that_rubs_is_right_or_told():
     """Friction and brake end at the same time, on one surface: at rest either of them holds the block, against a pull only both."""
     pull = lambda t, q, v, a: 2.0 * jnp.sin(3 * t) - a * jnp.sign(v[0])

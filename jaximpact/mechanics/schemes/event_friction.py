@@ -149,7 +149,8 @@ def advance(
         problem, path, taylor, closed, penetrating, allowed, span(h, path.q.dtype)
     )
     broke = jnp.any(progress.breaks != 0, axis=1)
-    mode_ends = ends(problem, segment, h, scheme.newton, broke)
+    at_state = None if sliding is None else lambda *state: sliding(*state)[0]
+    mode_ends = ends(problem, segment, h, scheme.newton, broke, at_state)
     first = mode_ends.first
     passes = (first <= r) & ~last & ~jams & ~(impact & (impact_time <= first))
     impact = impact & ~last & ~jams & ~passes

@@ -47,10 +47,13 @@ class Ends(NamedTuple):
         return jnp.min(jnp.concatenate([self.release, self.escape, self.stop]), initial=jnp.inf)
 
 
-def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: Array) -> Ends:
+def ends(
+    problem: Problem, segment: Segment, h: Array, iterations: int, broke: Array, at_state: Callable | None = None
+) -> Ends:
     """Finds when the modes of contacts end on the path of a segment, in a step h.
 
-    ``iterations``: of Newton's method for the times; ``broke`` (m,): contacts that broke away at the start of the path.
+    ``iterations``: of Newton's method for the times; ``broke`` (m,): contacts that broke away at the start of the path; ``at_state``: function from
+    (t, q, v) to the problem with the force there, where the motion may slide on borders; None where it is ``problem`` throughout.
     """
     (_, here, there, did, force, force_end, _), r = segment[:7], segment.path.r
     never, rounding = 2 * h, there.rounding()
@@ -67,7 +70,7 @@ def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: A
     hardly = jnp.zeros_like(slides)
     if there.cones.static is not None:
         # the force jumps then
-        escape, rate = _escapes(problem, segment, slides, escape, sign)
+        escape, rate = _escapes(at_state or (lambda t, q, v: problem), segment, slides, escape, sign)
         # where the room would turn round within a step, the contact only just breaks away
         hardly = slides & ~(jnp.abs(spent / r + rate) <= 0.5 * jnp.abs(rate))
     stops, stop = _stops(problem, segment, never, iterations, broke)
@@ -85,11 +88,11 @@ def spare(place: Place, force: Array, sign: Array) -> Array:
     return place.cones.at_rest * force[:, 0] - tangent[:, 0]
 
 
-def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, sign: Array) -> tuple[Array, Array]:
+def _escapes(at_state: Callable, segment: Segment, slides: Array, guess: Array, sign: Array) -> tuple[Array, Array]:
     """Refines the times ``guess`` (m,) at which the contacts ``slides`` (m,) break away if contact forces are linear in time.
 
     The first contact breaks away when the force, solved for at each time, reaches the limit of static friction; that time has the derivatives of the
-    implicit function. Returns the times (m,), and the rate () at that time of the room that `spare` gives for the first contact, with ``sign``.
+    implicit function. ``at_state`` as of `ends`. Returns the times (m,), and the rate () at that time of the room that `spare` gives for the first contact, with ``sign``.
     """
     path, did, r = segment.path, segment.did, segment.path.r
     guess = lax.stop_gradient(guess)
@@ -98,7 +101,8 @@ def _escapes(problem: Problem, segment: Segment, slides: Array, guess: Array, si
     def at(path: Path, s: Array) -> tuple[Array, Array]:
         def room(s: Array) -> Array:
             shift, v = path.along(s)
-            place = Place.at(problem, path.t + s, path.q + shift, v, path.args, segment.here.frame)
+            now = path.t + s, path.q + shift, v
+            place = Place.at(at_state(*now), *now, path.args, segment.here.frame)
             x = place.forces(did, segment.force, did.direction)
             return jnp.sum(jnp.where(first, spare(place, x, sign), 0))
 
