@@ -1,7 +1,7 @@
-"""Roots of squares as magnitudes: sqrt(x^2) is |x|, which kinks at x = 0 although no operation switches there.
+"""Roots of squares as magnitudes: sqrt(x^2) is |x|, which kinks at x = 0 although no operation switches there; and angles by arctan(y / x).
 
 So is the norm of a vector with one component; divided by it, a number has a sign that jumps. For the search for switches (`switches`) such roots are
-written as powers of magnitudes, of which each side is smooth.
+written as powers of magnitudes, of which each side is smooth. An arctan of a ratio, or of a tangent, jumps where the denominator changes its sign.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Base(NamedTuple):
 
 
 def with_magnitudes(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Returns a jaxpr in which roots, powers and logarithms of squares are those of magnitudes; itself if there are none."""
-    if not any(contains_primitive(closed, name) for name in OF_POWER):
+    """Returns a jaxpr in which roots, powers and logarithms of squares are those of magnitudes, and angles switch; itself if there are none of these."""
+    if not any(contains_primitive(closed, name) for name in (*OF_POWER, "atan")):
         return closed
     inlined, replaced = inline_calls(closed), []
 
@@ -46,6 +46,7 @@ def with_magnitudes(closed: ClosedJaxpr) -> ClosedJaxpr:
         jaxpr = inlined.jaxpr
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*inlined.consts, *values], strict=True))
         read, bases, choices = reader(env), dict[Any, Base](), dict[Any, Any]()
+        ratios = dict[Any, list]()  # numerators and denominators
 
         def root(eqn: Any, v: Any, others: list) -> Array | None:
             """Returns the function that an equation is of the variable v, None if v is no even power, and no choice among some."""
@@ -64,6 +65,12 @@ def with_magnitudes(closed: ClosedJaxpr) -> ClosedJaxpr:
             given, name = [read(v) for v in eqn.invars], eqn.primitive.name
             first = eqn.invars[0] if eqn.invars and not is_literal(eqn.invars[0]) else None
             found = root(eqn, first, given[1:]) if name in OF_POWER else None
+            if name == "atan" and first in ratios:
+                found = _angle(*ratios[first])
+            elif name == "div" and not is_literal(eqn.invars[1]):
+                ratios[eqn.outvars[0]] = given
+            elif name == "tan":
+                ratios[eqn.outvars[0]] = [jnp.sin(given[0]), jnp.cos(given[0])]
             if found is not None:
                 replaced.append(eqn)
             elif name == "select_n":
@@ -81,6 +88,13 @@ def with_magnitudes(closed: ClosedJaxpr) -> ClosedJaxpr:
 def _bind(eqn: Any, given: Sequence) -> list:
     found = eqn.primitive.bind(*given, **eqn.primitive.get_bind_params(eqn.params))
     return list(found) if eqn.primitive.multiple_results else [found]
+
+
+def _angle(y: Array, x: Array) -> Array:
+    """Returns arctan(y / x), by a formula that on either side of x = 0, where the angle jumps, is smooth beyond."""
+    side = jnp.where(x < 0, -1, 1).astype(jnp.result_type(x))
+    y, x = side * y, side * x
+    return 2 * jnp.arctan(y / (x + jnp.sqrt(x * x + y * y)))
 
 
 def _power(x: Array, exponent: float) -> Array:

@@ -77,6 +77,8 @@ JUMPS = {
     "integer": lambda t, q, v, s: -((q > 0).astype(jnp.int32) * 3).astype(q.dtype),
     "place": lambda t, q, v, s: jnp.asarray([0.5, -1.0], q.dtype)[jnp.argmax(jnp.stack([0 * q[0], q[0]]))][None],
     "staircase": lambda t, q, v, s: jnp.take(jnp.asarray(KNOTS), jnp.searchsorted(jnp.asarray(KNOTS), -q)),
+    "angle of a ratio": lambda t, q, v, s: -0.5 - 0.3 * jnp.arctan(1.0 / q),
+    "angle of a tangent": lambda t, q, v, s: -0.5 + 0.2 * jnp.arctan(jnp.tan(3 * q)),
     "length of one number": lambda t, q, v, s: -0.5 - q / jnp.linalg.norm(q),
     "length by powers": lambda t, q, v, s: -0.5 - (q * jax.lax.rsqrt(q @ q) + q / (q[0] ** 4) ** 0.25) / 2,
     "length but at rest": lambda t, q, v, s: -0.5 - q / jnp.sqrt(jnp.where(q @ q > 0, q @ q, 1.0)),
