@@ -35,3 +35,51 @@ def test_impacts_of_bodies_apart_in_one_step_are_each_at_its_own_time(ahead):
         # the scheme's first order: accelerations before the impacts are those at the start of the step, which drag changes by 16 h until its middle
         assert np.allclose(both[:, k, :, :, k], alone[:, 0, :, :, 0], rtol=0, atol=3 * h)
         assert np.all(np.abs(both[:, k, :, :, 1 - k]) < 3 * h)
+
+
+def slides_beside_a_ball(top, friction, restitution):
+    """A body in the plane above a surface ``top`` (q), and beside it a ball that bounces on a smooth floor, which has no part in the body's motion."""
+
+    def force(t, q, v, args):
+        return jnp.asarray([0, -9.81, -9.81], q.dtype)
+
+    def slip(t, q, v, args):
+        along = (q[1] * v[0] - q[0] * v[1]) / jnp.hypot(q[0], q[1]) if top is dome else v[0]
+        return jnp.stack([along, v[0]])
+
+    gaps = lambda t, q, args: jnp.stack([top(q), q[2]])
+    return ji.Problem(force, gaps, restitution=np.array([0, restitution]), friction=np.array([friction, 0]), slip=slip)
+
+
+def floor(q):
+    return q[1]
+
+
+def dome(q):
+    return jnp.hypot(q[0], q[1]) - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype, tolerance", [(np.float32, None), (np.float64, 1e-5)], ids=["float32", "tolerance"])
+def test_a_slow_slip_beside_a_fast_impact_is_no_rest(dtype, tolerance):
+    """Modes were told by 1e4 times the solver's tolerance, a third of the largest speed in single precision: the derivative by v0 was 0 in place of 1."""
+    q0, v0 = np.array([0, 0, 0.3], dtype), np.array([0.25, 0, 0], dtype)
+    problem, projection = slides_beside_a_ball(floor, 0.02, 0.6), ji.ActiveSet(tolerance=tolerance)
+    found = ji.sensitivities(problem, q0, v0, t1=0.6, steps=120, wrt=("v0", "friction"), projection=projection)
+    assert found.status == 0
+    by = found.jacobian["v"]
+    np.testing.assert_allclose(by["v0"][0], [1, 0, 0], rtol=0, atol=1e-4)
+    assert abs(by["friction"][0, 0] + 9.81 * 0.6) < 0.1  # the rest of a step of .05 is that of the start
+
+
+@pytest.mark.slow
+def test_an_impact_opens_no_contact_that_it_does_not_load():
+    """On a curved surface the gap velocity of a contact that lasts is O(h), no zero: it counted as opened by the impact of a ball that it knows nothing of."""
+    problem, h = slides_beside_a_ball(dome, 0.3, 0.5), 1.8e-3
+    q0, v0 = np.array([0, 1, 0.05]), np.array([1.2, 0, 0])
+    found = ji.sensitivities(problem, q0, v0, t1=100 * h, h=h, wrt=("q0", "v0"), save=1)
+    for by in ("q0", "v0"):
+        assert np.max(np.abs(found.jacobian["q"][by][:, 2, 2])) > 0.05
+        # in one row of v it was 9; the acceleration changes by 3e-3 within a step
+        assert np.max(np.abs(found.jacobian["v"][by][:, :2, 2])) < 5e-3
+        assert np.max(np.abs(found.jacobian["q"][by][:, :2, 2])) < 5e-4

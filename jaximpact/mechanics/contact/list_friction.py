@@ -14,7 +14,7 @@ from .cones import OPEN, SLIP, STICK, direction, modes_of
 from .cones import residual as natural_map
 from .laws import Reaction
 from .solver import ContactSolver
-from .static_friction import cones_in_act, slip_before
+from .static_friction import cones_in_act, slip_before, slip_resolution
 
 NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: use sensitivity='corrected' (right across impacts), or of few bodies Bodies(lists=False), all pairs"
 
@@ -47,8 +47,7 @@ def solve_friction_of_list(
         of = contacts.rubbing(slip)
         x, more = solver.frictional_impulses_of_list(of, b, among, 0.5 * allowed, found[0])
         w = velocity(jump(x)) + b
-        # a finer resolution of slip: in its first step a contact that has broken away slips slowly
-        least = (1e4 if slip.static is None else 4) * allowed
+        least = slip_resolution(allowed, largest, slip.static)
         mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, slip.friction, least), OPEN).astype(jnp.int32)
         towards = jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
         return mode, towards, (x, found[1] + more, mode, towards)

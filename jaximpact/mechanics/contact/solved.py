@@ -26,7 +26,7 @@ from .implicit_derivative import reaction
 from .laws import ContactLaw, Reaction, Target, restrict_problem
 from .list_friction import solve_friction_of_list
 from .solver import ContactSolver, closing_speed, complementarity
-from .static_friction import cones_in_act, slip_before
+from .static_friction import cones_in_act, slip_before, slip_resolution
 
 # times the velocities of a problem with friction: a guess with larger impulses, as velocities, is not used
 COMPARABLE = 16
@@ -79,8 +79,7 @@ class Solved(ContactLaw):
         def solve(cones: ConeProblem) -> tuple[Array, Array, Array]:
             return self.solver.frictional_impulses(matrix, cones.offset, cones.friction, guess, among, 0.5 * allowed)
 
-        # a finer resolution of slip: in its first step a contact that has broken away slips slowly
-        breaks, least = None, (1e4 if cones.static is None else 4) * allowed
+        breaks, least = None, slip_resolution(allowed, largest, cones.static)
         if cones.static is not None:
             found = lambda cones, _: (*cones.modes(solve(cones)[0], least), None)
             cones, breaks, _ = cones_in_act(cones, slip_before(slip), found)

@@ -16,6 +16,9 @@ from jax import Array, lax
 from ..friction import FrictionInfo
 from .cones import OPEN, SLIP, STICK, direction, length
 
+SHARP = 4  # times the residual of a contact problem: slip velocities up to which it tells no slip
+LITTLE = 1e-8  # of the largest velocity: no slip either, where no static friction depends on it
+
 
 def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any = None) -> tuple[Any, Array, Any]:
     """Finds which coefficient, static or sliding, acts at each contact.
@@ -48,6 +51,17 @@ def cones_in_act(cones: Any, before: FrictionInfo, modes: Callable, start: Any =
     begin = (stuck, none, none, jnp.ones((), bool), start)
     held, _, first, _, found = lax.while_loop(lambda carry: carry[3], body, begin)
     return with_static(cones, held), first, found
+
+
+def slip_resolution(allowed: Array, largest: Array, static: Array | None) -> Array:
+    """Returns the slip velocity () up to which a contact counts as sticking, where its problem is solved to a residual ``allowed`` ().
+
+    ``largest`` (): the largest velocity in that problem; ``static``: coefficients of contacts at rest, None where they are those of slip.
+    """
+    # not finer than the solver, nor much coarser: 1e4 residuals are a third of the largest velocity in single precision
+    least = SHARP * allowed
+    # in its first step a contact that has broken away slips slowly
+    return jnp.maximum(least, LITTLE * largest) if static is None else least
 
 
 def slip_before(slip: Any) -> FrictionInfo:
