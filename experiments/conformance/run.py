@@ -34,6 +34,7 @@ ROUGH = {
     "drake": [("Drake SAP", "drake_friction.py", "")],
     "jaxsim": [("jaxsim", "jaxsim_friction.py", "")],
     "newton": [(f"Newton {name}", "newton_friction.py", name) for name in ("SemiImplicit", "XPBD")],
+    "nosnoc": [("nosnoc, time-freezing", "nosnoc_friction.py", "")],
 }
 COLUMNS = {
     "mjx": [("MuJoCo MJX", "mjx_contacts.py", "")],

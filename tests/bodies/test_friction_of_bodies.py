@@ -331,14 +331,15 @@ def test_static_friction_of_listed_pairs_and_of_all_pairs(turns):
 
 
 @pytest.mark.slow
-def test_derivatives_of_listed_pairs_are_those_of_all_pairs():
-    """Two disks fall onto a floor and each other, slip, stick and roll: forward and reverse mode, two lanes and float32."""
+@pytest.mark.parametrize("static", [{}, {"static_friction": 0.5}], ids=["sliding", "static"])
+def test_derivatives_of_listed_pairs_are_those_of_all_pairs(static):
+    """Two disks fall onto a floor and each other, slip, stick and roll: forward and reverse mode, and two lanes."""
     q0 = np.array([[0, 0.15, 0, 0.21, 0.27, 0], [0, 0.14, 0, 0.2, 0.29, 0]])
     v0 = np.array([[0.4, 0, 1, -0.8, 0, 2], [0.3, 0.1, -1, -0.7, 0, 2]])
 
     def jacobian(lists, mode, q0, v0, **options):
-        problem = disks([0.1, 0.12], walls=FLOOR, gravity=GRAVITY, friction=MU, inertias="solid", lists=lists)
-        call = {"t1": 0.3, "h": 1e-3, "wrt": ("q0", "v0", "friction"), "mode": mode}
+        problem = disks([0.1, 0.12], walls=FLOOR, gravity=GRAVITY, friction=MU, inertias="solid", lists=lists, **static)
+        call = {"t1": 0.3, "h": 1e-3, "wrt": ("q0", "v0", "friction", *static), "mode": mode}
         found = ji.sensitivities(problem, q0, v0, **call, **options)
         rows = [[x[y].reshape(len(q0), 6, -1) for y in call["wrt"]] for x in found.jacobian.values()]
         return np.block(rows), found.status
