@@ -9,11 +9,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..limits import PARALLEL_SUMS
 from .arrays import (
     LargeArray,
     array_at,
     counted_loop,
+    embed_constant,
     flat_view,
     for_each_index,
     for_each_pack,
@@ -27,7 +30,7 @@ from .arrays import (
     with_axes,
 )
 from .elementwise import convert_type
-from .ir_values import LaneValue, constant, memory_dtype
+from .ir_values import LONG, LaneValue, constant, memory_dtype
 from .packs import fold_pack, shuffle
 
 Index = list[LaneValue]
@@ -240,6 +243,20 @@ def _sums_of_few(e: Any, combine: Callable, x: LargeArray, target: LargeArray, n
 
     for_each_pack(e, results.shape, True, body)
     return target
+
+
+def pick_entries(e: Any, x: LargeArray, table: np.ndarray) -> LargeArray:
+    """Copies entries of a stored array of a single lane into a new array of the shape of ``table``, which holds their positions in C order."""
+    found = reserve_array(e, table.shape, x.dtype, False)
+    places, target = embed_constant(e, table.ravel()), flat_view(e, found)
+    whole = memory_dtype(x.dtype).itemsize in (4, 8)
+
+    def body(index: list[LaneValue], pack: bool) -> None:
+        place = convert_type(e.w, read(places, index, pack), LONG)
+        store_entry(e, target, index, flat_view(e, x).at([place]))
+
+    for_each_pack(e, target.shape, whole, body)
+    return found
 
 
 def arg_extreme(e: Any, better: str, x: LargeArray, axis: int, dtype: Any) -> LargeArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..scalar.interpreter import RULES as SCALAR_RULES
 from ..scalar.reductions import arrange_axes
 from ..scalar.values import split_constant
 from .array_linear_algebra import RULES as MATRIX_RULES
-from .array_packs import arg_extreme, product_by_packs, reduce_by_packs
+from .array_packs import arg_extreme, pick_entries, product_by_packs, reduce_by_packs
 from .arrays import (
     LargeArray,
     array_at,
@@ -25,14 +26,15 @@ from .arrays import (
     copy_array,
     copy_to_new,
     counted_loop,
-    embed_constant,
     flat_index,
     flat_view,
     for_each_index,
     for_each_pack,
+    has_flat_view,
     known_entries,
     long_constant,
     materialise,
+    one_entry,
     packs_at,
     read,
     reserve_array,
@@ -42,7 +44,7 @@ from .arrays import (
 )
 from .elementwise import RULES as ELEMENTWISE
 from .elementwise import convert_type
-from .ir_values import LONG, LaneValue, constant, memory_dtype
+from .ir_values import LONG, LaneValue, constant
 
 # data movement: lazy arrays, for which nothing is emitted
 
@@ -54,7 +56,11 @@ def _broadcast(e: Any, p: Any, x: LargeArray) -> LargeArray:
     # along the last axis either as they lie, or the same entry again and again
     moves = bool(axes) and axes[-1][0] == len(p["shape"]) - 1 and axes[-1][1] != 1
     same = (lambda index: e.w.as_vector(at(index))) if e.pack > 1 else None
-    return LargeArray(p["shape"], x.dtype, x.is_vector, at, pack_at=packs_at(x, pick) if moves else same)
+    in_line = None
+    if x.size == 1 and len(p["shape"]) > 1:
+        in_line = _broadcast(e, {"shape": (math.prod(p["shape"]),), "broadcast_dimensions": ()}, one_entry(x))
+    pack_at = packs_at(x, pick) if moves else same
+    return LargeArray(p["shape"], x.dtype, x.is_vector, at, pack_at=pack_at, in_line=in_line)
 
 
 def _transpose(e: Any, p: Any, x: LargeArray) -> LargeArray:
@@ -231,20 +237,6 @@ def _gather(e: Any, p: Any, x: LargeArray, indices: LargeArray) -> LargeArray:
     return copy_to_new(e, lazy, is_vector)
 
 
-def pick_entries(e: Any, x: LargeArray, table: np.ndarray) -> LargeArray:
-    """Copies entries of a stored array of a single lane into a new array of the shape of ``table``, which holds their positions in C order."""
-    found = reserve_array(e, table.shape, x.dtype, False)
-    places, target = embed_constant(e, table.ravel()), flat_view(e, found)
-    whole = memory_dtype(x.dtype).itemsize in (4, 8)
-
-    def body(index: list[LaneValue], pack: bool) -> None:
-        place = convert_type(e.w, read(places, index, pack), LONG)
-        store_entry(e, target, index, flat_view(e, x).at([place]))
-
-    for_each_pack(e, target.shape, whole, body)
-    return found
-
-
 def _scatter_rule(name: str) -> Callable:
     """Returns the rule for a scatter that combines old and new entries by the primitive ``name``, or overwrites them if it is empty."""
 
@@ -384,7 +376,11 @@ def _elementwise_of(
     at = lambda index: e.op(name, params, *(x.at(_broadcast_index(x, index)) for x in inputs))
     pack_at = lambda index: e.op_of(name, params, [_operand(x, index, True) for x in inputs])
     by_packs = bool(shape) and e.pack > 1 and all(map(_has_packs, inputs))
-    lazy = LargeArray(shape, dtype, is_vector, at, pack_at=pack_at if by_packs else None)
+    in_line = None
+    if e.pack > 1 and len(shape) > 1 and all(x.size == 1 or (has_flat_view(x) and x.shape == shape) for x in inputs):
+        flat = [one_entry(x) if x.size == 1 else flat_view(e, x) for x in inputs]
+        in_line = _elementwise_of(e, name, params, (math.prod(shape),), dtype, flat, True)
+    lazy = LargeArray(shape, dtype, is_vector, at, pack_at=pack_at if by_packs else None, in_line=in_line)
     return lazy if passing else copy_to_new(e, lazy, is_vector)
 
 
@@ -435,12 +431,13 @@ def _elementwise_by_packs(
 ) -> LargeArray:
     """Emits an elementwise primitive of a single lane, in loops over packs of the result.
 
-    If all operands are stored in C order and have the result's shape, a single loop runs over all entries.
+    If all operands have the result's shape and can be read in C order, a single loop runs over all entries: rows of two, as of positions in the
+    plane, fill no pack.
     """
     found = target = reserve_array(e, shape, dtype, False)
     alone = {id(x): x.at([long_constant(0)] * len(x.shape)) for x in inputs if x.size == 1}
     several = [x for x in inputs if x.size != 1]
-    if all(x.pointer and x.shape == tuple(shape) for x in several):
+    if all(has_flat_view(x) and x.shape == tuple(shape) for x in several):
         target, several = flat_view(e, target), [flat_view(e, x) for x in several]
     arrays = iter(several)
     operands = [alone[id(x)] if id(x) in alone else next(arrays) for x in inputs]

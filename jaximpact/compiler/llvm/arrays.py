@@ -34,6 +34,7 @@ class LargeArray:
             entries before the diagonal only those in the same pack as a diagonal entry are zeros; the others have no meaning.
         source: for an array with permuted axes, the original array and the permutation.
         known: for a constant, its entries.
+        in_line: for a lazy array of several axes whose entries can be read in C order, an array of them with one axis; else None.
     """
 
     shape: tuple[int, ...]
@@ -45,6 +46,7 @@ class LargeArray:
     flipped: Any = None
     source: Any = None
     known: Any = field(default=None, compare=False)
+    in_line: Any = field(default=None, compare=False)
 
     flat: ClassVar[tuple] = ()  # as of a numpy array without scalars
 
@@ -274,7 +276,7 @@ def _lane_addresses(e: Any, x: LargeArray, place: LaneValue) -> list[str]:
 def copy_array(e: Any, target: LargeArray, x: LargeArray, where: LaneValue | None) -> None:
     """Emits a copy of x into ``target``, in the lanes of the mask ``where`` (None: all)."""
 
-    if e.pack > 1 and x.pointer and x.shape == target.shape:
+    if e.pack > 1 and x.shape == target.shape and has_flat_view(x):
         x, target = flat_view(e, x), flat_view(e, target)
     if e.pack > 1 and where is None and x.source and x.source[1] == (1, 0) and x.source[0].pack_at:
         transpose_into(e, target, x.source[0])
@@ -313,9 +315,21 @@ def transpose_into(e: Any, target: LargeArray, x: LargeArray, lower: bool = Fals
         for_range(e, down, lambda i: for_range(e, columns, lambda j: entry(i, j), long_constant(across)))
 
 
+def has_flat_view(x: LargeArray) -> bool:
+    """Whether `flat_view` can be had of an array."""
+    return bool(x.pointer) or len(x.shape) == 1 or x.in_line is not None
+
+
 def flat_view(e: Any, x: LargeArray) -> LargeArray:
-    """Returns a stored array as an array with one axis, without a copy."""
-    return array_at(e, x.pointer, (x.size,), x.dtype, x.is_vector)
+    """Returns an array as an array with one axis, without a copy."""
+    if x.pointer:
+        return array_at(e, x.pointer, (x.size,), x.dtype, x.is_vector)
+    return x if len(x.shape) == 1 else x.in_line
+
+
+def one_entry(x: LargeArray) -> LargeArray:
+    """Returns an array of one entry as an array without axes."""
+    return LargeArray((), x.dtype, x.is_vector, lambda _: x.at([long_constant(0)] * len(x.shape)))
 
 
 def as_large_array(e: Any, x: Value) -> LargeArray:
