@@ -316,7 +316,8 @@ class Corrected(Wrapping):
         latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
         # a gap velocity that an impulse reverses is no near miss
         gap, change = jnp.where(active, -jnp.inf, gap), jnp.where(active, 0, change)
-        aside = jnp.where(crossed, late_impact_errors(h, metric, here.contacts, *turned), aside)
+        led = lambda: lax.stop_gradient(late_impact_errors(h, metric, here.contacts, *turned))
+        aside = lax.cond(crossed, led, lambda: aside) if self.branches else jnp.where(crossed, led(), aside)
         early, late, aside = lax.stop_gradient((early, late, aside))
         history = last.astype(jnp.int32), met | impact, latest, early, late, gap, change, aside
         tracked = Tracked(new, *history, friction=info.friction)
@@ -358,7 +359,7 @@ def derivative_status(
     Masks (m,) of contacts with an ``impact``, of those that graze (``grazing``), and of those whose impacts accumulate (``zeno``); ``impulse`` (m,):
     of all contacts in the step; ``here``: the contacts at the time of the impacts, at q (d,), with restitution e; ``branches``: as of `Corrected`.
     """
-    several = jnp.sum(impact | (impulse > 0)) > 1
+    several = jnp.any(impact) & (jnp.sum(impact | (impulse > 0)) > 1)
     look = lambda: _depend_on_each_other(here, q, e, impact, impulse)
     # angles between all pairs of contacts are costly, and with one contact there are none
     together = run_where_needed(branches, several, look, lambda: jnp.zeros((), bool))
