@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact import analysis
@@ -243,7 +242,8 @@ def test_where_tangents_jump_a_slip_does_not_turn_round(lists):
     assert x[0] < 0 < x[-1] and np.linalg.norm(found.v[-1, 3:]) > 0.5
 
 
-@pytest.mark.parametrize("derivatives", [False, slow(True)])
+@pytest.mark.slow
+@pytest.mark.parametrize("derivatives", [False, True])
 def test_events_are_located_where_tangents_jump(derivatives):
     """A ball, pressed onto another one by 10 N, slides through its equator round a great circle of radius r, and stops on the way.
 

@@ -215,6 +215,7 @@ def test_a_pile_at_rest_stays_at_rest(pile):
     assert np.isclose(left - right + along, 0, rtol=0, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_what_contacts_of_a_pile_do(pile):
     problem, _, fallen, rest = pile
     found, kept = fallen.slips(problem), analysis.balance(problem, fallen)

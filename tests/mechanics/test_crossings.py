@@ -120,7 +120,8 @@ def rubbed(v0, args):
     return jnp.stack([held + moved, speed(1.0) - speed(off)])
 
 
-@pytest.mark.parametrize("pull", [slow(0.0), 4.0])
+@pytest.mark.slow
+@pytest.mark.parametrize("pull", [0.0, 4.0])
 def test_a_body_that_rubs_until_it_rests(pull):
     """Of a force that is constant until it rests exact, and of second order where it is pulled off again."""
     args, v0 = {"drag": 3.0, "pull": pull}, 1.0

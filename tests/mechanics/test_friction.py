@@ -428,7 +428,8 @@ def test_two_impacts_in_a_step_are_told_without_restitution_too(apart, coupled):
     assert found.status == (ji.Status.IMPULSES_COUPLED if coupled else 0)
 
 
-@pytest.mark.parametrize("scheme", [ji.MoreauJean(), slow(ji.EventCorrected())], ids=["MoreauJean", "EventCorrected"])
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [ji.MoreauJean(), ji.EventCorrected()], ids=["MoreauJean", "EventCorrected"])
 def test_slip_in_space_that_comes_back_on_its_line_reverses(scheme):
     """A block slides straight up an incline and down again, along neither of its tangents."""
     tilt, mu, ahead, t1 = 0.5, 0.31, np.array([0.6, 0.8, 0.0]), 0.9

@@ -29,7 +29,8 @@ def of_block(problem, v0, t1, steps, args, wrt, e=0.0):
     )
 
 
-@pytest.mark.parametrize("steps", [37, slow(12)])
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [37, 12])
 def test_a_drag_beyond_a_speed_and_a_brake_at_a_place(steps):
     """Slows down by 3 + drag until v = limit, then by 3, from a place on by 3 + brake, and rests."""
 

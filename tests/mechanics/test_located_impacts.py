@@ -76,7 +76,8 @@ def test_impacts_beyond_those_kept_are_counted():
     assert found.count == COUNT
 
 
-@pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("execution", ["native", "xla"])
 def test_an_ensemble_has_those_of_each_motion(execution):
     """Lanes of different numbers of impacts, one of none; rows beside them are those of `Save`."""
     heights = np.array([1.3, 0.4, 40.0])

@@ -52,6 +52,7 @@ def test_schemes_that_keep_their_steps_trust_no_wrong_derivative_across_one(sche
     assert fine.trusted and abs(fine.jacobian["q"]["q0"].item() - 0.503) < 0.01  # of h
 
 
+@pytest.mark.slow
 def test_event_corrected_crosses_a_hidden_jump_where_it_is_stated():
     """Exactly, as the force is constant on both sides."""
     value, dq, dv, status = derivatives(

@@ -140,6 +140,7 @@ def test_a_border_at_the_start_or_the_end_has_no_trusted_derivative():
     assert told(HALVES, 0.0) == 0  # a kink is no jump
 
 
+@pytest.mark.slow
 def test_a_border_and_an_impact_within_one_step():
     """A ball falls out of a wind into still air, and bounces: heights and speeds by its energy."""
     force = lambda t, q, v, args: -G + jnp.where(q > 0.5, args, jnp.zeros_like(q))
