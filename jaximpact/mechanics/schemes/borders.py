@@ -267,8 +267,7 @@ def settle_sides(
         return _settle_near_border(pieces, where, slid, moving, before, t, q, v, closed, loosed, atol, span, args)
 
     def plain() -> SettledSides:
-        zero = jnp.zeros((), jnp.int32)
-        return SettledSides(where, v, pieces.status_of_sides(where.sides), zero)
+        return SettledSides(where, v, pieces.status_of_sides(where.sides), jnp.zeros((), jnp.int32))
 
     close = near.at[pieces.steep].set(level[pieces.steep] <= jnp.maximum(allowed[pieces.steep], atol))
     return lax.cond(jnp.any(close), decided, plain)
