@@ -87,6 +87,8 @@ class Walk:
             pairs = [read(v) for v in eqn.invars]
             if _signs_zero(eqn, made):
                 found, depends = [pairs[1][0]], [pairs[1][1]]
+            elif _asks_for_remainder(eqn, made):
+                found, depends = [jnp.ones(eqn.outvars[0].aval.shape, bool)], [0]
             else:
                 found, depends = self.apply(eqn, [x for x, _ in pairs], [m for _, m in pairs])
             made.update(dict.fromkeys(eqn.outvars, eqn))
@@ -251,6 +253,15 @@ def _signs_zero(eqn: Any, made: dict) -> bool:
     null = lambda v: is_literal(v) and np.ndim(v.val) == 0 and v.val == 0
     fills = null(zero) or (gives is not None and gives.primitive.name == "broadcast_in_dim" and null(gives.invars[0]))
     return fills and asks is not None and asks.primitive.name == "eq" and asks.invars[0] is x and null(asks.invars[1])
+
+
+def _asks_for_remainder(eqn: Any, made: dict) -> bool:
+    """Tests whether an operation is rem(x, y) != 0, as in `jnp.mod`: true but on the borders of the remainder, and of either side by continuation.
+
+    ``made``: as of `_signs_zero`.
+    """
+    asked = [made.get(v) for v in eqn.invars if not is_literal(v)] if eqn.primitive.name == "ne" else []
+    return any(x is not None and x.primitive.name == "rem" for x in asked)
 
 
 def _kind_of_loop(reported: Reported, eqn: Any, marks: list[int]) -> Kind | None:

@@ -241,3 +241,15 @@ def test_friction_on_a_slope_in_contact():
     top = 2 / up
     assert found.status == 0
     np.testing.assert_allclose(found.q[-1], along * (top - down * (1 - top) ** 2 / 2), atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [ji.EventDriven(), ji.EventCorrected()], ids=["driven", "corrected"])
+def test_a_remainder_jumps_by_itself_whatever_is_asked_of_it_on_its_border(scheme):
+    """`jnp.mod` asks whether the remainder is zero, as it is on the border alone; v' = -1 - mod(v, 1/2) falls from -1 to -3/2 at each multiple of 1/2."""
+    drag, t1 = ji.Problem(lambda t, q, v, args: -1 - jnp.mod(v, 0.5)), 0.35
+    steps = {} if isinstance(scheme, ji.EventDriven) else {"steps": 100}
+    found = ji.sensitivities(drag, [0.0], [[0.6], [0.2], [-0.2]], t1=t1, wrt="v0", scheme=scheme, **steps)
+    assert found.trusted.all()
+    right = 1.5 * np.exp(-t1)
+    np.testing.assert_allclose(found.jacobian["v"]["v0"].ravel(), right, rtol=0, atol=(t1 / 100) ** 2)  # h^2, v at 1
