@@ -184,7 +184,7 @@ class Iterate(NamedTuple):
         now = self
         near = jnp.sum((self.gap < 0.1 * jnp.max(-self.gap)) | (self.impulse > 0))
         for size in sizes:
-            tries = limit if size == sizes[-1] else jnp.where(2 * near <= size, 2, -1)
+            tries = jnp.asarray(limit if size == sizes[-1] else jnp.where(2 * near <= size, 2, -1), jnp.int32)
 
             def body(carry: tuple[Array, Iterate], size: int = size) -> tuple[Array, Iterate]:
                 k, now = carry
