@@ -16,6 +16,8 @@ from jax.typing import ArrayLike
 from .problem import Problem
 from .some_contacts import SomeSlips
 
+STRAIGHT = -0.9  # cosine of the angle by which slip in space turns in a step, below which it reverses
+
 
 class FrictionInfo(NamedTuple):
     """Friction at the contacts in one step, as reported by a contact law.

@@ -23,7 +23,7 @@ from ...jaxtools.argument_checks import check_memory
 from ...jaxtools.derivative_rules import graft_tree
 from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, blocks, direction, length
 from ..contact.laws import ContactLaw, Held
-from ..friction import FrictionInfo
+from ..friction import STRAIGHT, FrictionInfo
 from ..motion import Motion
 from ..problem import Problem
 from ..some_contacts import rows_that_matter, with_contacts
@@ -37,7 +37,6 @@ from .tracked import FREE, LASTING, Contact
 
 NEARLY = 2  # times the largest change in a step: margins below which a contact only just sticks or slips
 MATRICES = 32  # of two rows for each contact, that a step with derivatives of listed bodies holds at once
-STRAIGHT = -0.9  # cosine of the angle by which slip in space turns in a step, below which it reverses
 
 
 class Edge(NamedTuple):

@@ -10,14 +10,13 @@ from jax import Array, lax
 
 from ...jaxtools.linalg import nonzero
 from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, could_jam, dependent, direction, jams, length
-from ..friction import FrictionInfo, Slip
+from ..friction import STRAIGHT, FrictionInfo, Slip
 from ..linearisation import Metric, gap_derivatives, joint_acceleration, linearise, noise
 from ..problem import Problem
 from ..status import Status, as_status
 from .acceleration_problem import AccelerationProblem
 from .base import JointInfo
 from .event_state import View
-from .frictional import STRAIGHT
 from .paths import Path
 from .pieces import Where
 from .slip_in_space import turning_forces
