@@ -52,8 +52,10 @@ def prepare():
     logger = logging.getLogger("jaximpact")
     logger.setLevel(logging.DEBUG)
     logger.addHandler(Refused())
-    # at its first test hypothesis looks through all objects, of which there are few now
-    given(strategies.none())(lambda x: None)()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # hypothesis warns that tests have not begun
+        # at its first test hypothesis looks through all objects, of which there are few now
+        given(strategies.none())(lambda x: None)()
 
 
 def pytest_sessionfinish():
