@@ -40,12 +40,12 @@ _gradients_to_come: dict[
 
 
 class LaneFunction(abc.ABC):
-    """Base class: hashable function of the flat operands of one lane.
+    """Base class: hashable function of the flat operands of one lane."""
 
-    ``extra_axes``: number of leading axes that its results have more than those of its `value`, such as the axis of the directions of a Jacobian.
-    """
-
-    extra_axes: ClassVar[int] = 0
+    @property
+    @abc.abstractmethod
+    def extra_axes(self) -> int:
+        """Number of leading axes that its results have more than those of its `value`, such as the axis of the directions of a Jacobian."""
 
     @property
     @abc.abstractmethod
@@ -92,6 +92,10 @@ class Value(LaneFunction):
     execution: str = "auto"  # as in `solve`
     differentiated: bool = False
     walks_back: bool = False
+
+    @property
+    def extra_axes(self) -> int:
+        return 0
 
     @property
     def value(self) -> Value:
@@ -155,11 +159,19 @@ class Value(LaneFunction):
 
 @dataclass(frozen=True)
 class Derivative(LaneFunction):
-    """Base of derivatives of a lane function: of its outputs in the mask ``used`` by its operands in the mask ``moved``."""
+    """Base of derivatives of a lane function: of its outputs in the mask ``used`` by its operands in the mask ``moved``.
 
+    ``new_axes``: number of leading axes that its results have more than those of the function.
+    """
+
+    new_axes: ClassVar[int] = 0
     function: Any  # a Value, or of a second derivative the first one
     moved: tuple[bool, ...]
     used: tuple[bool, ...]
+
+    @property
+    def extra_axes(self) -> int:
+        return self.new_axes + self.function.extra_axes
 
     @property
     def value(self) -> Value:
@@ -188,7 +200,7 @@ class Derivative(LaneFunction):
         values = self.function.native_shapes(members[:count], axes[:count])
         moved = sum(math.prod(x.shape) for x, m in zip(members, self.moved, strict=False) if m)
         of = [x for x, u in zip(values, self.used, strict=True) if u]
-        return [jax.ShapeDtypeStruct(((moved,) * self.extra_axes + x.shape), x.dtype) for x in of]
+        return [jax.ShapeDtypeStruct(((moved,) * self.new_axes + x.shape), x.dtype) for x in of]
 
 
 class Tangent(Derivative):
@@ -226,7 +238,7 @@ class ValueAndTangent(Derivative):
 class ForwardJacobian(Derivative):
     """Jacobian in forward mode: for each used output (p, ...), its derivatives by the p numbers of all moved operands."""
 
-    extra_axes: ClassVar[int] = 1
+    new_axes: ClassVar[int] = 1
 
     def __call__(self, *operands: Any, branches: bool = False) -> list:
         of, some = self.outputs(operands, branches)

@@ -214,8 +214,7 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
     number = len(function.moved)
     known, changes = operands[:number], operands[number:]
     linear = [ad.is_undefined_primal(x) for x in changes]
-    of = _cotangents if function.function is function.value else _cotangents_as_it_stands
-    results = iter(of(cotangents, known, changes, linear, function, axes, count))
+    results = iter(_cotangents(cotangents, known, changes, linear, function, axes, count))
     return [None] * number + [next(results) if lin else None for lin in linear]
 
 
@@ -241,13 +240,12 @@ def _cotangents(
     given = [ct for ct in cotangents if type(ct) is not ad.Zero]
     avals = [x.aval for x, lin in zip(changes, linear, strict=True) if lin]
     lane_axes = [a for a, lin in zip(axes[number:], linear, strict=True) if lin]
-    axes = axes[:number]
     if not given:
         return [None] * len(avals)
     found: list
-    if _is_native(function) and _fits(function.function, known, avals, lane_axes, given, count):
+    if _is_native(function) and _fits(function.value, known, avals, lane_axes, given, count):
         lane = 0 if count is None else 1
-        every = _jacobian(Tangent(function.function, moved, used), known, axes, count)
+        every = _jacobian(Tangent(function.function, moved, used), known, axes[:number], count)
 
         def share(jacobian: Array, ct: Array) -> Array:
             """The part of the inputs' cotangents, (p,) or (lanes, p), that comes from one output: its Jacobian times its cotangent ``ct``."""
@@ -263,10 +261,12 @@ def _cotangents(
             first += math.prod(shape)
             part = part.sum(axis=0) if count is not None and axis is None else part
             found.append(part.reshape(aval.shape))
+    elif function.function is not function.value:
+        found = _cotangents_as_it_stands(cotangents, known, changes, linear, function, axes, count)
     else:
         further = (None if count is None else 0,) * len(given)
         of_lanes = Cotangent(function.function, moved, used)
-        found = motion_p.bind(*known, *given, function=of_lanes, axes=(*axes, *further), count=count)
+        found = motion_p.bind(*known, *given, function=of_lanes, axes=(*axes[:number], *further), count=count)
         # what lanes share has the sum of theirs
         found = [x.sum(axis=0) if count is not None and a is None else x for x, a in zip(found, lane_axes, strict=True)]
     return found

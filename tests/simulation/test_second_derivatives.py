@@ -29,7 +29,7 @@ REVERSE = {
 }
 
 
-def height(scheme, sensitivity="corrected", steps=7, execution="auto"):
+def height(scheme, sensitivity="corrected", steps=7, execution="auto", save="final"):
     """y0 -> q(t1) of a ball that bounces once."""
 
     def final(y):
@@ -37,7 +37,7 @@ def height(scheme, sensitivity="corrected", steps=7, execution="auto"):
             "t1": T1,
             "steps": steps,
             "scheme": scheme,
-            "save": "final",
+            "save": save,
             "sensitivity": sensitivity,
             "execution": execution,
         }
@@ -84,11 +84,19 @@ def test_reverse_mode_inside_is_refused_or_right(nesting, steps):
         np.testing.assert_allclose(found, jax.hessian(exact)(1.0) * np.ones(np.shape(found)), rtol=1e-10)
 
 
-@pytest.mark.parametrize("nesting", slow_but(["tangent of grad"], REVERSE))
+@pytest.mark.parametrize("nesting", slow_but(["grad of grad"], REVERSE))
 def test_reverse_mode_of_few_inputs_is_forward_mode_inside(nesting):
-    """There it has a second derivative: exact but for rounding, as parabolas are."""
-    found = REVERSE[nesting](height(ji.EventCorrected()))(jnp.asarray(1.0))
+    """There it has a second derivative, of all rows too: exact but for rounding, as parabolas are."""
+    found = REVERSE[nesting](height(ji.EventCorrected(), save="all"))(jnp.asarray(1.0))
     np.testing.assert_allclose(found, jax.jit(jax.hessian(exact))(1.0) * np.ones(np.shape(found)), rtol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nesting", FORWARD | REVERSE)
+def test_every_nesting_with_all_rows_by_steps_of_any_length(nesting):
+    """Exact but for rounding: Runge-Kutta methods are, of parabolas."""
+    found = (FORWARD | REVERSE)[nesting](height(ji.EventDriven(), save="all"))(jnp.asarray(1.0))
+    np.testing.assert_allclose(found, jax.grad(jax.grad(exact))(1.0) * np.ones(np.shape(found)), rtol=1e-10)
 
 
 def test_second_derivatives_are_operations_as_first_ones_are():
