@@ -15,16 +15,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.extend.core import Primitive, Var
 from jax.flatten_util import ravel_pytree
 from jax.interpreters import ad, batching, mlir, partial_eval
+from jax.sharding import PartitionSpec
 
 from ..compiler.scalar import Unsupported
 from ..jaxtools.trace_context import platform
 from ..mechanics.motion import Motion
 from .backends import Task
-from .lane_functions import Cotangent, ForwardJacobian, Tangent, Value, ValueAndTangent, lanewise, vmapped
+from .lane_functions import NO_MESH, Cotangent, ForwardJacobian, Tangent, Value, ValueAndTangent, lanewise, vmapped
 from .limits import (
     MAX_FORWARD_DIRECTIONS,
     MAX_FORWARD_DIRECTIONS_OF_ONE,
@@ -53,10 +54,17 @@ def bind(
     leaves, structure = jax.tree.flatten((program, motion))
     # plain numbers, tolerances say, take the types of the motion: an operand has no weak one
     kinds = {float: motion.q0.dtype, int: jnp.int32, bool: bool}
-    leaves = [jnp.asarray(x, kinds.get(type(x))) for x in leaves]
+    leaves = _vary_alike([jnp.asarray(x, kinds.get(type(x))) for x in leaves])
     value = Value(task, structure, execution, walks_back=walks_back)
     found = motion_p.bind(*leaves, function=value, axes=(None,) * len(leaves), count=None)
     return jax.tree.unflatten(result, found)
+
+
+def _vary_alike(operands: Sequence) -> list:
+    """Marks all operands as varying over the axes of devices over which any of them does, within `jax.shard_map`; gradients then sum over devices."""
+    varying = [jax.typeof(x).mat.varying for x in operands]
+    every = frozenset[Any]().union(*varying)
+    return [lax.pcast(x, tuple(every - own), to="varying") for x, own in zip(operands, varying, strict=True)]
 
 
 _bound = jax.jit(
@@ -74,7 +82,13 @@ def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> 
         shapes = function.native_shapes(members, axes)
     else:
         shapes = jax.eval_shape(partial(vmapped, function=function, axes=axes, count=None), *members)
-    return [jax.core.ShapedArray((*lead, *x.shape), x.dtype) for x in shapes]
+    found = [jax.core.ShapedArray((*lead, *x.shape), x.dtype) for x in shapes]
+    first = operands[0]
+    if first.mat.empty:
+        return found
+    # within `jax.shard_map` results vary over devices as the operands do
+    where = [first.sharding.update(spec=PartitionSpec(*[None] * x.ndim)) for x in found]
+    return [x.update(sharding=s, manual_axis_type=first.mat) for x, s in zip(found, where, strict=True)]
 
 
 def _of_one_lane(operands: Sequence, axes: tuple) -> list:
@@ -134,7 +148,7 @@ def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: t
 
         return jax.jvp(of, (some,), (changes,))
     function = function.with_derivative(primals, moved)
-    used = tuple(map(_is_real, _abstract(*primals, function=function, axes=axes, count=count)))
+    used = tuple(map(_is_real, _abstract(*map(jax.typeof, primals), function=function, axes=axes, count=count)))
     further = tuple(a for a, m in zip(axes, moved, strict=True) if m)
     both = ValueAndTangent(function, moved, used)
     all_of = motion_with_tangent_p.bind(*primals, *changes, function=both, axes=(*axes, *further), count=count)
@@ -377,7 +391,10 @@ def _on_gpu(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | N
 
 
 def _by_xla(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
-    return mlir.lower_fun(lanewise(function, axes, count), multiple_results=True)(ctx, *operands)
+    # each device has its own operands, of which the function need not know that they vary over devices (`jax.shard_map`)
+    here = ctx.replace(avals_in=[jax.core.ShapedArray(x.shape, x.dtype) for x in ctx.avals_in])
+    with jax.sharding.use_abstract_mesh(NO_MESH):
+        return mlir.lower_fun(lanewise(function, axes, count), multiple_results=True)(here, *operands)
 
 
 for _primitive in (motion_p, motion_with_tangent_p):

@@ -95,6 +95,30 @@ def test_batches_in_batches_and_gradients_of_batches():
     close(by_e, np.sum(2 * value * slopes[1], axis=0), 1e-9)
 
 
+@pytest.mark.parametrize("execution", ["native", slow("xla")])
+def test_results_vary_over_devices_as_inputs_do(execution):
+    """In `jax.shard_map`: derivatives are those without it, and a result that differs between devices is not taken for one that they share.
+
+    A mesh of one device has all of its rules.
+    """
+    part, shared = jax.sharding.PartitionSpec("x"), jax.sharding.PartitionSpec()
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def on_devices(function, results):
+        return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=(part, shared), out_specs=results))
+
+    def fall(q, g):
+        problem = ji.Problem(lambda t, q, v, args: -args * jnp.ones_like(v), lambda t, q, args: q, restitution=0.6)
+        return ji.solve(problem, q, [-1.0], args=g, t1=0.6, steps=60, save="final", execution=execution).q[-1, 0]
+
+    lanes = jax.vmap(fall, in_axes=(0, None))
+    slopes = jax.grad(lambda q, g: jnp.sum(lanes(q, g)), (0, 1))
+    given = jnp.array([[0.3], [0.4]]), jnp.asarray(9.81)
+    close(on_devices(slopes, (part, shared))(*given), slopes(*given), 1e-12)  # the sum of two lanes, in another order
+    with pytest.raises(ValueError, match="out_specs which require replication"):
+        on_devices(lanes, shared)(*given)
+
+
 @pytest.mark.slow
 @BY_NAME
 @pytest.mark.parametrize("others", [True, False])
