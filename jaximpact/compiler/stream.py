@@ -35,9 +35,9 @@ def stream(body: Callable, carry: Any, given: Any, by_row: bool = False, backwar
     return jax.tree.unflatten(jax.tree.structure(shape), found)
 
 
-@stream_p.def_abstract_eval
-def _(*_: Any, jaxpr: Any, **__: Any) -> list:
-    return [v.aval for v in jaxpr.outvars]
+@stream_p.def_effectful_abstract_eval
+def _(*_: Any, jaxpr: Any, **__: Any) -> tuple:
+    return [v.aval for v in jaxpr.outvars], jaxpr.effects
 
 
 # differentiation and batching: a stream whose body is differentiated or batched

@@ -73,6 +73,16 @@ _bound = jax.jit(
 )
 
 
+def _evaluate(*operands: Any, primitive: Primitive, function: Any, axes: tuple, count: int | None) -> list:
+    """Results on given arrays: of a compiled program, or operation by operation where jax is told not to compile (`jax.disable_jit`)."""
+    params = {"function": function, "axes": axes, "count": count}
+    return (
+        lanewise(**params)(*operands)
+        if jax.config.jax_disable_jit
+        else _bound(*operands, primitive=primitive, **params)
+    )
+
+
 def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> list:
     members = _of_one_lane(operands, axes)
     lead = () if count is None else (count,)
@@ -398,7 +408,7 @@ def _by_xla(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | N
 
 
 for _primitive in (motion_p, motion_with_tangent_p):
-    _primitive.def_impl(partial(_bound, primitive=_primitive))
+    _primitive.def_impl(partial(_evaluate, primitive=_primitive))
     _primitive.def_abstract_eval(_abstract)
     mlir.register_lowering(_primitive, _by_xla)
     mlir.register_lowering(_primitive, _natively, platform="cpu")

@@ -119,6 +119,39 @@ def test_results_vary_over_devices_as_inputs_do(execution):
         on_devices(lanes, shared)(*given)
 
 
+def test_what_a_force_prints_is_printed(capfd):
+    """By XLA; native code, which does not print, would lose it without a word."""
+
+    def force(t, q, v, args):
+        jax.debug.print("at {}", t)
+        return jnp.full_like(v, -9.81)
+
+    options = {"q0": [1.0], "v0": [0.0], "t1": 0.2, "steps": 2, "scheme": ji.Maury(), "save": "final"}
+    with pytest.raises(ValueError, match=r"an effect, such as of jax\.debug\.print.*give execution='xla'"):
+        ji.solve(ji.Problem(force), **options, execution="native")
+    capfd.readouterr()
+    ji.solve(ji.Problem(force), **options)
+    jax.effects_barrier()
+    assert "at 0.1" in capfd.readouterr().out
+
+
+def test_without_jit_functions_see_numbers():
+    """`jax.disable_jit`, to look at what a force is given: the operations of a motion run one by one, and the motion is the same."""
+    seen = []
+
+    def force(t, q, v, args):
+        seen.append(q)
+        return jnp.full_like(v, -9.81)
+
+    fall = lambda problem: ji.solve(problem, [1.0], [0.0], t1=0.2, steps=2, scheme=ji.Maury(), save="final").q[-1, 0]
+    expected = fall(ji.Problem(force))
+    seen.clear()
+    with jax.disable_jit():
+        found = fall(ji.Problem(force))
+    assert abs(found - expected) < 1e-15
+    assert any(isinstance(q, jax.Array) and not isinstance(q, jax.core.Tracer) and 0 < q[0] < 1 for q in seen)
+
+
 @pytest.mark.slow
 @BY_NAME
 @pytest.mark.parametrize("others", [True, False])

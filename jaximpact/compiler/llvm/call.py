@@ -200,6 +200,8 @@ def compile_lanes(
         kept = _by_jaxpr.setdefault(closed, {})
         if key not in kept:
             try:
+                if closed.effects:
+                    raise Unsupported("an effect, such as of jax.debug.print")
                 program = (compiler or _compile)(closed, carried, any(carried))
                 results = list(zip((v.aval for v in closed.jaxpr.outvars), program.text.rows, strict=True))
                 dtypes = [v.aval.dtype for v in closed.jaxpr.invars]
