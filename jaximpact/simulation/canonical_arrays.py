@@ -16,6 +16,9 @@ def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
     """Casts every real number and floating array of a pytree to ``dtype``; integer and boolean arrays are unchanged."""
 
     def cast(leaf: Any, where: str) -> Any:
+        if is_array(leaf) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            cure = "give jax.random.key_data(key), and take jax.random.wrap_key_data of it where it is used"
+            raise TypeError(f"{where} is a random key, and parameters must be real numbers or arrays of them: {cure}")
         if is_traced(leaf):
             return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
         try:

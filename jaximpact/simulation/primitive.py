@@ -76,11 +76,9 @@ _bound = jax.jit(
 def _evaluate(*operands: Any, primitive: Primitive, function: Any, axes: tuple, count: int | None) -> list:
     """Results on given arrays: of a compiled program, or operation by operation where jax is told not to compile (`jax.disable_jit`)."""
     params = {"function": function, "axes": axes, "count": count}
-    return (
-        lanewise(**params)(*operands)
-        if jax.config.jax_disable_jit
-        else _bound(*operands, primitive=primitive, **params)
-    )
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        return lanewise(**params)(*operands)
+    return _bound(*operands, primitive=primitive, **params)
 
 
 def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> list:

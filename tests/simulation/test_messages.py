@@ -54,6 +54,7 @@ CASES = {
     "q0 ragged": ({"q0": [[1.0], [1.0, 2.0]]}, "q0 must be numbers, of rows of one length"),
     "v0 nothing": ({"v0": None}, "v0 must be real numbers"),
     "args complex": ({"args": {"k": 1j}}, r"args\['k'\] must be real numbers|args\['k'\] is a complex"),
+    "args a key": ({"args": {"k": jax.random.key(0)}}, r"args\['k'\] is a random key.*key_data"),
     "h a word": ({"h": "small"}, "h must be real numbers"),
     # save
     "save={}": ({"save": {}}, "save: times must be real numbers, got dict"),
