@@ -22,9 +22,9 @@ import numpy as np
 from scipy.sparse import bsr_matrix, coo_matrix, csc_matrix, identity
 from scipy.sparse.linalg import splu
 
-ROWS = 6000  # of a problem; a hundred factorisations of more take longer than all sweeps
+ROWS = 12000  # of a problem; factors of more take longer than all sweeps
 FIRST, LEAST, MOST = 1e-4, 1e-9, 3.0  # shifts, relative to the diagonal
-STEPS, NEWTON = 100, 12  # Newton steps in all, and for one proximal point
+NEWTON = 12  # Newton steps for one proximal point
 EXACT = 1e-13  # residual of the equations of a proximal point
 PARTS = 0.5 ** np.arange(6)  # of a Newton step
 MEMORY = 5  # residuals that a Newton step may go back to
@@ -37,7 +37,7 @@ FARTHEST, SLACK = (
 class ConeSystem(NamedTuple):
     """Contact problem w = A x + b of m contacts, scaled to a unit diagonal of A: impulses x and velocities w (m, 1 + k), k tangents.
 
-    ``matrix`` A (m (1 + k), m (1 + k)), sparse; ``offset`` b (m, 1 + k); ``within`` (m,) friction coefficients of the scaled problem. Unscaled
+    ``matrix`` A (m (1 + k), m (1 + k)) = H' H and ``columns`` H (N D, m (1 + k)), sparse; ``offset`` b (m, 1 + k); ``within`` (m,) friction coefficients of the scaled problem. Unscaled
     velocities are ``root`` (m, 1 + k) times w, impulses x / root; ``mu`` (m,) and ``allowed`` (m,): friction coefficients and allowed natural
     residuals [velocity] of the unscaled problem.
     """
@@ -48,6 +48,7 @@ class ConeSystem(NamedTuple):
     root: np.ndarray
     mu: np.ndarray
     allowed: np.ndarray
+    columns: csc_matrix
 
     @classmethod
     def of(cls, ends: np.ndarray, h: np.ndarray, b: np.ndarray, mu: np.ndarray, allowed: np.ndarray) -> ConeSystem:
@@ -63,7 +64,7 @@ class ConeSystem(NamedTuple):
         rubs, root = root[:, 1] > 0, np.where(root > 0, root, 1)
         mu = np.where(rubs, mu, 0)
         columns = coo_matrix((h.ravel() / root.ravel()[column], (at, column))).tocsc()
-        return cls((columns.T @ columns).tocsc(), b / root, mu * root[:, 1] / root[:, 0], root, mu, allowed)
+        return cls((columns.T @ columns).tocsc(), b / root, mu * root[:, 1] / root[:, 0], root, mu, allowed, columns)
 
     def velocity(self, x: np.ndarray) -> np.ndarray:
         """Velocities w = A x + b (m, 1 + k)."""
@@ -161,11 +162,13 @@ def go_on(system: ConeSystem, x: np.ndarray, step: np.ndarray) -> np.ndarray:
     return x
 
 
-def proximal_steps(system: ConeSystem, impulse: np.ndarray) -> tuple[np.ndarray, int]:
-    """Improves ``impulse`` (m, 1 + k) by proximal steps: impulses whose natural residual is not larger, and the number of Newton steps."""
-    x = system.root * impulse
+def proximal_steps(system: ConeSystem, x: np.ndarray, limit: int = 60) -> tuple[np.ndarray, int]:
+    """Improves impulses x (m, 1 + k) by proximal steps: impulses whose natural residual is not larger, and the number of Newton steps.
+
+    No further proximal point is begun after ``limit`` Newton steps.
+    """
     best, least, shift, spent = x, system.excess(x), FIRST, 0
-    while least > 1 and spent < STEPS and shift <= MOST:
+    while least > 1 and spent < limit and shift <= MOST:
         found, solved, count = proximal_point(system, x, shift, NEWTON)
         spent += max(count, 1)
         if not solved:
@@ -176,4 +179,4 @@ def proximal_steps(system: ConeSystem, impulse: np.ndarray) -> tuple[np.ndarray,
             best, least = found, excess
         x = go_on(system, found, found - x)
         shift = max(0.3 * shift, LEAST) if count <= 4 else (2 * shift if count > 8 else shift)
-    return system.clean(best) / system.root, spent
+    return best, spent
