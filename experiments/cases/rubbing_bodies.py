@@ -2,6 +2,7 @@
 
     python experiments/cases/rubbing_bodies.py disks 200 --mu 0.5 --stages 8 --steps 250 --csv docs/recorded/rubbing_bodies.csv
     python experiments/cases/rubbing_bodies.py disks 1000 --iterations 3000 --stages 16 --steps 125
+    python experiments/cases/rubbing_bodies.py disks 1000 --stages 4 --steps 125
     python experiments/cases/rubbing_bodies.py disks 10000 --width 400 --tolerance 1e-5 --iterations 500 --stages 10
     python experiments/cases/rubbing_bodies.py spheres 2048 --tolerance 1e-6 --iterations 1000
 
@@ -31,6 +32,7 @@ FIELDS = (
     "mu",
     "h",
     "tolerance",
+    "limit",
     "until",
     "kinetic",
     "contacts",
@@ -117,7 +119,7 @@ def main() -> None:
         end = resource.getrusage(resource.RUSAGE_SELF)
         spent = end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
         row = (
-            given.kind, given.count, mu, given.h, given.tolerance, round((stage + 1) * given.steps * given.h, 6),
+            given.kind, given.count, mu, given.h, given.tolerance, given.iterations, round((stage + 1) * given.steps * given.h, 6),
             f"{0.5 * np.sum(mass * v**2):.3g}", int(np.sum(np.asarray(found.impulse[-1]) > 0)), int(found.iterations) // given.steps,
             f"{1e3 * spent / given.steps:.3g}", f"{float(found.residual):.2g}", f"{float(found.penetration):.2g}",
             f"{unbalanced(problem, found, given.h):.1g}", told(found),

@@ -31,7 +31,10 @@ from scipy.sparse.linalg import splu
 
 from .proximal_steps import ConeSystem
 
-STEPS = 300  # 40 is the median of 200 disks in a box, 100 that of 1000
+STEPS = (
+    300,
+    0.5,
+)  # in all, and for each contact besides; 40 is the median of 200 disks in a box, 100 that of 1000, which took up to 930
 LEAST = 1e-13  # share at which the path ends: rounding is larger than what is left
 BORDER = 0.95  # of the way to the border of a cone that a step may go
 CENTRED = 0.02  # least eigenvalue of r o s, relative to the one on the path
@@ -257,11 +260,11 @@ def central_path(system: ConeSystem, scale: float = 1.0) -> tuple[np.ndarray, in
 
     ``scale``: the ``size`` at the start, relative to the largest velocity; other starts have other paths, to the same solution where it is unique.
     """
-    best, least = np.zeros_like(system.offset), np.inf
+    best, least, limit = np.zeros_like(system.offset), np.inf, STEPS[0] + int(STEPS[1] * len(system.within))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         curve = Curve(system, scale)
         at = curve.start
-        for count in range(STEPS):
+        for count in range(limit):
             x = curve.admissible(at.r)
             excess = system.excess(x)
             if excess < least:
@@ -275,4 +278,4 @@ def central_path(system: ConeSystem, scale: float = 1.0) -> tuple[np.ndarray, in
             if ahead is None:
                 return best, count
             at = ahead
-    return best, STEPS
+    return best, limit
