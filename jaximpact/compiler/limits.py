@@ -52,6 +52,7 @@ MAX_SPECULATED_OPS = 40  # operations of a branch that always runs, whether any 
 # wall (2000, its Jacobian 3800) then takes .63 of the time, its Jacobian .47, and compiles in .6 and 2.0 s where it took .6 and 1.7; the double pendulum
 # (7400) would take .77, and compile in 1.9 s where it takes 1.3.
 MAX_OPS_WRITTEN_OUT = 4_000
+MAX_COLUMNS_BY_SHUFFLES = 4  # of an array whose rows are summed, a pack of rows at a time: more are gathered
 PARALLEL_SUMS = 8  # independent sums of one loop over memory, which hide the latency of additions
 
 # LLVM: calls

@@ -138,7 +138,7 @@ class MotionLoop:
         law = replace(self.law, small_sets=False)
         motion, impulse, joints, status = start(self.problem.near(neighbours), law, motion)
         if self.tells and not self.listed:
-            pressed, bits = pressed_at_start(self.problem, law, motion)
+            pressed, bits = pressed_at_start(self.problem, law, motion, self.program.per_lane_branches)
             # a velocity that is taken away is an impact at t0
             struck = (status & int(Status.START_VELOCITY_PROJECTED)) != 0
             status = status | bits | as_status(struck, Status.DERIVATIVE_AT_END)

@@ -81,6 +81,9 @@ def places(n, a, b, c, spd, low, i):
     # at places that are known
     known, both = np.arange(5 * n)[::-1] * 3 % n, jnp.concatenate([a, a])
     yield from (a[known], a[:, known], both[known + n][:, :2], b[known], (both[:, 0] > 0)[known], both[-known, 1:].T)
+    for m in (9, 12, 16):  # distances of so many points: from memory, and from three and four packs
+        points, (first, second) = jnp.concatenate([c] * 5).ravel()[: 2 * m].reshape(m, 2), np.triu_indices(m, 1)
+        yield from (((points[first] - points[second]) ** 2).sum(1), (points[first] * points[second]).sum(1))
     keys = jnp.tile(jnp.round(b).at[0].set(jnp.nan), 3)  # many of them equal
     yield from lax.sort((keys, jnp.arange(3 * n)), num_keys=1)
     yield from (lax.dynamic_slice(a, (i[0], i[1]), (3, 3)), *lax.top_k(jnp.tile(b, 9).astype(jnp.float32), 5))

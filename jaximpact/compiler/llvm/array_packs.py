@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..limits import PARALLEL_SUMS
+from ..limits import MAX_COLUMNS_BY_SHUFFLES, PARALLEL_SUMS
 from .arrays import (
     LargeArray,
     array_at,
+    copy_to_new,
     counted_loop,
     embed_constant,
+    flat_index,
     flat_view,
     for_each_index,
     for_each_pack,
     for_packs,
     for_range,
+    has_flat_view,
     long_constant,
     materialise,
     read,
@@ -31,7 +35,7 @@ from .arrays import (
 )
 from .elementwise import convert_type
 from .ir_values import LONG, LaneValue, constant, memory_dtype
-from .packs import fold_pack, shuffle
+from .packs import PackEntry, can_permute, fold_pack, pack_of, permute, shuffle
 
 Index = list[LaneValue]
 
@@ -177,7 +181,7 @@ def reduce_by_packs(
     done = n - n % e.pack if x.pack_at else 0
     others = [a for a in axes if a != last]
     if list(axes) == [last] and n <= e.pack and target.size >= e.pack and memory_dtype(x.dtype).itemsize in (4, 8):
-        return _sums_of_few(e, combine, materialise(e, x), target, n, first)
+        return _sums_of_few(e, combine, x, target, n, first)
 
     def over(where: dict, now: list[LaneValue], body: Callable, depth: int = 0) -> list[LaneValue]:
         """Emits ``now = body(where, now)`` in loops over all reduced axes but the last axis of x; ``where`` maps axes to indices.
@@ -227,36 +231,54 @@ def reduce_by_packs(
 
 
 def _sums_of_few(e: Any, combine: Callable, x: LargeArray, target: LargeArray, n: int, first: LaneValue) -> LargeArray:
-    """Emits the reduction by ``combine`` of a stored array along its last axis, if this has few entries n; a pack holds consecutive results.
+    """Emits the reduction by ``combine`` of an array along its last axis, if this has few entries n; a pack holds consecutive results.
 
     ``first``: value that every reduction starts from. Returns ``target``.
     """
-    w, entries, results = e.w, flat_view(e, x), flat_view(e, target)
+    shuffled = n <= MAX_COLUMNS_BY_SHUFFLES and has_flat_view(x) and flat_view(e, x).pack_at is not None
+    w, entries, results = e.w, flat_view(e, x if shuffled else materialise(e, x)), flat_view(e, target)
+
+    def columns(i: LaneValue, whole: bool) -> list[LaneValue]:
+        """Packs of the first, second, ... entries of the rows from row i on, or its entries alone."""
+        place = w.op("mul", w.lane_indices(i) if whole and not shuffled else i, long_constant(n))
+        several = lambda k: w.op("add", place, long_constant(k)) if k else place
+        if not (whole and shuffled):
+            return [entries.at([several(k)]) for k in range(n)]
+        rows = [w.as_vector(read(entries, [several(k * e.pack)], True)) for k in range(n)]
+        picked = [[divmod(k + n * j, e.pack) for j in range(e.pack)] for k in range(n)]
+        return [pack_of(w, [PackEntry(rows[m], j) for m, j in places]) for places in picked]
 
     def body(index: Index, whole: bool) -> None:
-        (i,) = index
-        place = w.op("mul", w.lane_indices(i) if whole else i, long_constant(n))
         now = w.as_vector(first) if whole else first
-        for k in range(n):
-            now = combine(now, entries.at([w.op("add", place, long_constant(k)) if k else place]))
+        for entry in columns(index[0], whole):
+            now = combine(now, entry)
         store_entry(e, results, index, now)
 
     for_each_pack(e, results.shape, True, body)
     return target
 
 
-def pick_entries(e: Any, x: LargeArray, table: np.ndarray) -> LargeArray:
-    """Copies entries of a stored array of a single lane into a new array of the shape of ``table``, which holds their positions in C order."""
-    found = reserve_array(e, table.shape, x.dtype, False)
-    places, target = embed_constant(e, table.ravel()), flat_view(e, found)
+def pick_entries(e: Any, x: LargeArray, table: np.ndarray, passing: bool) -> LargeArray:
+    """Returns entries of a stored array of a single lane, in the shape of ``table``, which holds their positions in C order; a new array in memory,
+    or with ``passing`` a lazy one.
+    """
+    places, source = embed_constant(e, table.ravel()), flat_view(e, x)
     whole = memory_dtype(x.dtype).itemsize in (4, 8)
+    # from registers, in less than half the time
+    permutes = can_permute(e.w, x.dtype) and x.size in range(0, 4 * e.pack + 1, e.pack)
+    packs = [read(source, [long_constant(i)], True) for i in range(0, x.size, e.pack)] if permutes else []
 
-    def body(index: list[LaneValue], pack: bool) -> None:
+    def pick(index: Sequence[LaneValue], pack: bool = False) -> LaneValue:
         place = convert_type(e.w, read(places, index, pack), LONG)
-        store_entry(e, target, index, flat_view(e, x).at([place]))
+        return permute(e.w, packs, place) if packs and pack else source.at([place])
 
-    for_each_pack(e, target.shape, whole, body)
-    return found
+    pick_pack = partial(pick, pack=True)
+    picked = LargeArray((table.size,), x.dtype, False, pick, pack_at=pick_pack if whole else None)
+    if table.ndim > 1:
+        in_rows = lambda at: lambda index: at([flat_index(e, table.shape, index)])
+        packs_of_rows = in_rows(pick_pack) if whole else None
+        picked = LargeArray(table.shape, x.dtype, False, in_rows(pick), pack_at=packs_of_rows, in_line=picked)
+    return picked if passing else copy_to_new(e, picked, False)
 
 
 def arg_extreme(e: Any, better: str, x: LargeArray, axis: int, dtype: Any) -> LargeArray:

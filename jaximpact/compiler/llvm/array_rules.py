@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -204,7 +205,7 @@ def _window_index(
     return place, there
 
 
-def _gather(e: Any, p: Any, x: LargeArray, indices: LargeArray) -> LargeArray:
+def _gather(e: Any, p: Any, x: LargeArray, indices: LargeArray, passing: bool = False) -> LargeArray:
     n, sizes = p["dimension_numbers"], p["slice_sizes"]
     kept = [i for i in range(len(x.shape)) if i not in (*n.collapsed_slice_dims, *n.operand_batching_dims)]
     lead, window = iter(indices.shape[:-1]), iter(sizes[i] for i in kept)
@@ -217,7 +218,7 @@ def _gather(e: Any, p: Any, x: LargeArray, indices: LargeArray) -> LargeArray:
         # which entries of x these are, where it is known while the program is written
         table = gather_known(p, np.arange(x.size, dtype=np.int32).reshape(x.shape), indices.known, rank)
         if table is not None:
-            return pick_entries(e, x, table)
+            return pick_entries(e, x, table, passing)
 
     def entry(index: Sequence[LaneValue], indices: LargeArray) -> LaneValue:
         batched = n.operand_batching_dims, n.start_indices_batching_dims
@@ -489,7 +490,8 @@ def apply_rule(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[
         elif name == "dot_general" and passing and not eqn.params["dimension_numbers"][0][0]:
             found = _outer_product(e, eqn.params, *blocks)
         else:
-            found = RULES[name](e, eqn.params, *blocks)
+            rule = partial(_gather, passing=passing) if name == "gather" else RULES[name]
+            found = rule(e, eqn.params, *blocks)
         return [scalars_if_small(e, x) for x in (found if isinstance(found, list) else [found])]
     if name not in SCALAR_RULES or is_large(eqn):
         raise Unsupported(f"{name} of arrays of {max(v.aval.size for v in (*eqn.invars, *eqn.outvars))} entries")

@@ -461,7 +461,10 @@ def embed_constant(e: Any, x: np.ndarray) -> LargeArray:
         name = f"@array{len(e.constants)}"
         numbers = ", ".join(f"{llvm_scalar_type(dtype)} {constant(y, dtype).name}" for y in x.ravel())
         e.constants[key] = name, f"{name} = private constant [{x.size} x {llvm_scalar_type(dtype)}] [{numbers}]"
-    return replace(array_at(e, e.constants[key][0], x.shape, x.dtype, False), known=x)
+    # one object, so that operations on it that are equal are found to be
+    if (*key, x.shape) not in e.embedded:
+        e.embedded[(*key, x.shape)] = replace(array_at(e, e.constants[key][0], x.shape, x.dtype, False), known=x)
+    return e.embedded[(*key, x.shape)]
 
 
 def known_entries(x: Value) -> np.ndarray | None:

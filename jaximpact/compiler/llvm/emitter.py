@@ -62,6 +62,7 @@ class LLVMEmitter:
         self.constants: dict[
             Any, tuple[str, str]
         ] = {}  # constant arrays: their names and definitions, by type and entries
+        self.embedded: dict[Any, LargeArray] = {}  # the same as values, by type, entries and shape
         self.live: LaneValue | None = None  # mask of the lanes that are no padding; None: a vector is one register
         self.empty_rows: list[Value] = []  # rows of streams without entries, which no `StreamEntry` marks as rows
         # a single motion counts the iterations of its outermost loop in memory, for a progress bar in another thread

@@ -17,7 +17,7 @@ from ..limits import MIN_DEAR_SIDE_BY_SIDE
 from ..scalar import is_constant, object_array
 from .elementwise import LIBRARY
 from .exponential import FUNCTIONS
-from .ir_values import LaneValue, constant, llvm_scalar_type
+from .ir_values import BOOL, LONG, LaneValue, constant, llvm_scalar_type
 from .ir_writer import Writer
 
 # operations worth packing two entries for
@@ -210,6 +210,25 @@ def transpose_packs(w: Writer, rows: list[LaneValue]) -> list[LaneValue]:
                 rows[i], rows[i + step] = shuffle(w, x, y, low), shuffle(w, x, y, high)
         step *= 2
     return rows
+
+
+def can_permute(w: Writer, dtype: Any) -> bool:
+    """Whether the processor has an instruction for `permute`: of AVX-512, whose vectors alone hold eight numbers of eight bytes."""
+    return w.hoists_vectors and w.width == 8 and np.dtype(dtype) == np.float64
+
+
+def permute(w: Writer, packs: Sequence[LaneValue], places: LaneValue) -> LaneValue:
+    """Emits the vector of the entries at the given positions of one to four packs taken together."""
+    packs = [*packs, *packs[-1:]] if len(packs) % 2 else packs
+    function, kind = "@llvm.x86.avx512.vpermi2var.pd.512", w.llvm_type(np.float64, True)
+    w.declared[function] = f"declare {kind} {function}({kind}, <8 x i64>, {kind})"
+    found = []
+    for x, y in zip(packs[::2], packs[1::2], strict=True):  # by the lowest four bits
+        operands = ", ".join(map(w.typed_name, (x, places, y)))
+        found.append(w.emit_value(x.dtype, True, "permute", [x, places, y], f"call {kind} {function}({operands})"))
+    if len(found) == 1:
+        return found[0]
+    return w.select(w.op("icmp sge", places, constant(16, LONG), dtype=BOOL), found[1], found[0])
 
 
 def packs_of_array(w: Writer, x: np.ndarray) -> list[LaneValue]:

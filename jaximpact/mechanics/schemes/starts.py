@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.batched_branch import run_where_needed
 from ...jaxtools.derivative_rules import graft
+from ...jaxtools.jacobians import SMALL
 from ..contact.laws import ContactLaw
 from ..linearisation import Contacts, Metric, acceleration, closure, linearise, noise
 from ..motion import Motion
@@ -17,27 +19,33 @@ from .event_state import View
 from .trials import gap_rates
 
 
-def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Array, Array]:
+def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion, branches: bool = False) -> tuple[Array, Array]:
     """Finds the contacts (m,) that are closed at the start and pressed together by the forces; and the status of derivatives by initial data.
 
     A contact that touches without force and without separating stays in contact, whereas a motion from a neighbouring start is in free
     flight: there is no derivative. A contact that is pressed pulls a neighbouring motion back onto its surface, after bounces that die out
-    at once, unless it is elastic.
+    at once, unless it is elastic. ``branches``: whether a lane looks for them only if a contact is closed, as of `Corrected`.
     """
     q, v, t, args = lax.stop_gradient((motion.q0, motion.v0, motion.t0, motion.args))
     view = View.at(problem, t, q, v, args)
     contacts, speed = view.contacts, view.gap_velocity
     at = closure(contacts, -speed, q, v, lax.stop_gradient(motion.h), view.free)
     closed = at.closed & ~at.outward
-    free, balance = contacts.velocity(view.free) + view.gap_acceleration, contacts.balance()
-    pushing, _ = law.acting(contacts, free, closed)
-    push, small = balance(free, pushing), noise(contacts, view.free, view.gap_acceleration)
-    loaded = pushing & (push * contacts.diagonal() > small)
-    stays = pushing | (closed & (free + contacts.velocity(contacts.jump(push)) <= small))
-    sides = jnp.any(closed[:, None] & closed[None, :] & (contacts.angles() < FACING), axis=1)
-    e = problem.restitution_at(motion.e, speed, args)
-    doubtful = ~sides & ((stays & ~loaded) | (loaded & (jnp.broadcast_to(e, closed.shape) >= 1)))
-    return loaded, as_status(jnp.any(doubtful), Status.DERIVATIVE_GRAZING)
+
+    def look() -> tuple[Array, Array]:
+        free, balance = contacts.velocity(view.free) + view.gap_acceleration, contacts.balance()
+        pushing, _ = law.acting(contacts, free, closed)
+        push, small = balance(free, pushing), noise(contacts, view.free, view.gap_acceleration)
+        loaded = pushing & (push * contacts.diagonal() > small)
+        stays = pushing | (closed & (free + contacts.velocity(contacts.jump(push)) <= small))
+        sides = jnp.any(closed[:, None] & closed[None, :] & (contacts.angles() < FACING), axis=1)
+        e = problem.restitution_at(motion.e, speed, args)
+        doubtful = ~sides & ((stays & ~loaded) | (loaded & (jnp.broadcast_to(e, closed.shape) >= 1)))
+        return loaded, as_status(jnp.any(doubtful), Status.DERIVATIVE_GRAZING)
+
+    # matrices of all pairs of contacts: of 184, .4 ms in the code of a start, which is not optimised
+    none = lambda: (jnp.zeros_like(closed), jnp.zeros((), jnp.int32))
+    return run_where_needed(branches and closed.size > SMALL, jnp.any(closed), look, none)
 
 
 def put_on_surfaces(problem: Problem, motion: Motion, pressed: Array) -> Motion:
