@@ -128,9 +128,12 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     return jax.make_jaxpr(lambda *values: evaluate(closed.jaxpr, closed.consts, values))(*avals)
 
 
-def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Returns a jaxpr without equations, outputs of branches and inputs of calls on which neither its outputs nor their derivatives depend."""
-    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, True, True)
+def without_dead_code(closed: ClosedJaxpr, wanted: Sequence[bool] | None = None) -> ClosedJaxpr:
+    """Returns a jaxpr without equations, outputs of branches and inputs of calls on which neither its outputs nor their derivatives depend.
+
+    ``wanted``: mask of the outputs that stay; None: all.
+    """
+    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, True if wanted is None else list(wanted), True)
     return ClosedJaxpr(jaxpr, closed.consts)
 
 

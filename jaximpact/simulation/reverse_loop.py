@@ -10,10 +10,11 @@ walk back finds them there, by the operands that they belong to.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 from threading import Lock
 from typing import Any
@@ -27,7 +28,7 @@ from ..compiler.llvm.call import CompiledFunction, as_columns, as_lanes, compile
 from ..compiler.llvm.xla_ffi import lane_pool, register_target
 from ..compiler.scalar import Unsupported
 from ..compiler.stream import stream
-from ..jaxtools.jaxpr_tools import inline_calls, used_inputs, without_dead_code
+from ..jaxtools.jaxpr_tools import inline_calls, moving_outputs, used_inputs, without_dead_code
 from ..jaxtools.operating_system import core_count
 from ..jaxtools.shapes import shapes_and_dtypes
 from ..jaxtools.trace_context import without_collection
@@ -55,6 +56,7 @@ class Parts:
         used: mask of the leaves of the solution that have cotangents.
         of_rows: mask of those used leaves that have an axis of rows.
         told: whether some used leaves belong to the `Account`; its cotangent is then pulled back through the steps as well.
+        live: mask of the floats of the carry that are differentiated (`with_live`); None: all of them.
     """
 
     structure: Any
@@ -62,6 +64,7 @@ class Parts:
     used: tuple[bool, ...]
     of_rows: tuple[bool, ...]
     told: bool
+    live: tuple[bool, ...] | None = None
 
     @classmethod
     def of(cls, structure: Any, moved: tuple[bool, ...], used: tuple[bool, ...], solution: Any) -> Parts:
@@ -105,13 +108,45 @@ class Parts:
 
     def reals(self, carry: Any) -> list:
         """Leaves of the carry that are differentiated."""
-        return [x for x in jax.tree.leaves(carry if self.told else carry[:2]) if is_real(x)]
+        found = [x for x in jax.tree.leaves(carry if self.told else carry[:2]) if is_real(x)]
+        return found if self.live is None else list(compress(found, self.live))
+
+    def with_live(self, carry: Any, start: ClosedJaxpr, step: ClosedJaxpr, row: ClosedJaxpr) -> Parts:
+        """Returns the parts with ``live``: floats of the ``carry`` that depend on inputs and on which used leaves depend, counting derivatives only.
+
+        Impulses that nobody asks for are not among them. ``start``: the jaxpr from input leaves to a carry; ``step``: from input leaves and carry to the
+        floats of the next carry; ``row``: from input leaves, requests and a carry to used leaves.
+        """
+        every = jax.tree.leaves(carry)
+        floats = [
+            i for i, x in enumerate(every[: len(every if self.told else jax.tree.leaves(carry[:2]))]) if is_real(x)
+        ]
+
+        def after(part: ClosedJaxpr, flags: Sequence[bool], moved: Sequence[bool]) -> list[bool]:
+            """Mask of the outputs of a part that move with the floats in the mask ``flags`` and the input leaves in the mask ``moved``."""
+            of_carry = [False] * len(every)
+            for i, flag in zip(floats, flags, strict=True):
+                of_carry[i] = flag
+            between = [False] * (len(part.in_avals) - len(moved) - len(of_carry))
+            return moving_outputs(part, [*moved, *between, *of_carry])
+
+        begun, still = moving_outputs(start, self.moved), [False] * len(self.moved)
+        moves = [begun[i] for i in floats]
+        while (new := list(map(operator.or_, moves, after(step, moves, self.moved)))) != moves:
+            moves = new
+        each = [[i == k for i in range(len(floats))] for k in range(len(floats))]
+        onwards = [after(step, one, still) if m else [] for one, m in zip(each, moves, strict=True)]
+        live = [m and any(after(row, one, still)) for one, m in zip(each, moves, strict=True)]
+        while (new := [x or any(map(operator.and_, y, live)) for x, y in zip(live, onwards, strict=True)]) != live:
+            live = new
+        return replace(self, live=tuple(live))
 
     # transposed derivatives
 
     def of_start(self, leaves: Sequence, change: Sequence, total: Sequence) -> list:
         """Returns ``total`` plus the cotangents of the input leaves that follow from the cotangent ``change`` of the first carry."""
-        some, _ = self._transpose_part(lambda leaves, _: self.reals(_start(leaves, parts=self)), leaves, None, change)
+        begun = lambda leaves: self.reals(_start(leaves, parts=replace(self, live=None)))
+        some, _ = self._transpose_part(lambda leaves, _: begun(leaves), leaves, None, change)
         return _sum(total, some)
 
     def of_step(
@@ -149,7 +184,8 @@ class Parts:
 
         Returns the sums of ``change`` and the cotangent of that carry, and of ``total`` and the cotangents of the input leaves.
         """
-        some, more = self._transpose_part(lambda leaves, carry: self.row(leaves, turn, carry), leaves, carry, given)
+        row = lambda leaves, carry: _row(leaves, turn, carry, parts=replace(self, live=None))
+        some, more = self._transpose_part(row, leaves, carry, given)
         return _sum(change, more), _sum(total, some)
 
     def _transpose_part(self, function: Callable, leaves: Sequence, carry: Any, change: Sequence) -> tuple:
@@ -165,8 +201,10 @@ class Parts:
         return transpose(pushed, *at)(list(change))
 
     def _with_reals(self, carry: Any, reals: Sequence) -> Any:
-        numbers = iter(reals)
-        moved = jax.tree.map(lambda x: next(numbers) if is_real(x) else x, carry if self.told else carry[:2])
+        numbers, live = iter(reals), itertools.repeat(True) if self.live is None else iter(self.live)
+        moved = jax.tree.map(
+            lambda x: next(numbers) if is_real(x) and next(live) else x, carry if self.told else carry[:2]
+        )
         return moved if self.told else (*moved, carry[2])
 
 
@@ -176,6 +214,7 @@ def _sum(x: Sequence, y: Sequence) -> list:
 
 _step = jax.jit(lambda leaves, carry, parts: parts.reals(parts.step(leaves, carry)), static_argnames="parts")
 _start = jax.jit(lambda leaves, parts: parts.start(leaves), static_argnames="parts")
+_row = jax.jit(lambda leaves, turn, carry, parts: parts.row(leaves, turn, carry), static_argnames="parts")
 _states = jax.jit(lambda leaves, parts, kept: parts.states(kept, leaves), static_argnames=("parts", "kept"))
 _of_start = jax.jit(lambda *operands, parts: parts.of_start(*operands), static_argnames="parts")
 _of_step = jax.jit(lambda *operands, parts, step: parts.of_step(step, *operands), static_argnames=("parts", "step"))
@@ -226,30 +265,34 @@ class Backwards:
 
     def _prepare(self, parts: Parts, leaves: list, given: Sequence, some: list) -> None:
         """Compiles the functions of `Parts`; finds which leaves of the carry they read and thus have to be stored."""
-        many, reals = self.lanes is not None, parts.reals(self.carry)
+        many, dtype = self.lanes is not None, self.carry[1].q.dtype
+        self.of_rows = parts.of_rows
+        of_one = [jax.ShapeDtypeStruct(x.shape[r:], x.dtype) for x, r in zip(given, self.of_rows, strict=True)]
+        turn = RowRequest(None, jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct((), bool))
+        traced = _step.trace(leaves, self.carry, parts=parts).jaxpr
+        begun, row = _start.trace(leaves, parts=parts).jaxpr, _row.trace(leaves, turn, self.carry, parts=parts).jaxpr
+        whole, parts = parts, parts.with_live(self.carry, begun, traced, row)
+        reals = parts.reals(self.carry)
 
         def part(one: Callable, *operands: Any, first: Sequence[bool] = (), **static: Any) -> CompiledFunction:
             rest = len(jax.tree.leaves(operands)) - len(first)
             flags = [*self.by_lane[: self.count], *first, *[many] * rest]
-            return compile_lanes(one, (leaves, *operands), flags, parts=parts, **static)
+            return compile_lanes(one, (leaves, *operands), flags, **static)
 
         self.found = [*reals, *some]
         # without what a step computes for its status and account, a third of it, before it is differentiated
-        step = inline_calls(without_dead_code(_step.trace(leaves, self.carry, parts=parts).jaxpr))
-        self.of_start = part(_of_start, reals, some)
-        self.of_rows, dtype = parts.of_rows, self.carry[1].q.dtype
-        of_one = [jax.ShapeDtypeStruct(x.shape[r:], x.dtype) for x, r in zip(given, self.of_rows, strict=True)]
-        turn = RowRequest(None, jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct((), bool))
+        step = inline_calls(without_dead_code(traced, parts.live))
+        self.of_start = part(_of_start, reals, some, parts=parts)
         first = [False, False, *self.carried[self.count :]]
-        self.of_row = part(_of_row, turn, of_one, self.carry, reals, some, first=first)
+        self.of_row = part(_of_row, turn, of_one, self.carry, reals, some, first=first, parts=parts)
         by_step = _of_step.trace(leaves, self.carry, reals, some, parts=parts, step=step).jaxpr
         self.kept = self.leaves_read(by_step, len(leaves))
         if self.program_rows:
             by_row = _of_row.trace(leaves, turn, of_one, self.carry, reals, some, parts=parts).jaxpr
             of_row = self.leaves_read(by_row, len(leaves) + len(jax.tree.leaves((turn, of_one))))
             self.kept = tuple(map(operator.or_, self.kept, of_row))
-        self.states = part(_states, kept=self.kept)
-        self.of_steps = part(_of_steps, self.carry, reals, some, step=step, kept=self.kept)
+        self.states = part(_states, kept=self.kept, parts=whole)
+        self.of_steps = part(_of_steps, self.carry, reals, some, step=step, kept=self.kept, parts=parts)
 
     def leaves_read(self, jaxpr: ClosedJaxpr, first: int) -> tuple[bool, ...]:
         """Mask of the leaves of the carry that a jaxpr reads; they are its inputs from number ``first`` on."""
