@@ -260,6 +260,14 @@ _ABS = Kind(
 # its slope is infinite on the border; it is continuous there
 _CBRT = Kind(lambda eqn, x: [x < 0], lambda eqn, sides, x: apply(eqn, x), _ABS.levels, _not, kinks=True)
 
+# x/y inside a bounded function, as in tanh(1/y), which jumps where y = 0; continued from inside (`pieces.Pieces.ends`)
+POLE = Kind(
+    lambda eqn, x, y: [y < 0],
+    lambda eqn, sides, x, y: apply(eqn, x, y),
+    lambda eqn, sides, x, y: [_signed(sides[0], -y)],
+    _not,
+)
+
 KINKS = {
     "abs": _ABS,
     "cbrt": _CBRT,

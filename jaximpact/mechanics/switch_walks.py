@@ -15,8 +15,8 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import jaxpr_as_fun
 
-from ..jaxtools.jaxpr_tools import CALLS, as_closed, is_literal, nested_jaxprs, scan_counts
-from .switch_kinds import KINKS, STEPS, Kind, Sides, apply, kind_of
+from ..jaxtools.jaxpr_tools import CALLS, as_closed, contains_primitive, is_literal, nested_jaxprs, scan_counts
+from .switch_kinds import KINKS, POLE, STEPS, Kind, Sides, apply, kind_of
 
 STATE, TIME, DATA, SPEED = (
     1,
@@ -60,9 +60,10 @@ class Walk:
         self.reported, self.given = reported, iter(given)
         self.collected: list[Array] = []
         self.marks: list[int] = []
+        self.poles: list[Any] = []  # equations
 
-    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
-        """Treats a switch, the operation of an equation of the jaxpr on ``values``: returns its results, and the number of its sides."""
+    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
+        """Treats a switch, the operation of an equation of the jaxpr on ``values``: returns its results, and its sides."""
         raise NotImplementedError
 
     def take(self, number: int) -> list[Array]:
@@ -70,68 +71,74 @@ class Walk:
         return [next(self.given) for _ in range(self.takes * number)]
 
     def run(
-        self, closed: Any, values: Sequence, marks: Sequence[int], of_consts: Sequence[int] = ()
-    ) -> tuple[list, list]:
-        """Evaluates a ``closed`` jaxpr on ``values`` with the given ``marks``; returns its results, and their marks.
+        self, closed: Any, values: Sequence, marks: Sequence[int], of_consts: Sequence[int] = (), near: Sequence = ()
+    ) -> tuple[list, list, list]:
+        """Evaluates a ``closed`` jaxpr on ``values`` with the given ``marks``; returns its results, their marks, and the results near by.
 
-        ``of_consts``: marks of its constants, 0 if not given.
+        ``of_consts``: marks of its constants, 0 if not given; ``near``: values of the operands at a point near by, as by `displaced`. Where they are
+        given, numbers count as equal that are so there too, on the same sides: what is equal at a single point only belongs to no piece.
         """
         closed = as_closed(closed)
         jaxpr = closed.jaxpr
         of_consts = of_consts or [0] * len(closed.consts)
-        known = dict(zip(jaxpr.constvars, zip(closed.consts, of_consts, strict=True), strict=True))
-        known |= dict(zip(jaxpr.invars, zip(values, marks, strict=True), strict=True))
-        read = lambda v: (v.val, 0) if is_literal(v) else known[v]
-        made: dict[Any, Any] = {}  # the equation that gives each variable
+        known = dict(zip(jaxpr.constvars, zip(closed.consts, of_consts, closed.consts, strict=True), strict=True))
+        known |= dict(zip(jaxpr.invars, zip(values, marks, near or values, strict=True), strict=True))
+        read = lambda v: (v.val, 0, v.val) if is_literal(v) else known[v]
+        self.poles += poles(jaxpr)
         for eqn in jaxpr.eqns:
-            pairs = [read(v) for v in eqn.invars]
-            if _signs_zero(eqn, made):
-                found, depends = [pairs[1][0]], [pairs[1][1]]
-            elif _asks_for_remainder(eqn, made):
-                found, depends = [jnp.ones(eqn.outvars[0].aval.shape, bool)], [0]
-            else:
-                found, depends = self.apply(eqn, [x for x, _ in pairs], [m for _, m in pairs])
-            made.update(dict.fromkeys(eqn.outvars, eqn))
-            known.update(zip(eqn.outvars, zip(found, depends, strict=True), strict=True))
+            read_all = [read(v) for v in eqn.invars]
+            operands, of_operands, beside = ([x[i] for x in read_all] for i in range(3))
+            found = self.apply(eqn, operands, of_operands, beside, bool(near))
+            known.update(zip(eqn.outvars, zip(*found, strict=True), strict=True))
         ends = [read(v) for v in jaxpr.outvars]
-        return [x for x, _ in ends], [m for _, m in ends]
+        return [x for x, _, _ in ends], [m for _, m, _ in ends], [x for _, _, x in ends]
 
-    def apply(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]]:
-        """Evaluates one operation; returns its results, and their marks."""
+    def apply(self, eqn: Any, values: list, marks: list[int], near: list, some: bool) -> tuple[list, list[int], list]:
+        """Evaluates one operation; returns its results, their marks, and its results near by, if there are ``some``, else the results again."""
         moving = 0
         for v, mark in zip(eqn.invars, marks, strict=True):
             moving |= mark if is_real(v) else 0
+        both = lambda f: (lambda found: (found, f(near) if some else found))(f(values))
         if not self.reported.moving(moving):
-            return apply(eqn, *values), result_marks(eqn, moving)
+            found, found_near = both(lambda x: apply(eqn, *x))
+            return found, result_marks(eqn, moving), found_near
         discrete = not any(map(is_real, eqn.outvars))
         kind = kind_of(eqn, discrete) or _kind_of_loop(self.reported, eqn, marks)
+        if any(eqn is pole for pole in self.poles) and self.reported.moving(marks[1]):
+            kind = POLE
         # an operation with discrete results only is one switch, unless levels are needed
-        within = self.inside(eqn, values, marks) if kind is None or (discrete and self.reported.levels) else None
-        if within is not None or kind is None:
-            return within or (apply(eqn, *values), result_marks(eqn, moving))
+        if kind is None or (discrete and self.reported.levels):
+            within = self.inside(eqn, values, marks, near if some else [])
+            if within is not None:
+                return within
         # discrete results depend on nothing: switches account for them
         after = result_marks(eqn, 0 if discrete or eqn.primitive.name in STEPS else moving)
-        if not self.reported.counts(kind):
-            return apply(eqn, *values), after
-        found, number = self.switch(kind, eqn, values)
-        self.marks += [moving] * number
-        return found, after
+        if kind is None or not self.reported.counts(kind) or eqn.primitive.name in EQUALITIES:
+            found, found_near = both(lambda x: apply(eqn, *x))
+            return found_near if eqn.primitive.name in EQUALITIES else found, after, found_near
+        found, sides = self.switch(kind, eqn, values)
+        self.marks += [moving] * len(sides)
+        return found, after, kind.value(eqn, sides, *near) if some else found
 
-    def inside(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """Evaluates an operation by a walk through its nested jaxprs; None if these have no switches, or it is a loop of unknown length."""
+    def inside(self, eqn: Any, values: list, marks: list[int], near: list) -> tuple[list, list[int], list] | None:
+        """Evaluates an operation by a walk through its nested jaxprs; None if these have no switches, or it is a loop of unknown length.
+
+        Arguments and results as of `run`.
+        """
         name = eqn.primitive.name
         if not any(may_switch(part) for part in nested_jaxprs(eqn)):
             return None
         if name in NESTED:
-            return self.run(eqn.params[NESTED[name]], values, marks)
-        if name == "cond":
-            return self.walk_cond(eqn, values, marks)
-        if name == "scan":
-            return self.walk_scan(eqn, values, marks)
-        return None
+            return self.run(eqn.params[NESTED[name]], values, marks, near=near)
+        within = self.walk_cond if name == "cond" else self.walk_scan if name == "scan" else None
+        found = None if within is None else within(eqn, values, marks, bool(near))
+        return found and (*found, displaced(*found) if near else found[0])
 
-    def walk_cond(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """Evaluates the branch that a `cond` takes; collects arrays for all branches, ones for the others. None if no branch has switches."""
+    def walk_cond(self, eqn: Any, values: list, marks: list[int], some: bool) -> tuple[list, list[int]] | None:
+        """Evaluates the branch that a `cond` takes; collects arrays for all branches, ones for the others. None if no branch has switches.
+
+        ``some``: whether branches are evaluated near by too.
+        """
         which, *operands = values
         branches = eqn.params["branches"]
         counts = [len(_sides_of(self.reported, branch, operands, marks[1:])) for branch in branches]
@@ -142,7 +149,8 @@ class Walk:
 
         def branch(i: int, operands: list, given: list) -> tuple[list, list]:
             walks[i] = type(self)(self.reported, given[i])
-            found, _ = walks[i].run(branches[i], operands, marks[1:])
+            near = displaced(operands, marks[1:]) if some else ()
+            found, *_ = walks[i].run(branches[i], operands, marks[1:], near=near)
             return found, walks[i].collected
 
         places = range(len(branches))
@@ -159,8 +167,8 @@ class Walk:
         self.marks += [mark for i in places for mark in walks[i].marks]
         return found, result_marks(eqn, _all(marks))
 
-    def walk_scan(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """Evaluates a scan; collects the arrays of its iterations, stacked. None if its body has no switches."""
+    def walk_scan(self, eqn: Any, values: list, marks: list[int], some: bool) -> tuple[list, list[int]] | None:
+        """Evaluates a scan; collects the arrays of its iterations, stacked. None if its body has no switches. ``some``: as of `walk_cond`."""
         p = eqn.params
         fixed, carried = scan_counts(p)
         total = _all(marks)
@@ -176,7 +184,9 @@ class Walk:
         def turn(carry: list, both: tuple[list, list]) -> tuple[list, tuple[list, list]]:
             xs, given = both
             walks.append(type(self)(self.reported, given))
-            found, _ = walks[-1].run(p["jaxpr"], [*constants, *carry, *xs], of_turn)
+            operands = [*constants, *carry, *xs]
+            near = displaced(operands, of_turn) if some else ()
+            found, *_ = walks[-1].run(p["jaxpr"], operands, of_turn, near=near)
             return found[:carried], (found[carried:], walks[-1].collected)
 
         start = [jnp.asarray(x, v.aval.dtype) for x, v in zip(start, eqn.invars[fixed:], strict=False)]
@@ -190,19 +200,19 @@ class Walk:
 class Record(Walk):
     """Walk that records sides."""
 
-    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
+    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
         sides = kind.side(eqn, *values)
         self.collected += sides
-        return apply(eqn, *values), len(sides)
+        return apply(eqn, *values), sides
 
 
 class Definite(Record):
     """Walk that records definite sides, and evaluates the function on them (`Switches.definite`)."""
 
-    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
+    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
         sides = (kind.definite or kind.side)(eqn, *values)
         self.collected += sides
-        return kind.value(eqn, sides, *values), len(sides)
+        return kind.value(eqn, sides, *values), sides
 
 
 class Replay(Walk):
@@ -210,9 +220,9 @@ class Replay(Walk):
 
     takes = 1
 
-    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
+    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
         sides = self.take(_number(kind, eqn, values))
-        return kind.value(eqn, sides, *values), len(sides)
+        return kind.value(eqn, sides, *values), sides
 
 
 class Measure(Walk):
@@ -220,12 +230,12 @@ class Measure(Walk):
 
     takes = 1
 
-    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
+    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
         sides = self.take(_number(kind, eqn, values))
         levels, across = kind.levels(eqn, sides, *values), kind.across(eqn, sides, *values)  # type: ignore[misc]
         for pair in zip(levels, across, strict=True):
             self.collected += pair
-        return kind.value(eqn, sides, *values), len(sides)
+        return kind.value(eqn, sides, *values), sides
 
 
 class Choose(Walk):
@@ -233,35 +243,26 @@ class Choose(Walk):
 
     takes = 2
 
-    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
+    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, Sides]:
         own = (kind.definite or kind.side)(eqn, *values)
         given = self.take(len(own))
         sides = [jnp.where(given[2 * i], given[2 * i + 1], side) for i, side in enumerate(own)]
         self.collected += sides
-        return kind.value(eqn, sides, *values), len(sides)
+        return kind.value(eqn, sides, *values), sides
 
 
-def _signs_zero(eqn: Any, made: dict) -> bool:
-    """Tests whether an operation is where(x == 0, 0, x), which searches in tables use to treat -0 and 0 alike: it is no switch, but the identity.
-
-    ``made``: a dict from each variable of the jaxpr to the equation that computes it.
-    """
-    if eqn.primitive.name != "select_n" or is_literal(eqn.invars[0]) or len(eqn.invars) != 3:
-        return False
-    which, x, zero = eqn.invars
-    asks, gives = made.get(which), None if is_literal(zero) else made.get(zero)
-    null = lambda v: is_literal(v) and np.ndim(v.val) == 0 and v.val == 0
-    fills = null(zero) or (gives is not None and gives.primitive.name == "broadcast_in_dim" and null(gives.invars[0]))
-    return fills and asks is not None and asks.primitive.name == "eq" and asks.invars[0] is x and null(asks.invars[1])
-
-
-def _asks_for_remainder(eqn: Any, made: dict) -> bool:
-    """Tests whether an operation is rem(x, y) != 0, as in `jnp.mod`: true but on the borders of the remainder, and of either side by continuation.
-
-    ``made``: as of `_signs_zero`.
-    """
-    asked = [made.get(v) for v in eqn.invars if not is_literal(v)] if eqn.primitive.name == "ne" else []
-    return any(x is not None and x.primitive.name == "rem" for x in asked)
+def displaced(values: Sequence, marks: Sequence[int]) -> list:
+    """Returns ``values`` at a point near by: each real number that depends on the state or the time is changed a little, all by different parts."""
+    found = []
+    for i, (x, mark) in enumerate(zip(values, marks, strict=True)):
+        x = jnp.asarray(x)
+        if mark & (STATE | TIME) and jnp.issubdtype(x.dtype, jnp.inexact):
+            parts = np.modf(0.618 * np.arange(1 + i, 1 + i + x.size))[0].reshape(x.shape)
+            x = x + lax.stop_gradient(1 + jnp.abs(x)) * jnp.asarray(
+                jnp.finfo(x.dtype).eps ** 0.5 * (1 + parts), x.dtype
+            )
+        found.append(x)
+    return found
 
 
 def _kind_of_loop(reported: Reported, eqn: Any, marks: list[int]) -> Kind | None:
@@ -280,7 +281,7 @@ def _kind_of_loop(reported: Reported, eqn: Any, marks: list[int]) -> Kind | None
         def turn(carry: tuple) -> tuple:
             turns, sum_of_sides, now = carry
             walk = Record(reported)
-            now, _ = walk.run(body, [*values[first:start], *now], in_turn)
+            now, *_ = walk.run(body, [*values[first:start], *now], in_turn)
             for side in walk.collected:
                 places = jnp.arange(1, side.size + 1, dtype=jnp.int32)
                 sum_of_sides = 31 * sum_of_sides + places @ side.ravel().astype(jnp.int32)
@@ -331,9 +332,34 @@ def is_real(v: Any) -> bool:
     return jnp.issubdtype(v.aval.dtype, jnp.inexact)
 
 
+def asks_whether_equal(jaxpr: Any) -> bool:
+    """Tests whether a jaxpr tests real numbers for equality."""
+    eqns = getattr(jaxpr, "jaxpr", jaxpr).eqns
+    own = any(eqn.primitive.name in EQUALITIES and is_real(eqn.invars[0]) for eqn in eqns)
+    return own or any(asks_whether_equal(part) for eqn in eqns for part in nested_jaxprs(eqn))
+
+
 def may_switch(jaxpr: Any) -> bool:
     """Tests whether a jaxpr contains an operation that can be a switch, whatever its operands."""
-    return any(map(equation_may_switch, getattr(jaxpr, "jaxpr", jaxpr).eqns))
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    return any(map(equation_may_switch, jaxpr.eqns)) or bool(poles(jaxpr))
+
+
+def poles(jaxpr: Any) -> list:
+    """Returns the divisions in a jaxpr on whose results bounded functions depend: these may jump where the divisor is zero, as tanh(1/x) does."""
+    if not any(eqn.primitive.name == "div" and not is_literal(eqn.invars[1]) for eqn in jaxpr.eqns):
+        return []
+    inside: set = set()  # variables that bounded functions depend on
+    found = []
+    for eqn in reversed(jaxpr.eqns):
+        of = eqn.primitive.name in BOUNDED or any(
+            contains_primitive(x, name) for x in nested_jaxprs(eqn) for name in BOUNDED
+        )
+        if of or any(v in inside for v in eqn.outvars):
+            inside.update(v for v in eqn.invars if not is_literal(v))
+        if eqn.primitive.name == "div" and not is_literal(eqn.invars[1]) and eqn.outvars[0] in inside:
+            found.append(eqn)
+    return found
 
 
 def equation_may_switch(eqn: Any) -> bool:
@@ -343,5 +369,18 @@ def equation_may_switch(eqn: Any) -> bool:
     return any(map(is_real, eqn.invars)) and not any(map(is_real, eqn.outvars))
 
 
+EQUALITIES = {"eq", "ne"}
+BOUNDED = (
+    "exp",
+    "exp2",
+    "expm1",
+    "tanh",
+    "logistic",
+    "erf",
+    "erfc",
+    "atan",
+    "sin",
+    "cos",
+)  # with a limit on one side at least, or none
 # operations that call a jaxpr, with the name of the parameter that holds it
 NESTED = CALLS | {"custom_vjp_call": "call_jaxpr"}

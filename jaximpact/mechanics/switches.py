@@ -21,7 +21,8 @@ arrays. A cube root is one too, as its slope is infinite at zero; roots of squar
 
 so that `frozen` gives gaps, rates and accelerations of one side at a kink. A loop whose number of iterations is not static (`lax.while_loop`) is one
 switch, whose sides are that number and the switches inside. Not searched for switches are callbacks, solvers and `cummax`. They count as smooth,
-as do poles, and steep functions however steep.
+as do steep functions however steep, and poles, except inside bounded functions, as in tanh(1/q). What holds at single points only, as where q == 0,
+belongs to no piece, unless the function is not finite there without it.
 """
 
 from __future__ import annotations
@@ -50,12 +51,17 @@ from .switch_walks import (
     Replay,
     Reported,
     Walk,
+    asks_whether_equal,
+    displaced,
     equation_may_switch,
     may_switch,
+    poles,
 )
 
 # operations that are not finite for all numbers, or have no finite slope at the ends of where they are
 PARTIAL = ("sqrt", "rsqrt", "cbrt", "log", "log1p", "pow", "asin", "acos", "acosh", "atanh", "lgamma", "digamma")
+
+DIVISIONS = ("div", "integer_pow", "rsqrt", "log")  # not finite where the last operand is zero
 
 
 def depends_on_path(mark: int) -> bool:
@@ -73,6 +79,8 @@ class Switches:
 
     def __init__(self, closed: Any, structure: Any, marks: Sequence[int], reported: Reported) -> None:
         self._closed, self._structure, self._marks, self._reported = closed, structure, list(marks), reported
+        self._asks = asks_whether_equal(closed)
+        self._fails = self._asks and _divides(inline_calls(closed).jaxpr, self._marks)
 
     @classmethod
     def of(
@@ -103,17 +111,20 @@ class Switches:
     def may_end(self) -> bool:
         """Tests whether the function may not be finite beyond its sides: whether it takes roots, logarithms or the like of what switches give, or
         switches choose between results of these."""
-        some = any(contains_primitive(self._closed.jaxpr, name) for name in PARTIAL)
+        some = any(contains_primitive(self._closed.jaxpr, name) for name in (*PARTIAL, "div"))
         return some and _may_end(inline_calls(self._closed).jaxpr)
 
     def both(self, *operands: Any) -> tuple[Any, Sides]:
         """Evaluates the function; returns its values and its sides."""
         record = Record(self._reported)
-        return self._run_walk(record, operands), record.collected
+        value = self._run_walk(record, operands)
+        return self._filled(value, record.collected, operands), record.collected
 
     def sides(self, *operands: Any) -> Sides:
         """Evaluates the sides at the operands."""
-        return self.both(*operands)[1]
+        record = Record(self._reported)
+        self._run_walk(record, operands)
+        return record.collected
 
     def definite(self, *operands: Any) -> Sides:
         """Evaluates the sides, such that a border itself belongs to one of the two sides that it separates (sign(0) is 1)."""
@@ -123,7 +134,16 @@ class Switches:
 
     def frozen(self, sides: Sides, *operands: Any) -> Any:
         """Evaluates the function with sides fixed: equal to it where it has these sides, and its smooth extension beyond."""
-        return self._run_walk(Replay(self._reported, sides), operands)
+        return self._filled(self._run_walk(Replay(self._reported, sides), operands), sides, operands)
+
+    def _filled(self, value: Any, sides: Sides, operands: Sequence) -> Any:
+        """Returns the ``value`` on given sides; where it is not finite, as sin(x)/x at x = 0, that which the function has at this single point."""
+        if not self._fails:
+            return value
+        lost = ~jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(value)]))
+        on = lambda exact: lambda operands: self._run_walk(Replay(self._reported, sides), operands, exact)
+        # evaluated again, as reverse mode multiplies derivatives that are not finite by zero
+        return lax.cond(lax.stop_gradient(lost), on(True), on(False), operands)
 
     def measured(self, sides: Sides, *operands: Any) -> tuple[list[Array], Sides, list[int]]:
         """Evaluates for each of the fixed sides its levels, an array with one more axis, and the side beyond its nearest border.
@@ -140,14 +160,16 @@ class Switches:
         self._run_walk(walk, operands)
         return walk.collected
 
-    def _run_walk(self, walk: Walk, operands: Sequence) -> Any:
+    def _run_walk(self, walk: Walk, operands: Sequence, exact: bool = False) -> Any:
+        """Evaluates the function by a walk; numbers that are equal at single points count as equal if ``exact``."""
         leaves = [
             jnp.asarray(x, v.aval.dtype)
             for x, v in zip(jax.tree.leaves(operands), self._closed.jaxpr.invars, strict=True)
         ]
         # what is closed over is data if it is traced
         marks = [DATA if is_traced(x) else 0 for x in self._closed.consts]
-        values, _ = walk.run(self._closed, leaves, self._marks, marks)
+        near = displaced(leaves, self._marks) if self._asks and not exact else ()
+        values, *_ = walk.run(self._closed, leaves, self._marks, marks, near)
         return jax.tree.unflatten(self._structure, values)
 
 
@@ -160,8 +182,26 @@ def differ(sides: Sides, others: Sides) -> Array:
     return found
 
 
+def _divides(jaxpr: Any, marks: Sequence[int]) -> bool:
+    """Tests whether an inlined jaxpr may divide by numbers that depend on the state or the time; ``marks``: of its operands."""
+    moving = {v for v, mark in zip(jaxpr.invars, marks, strict=True) if depends_on_path(mark)}
+    for eqn in jaxpr.eqns:
+        operands = [not is_literal(v) and v in moving for v in eqn.invars]
+        if nested_jaxprs(eqn) and any(operands):
+            return True
+        if (operands[-1:] == [True] and eqn.primitive.name in DIVISIONS) or (
+            operands[0:1] == [True] and eqn.primitive.name == "pow"
+        ):
+            return True
+        if any(operands):
+            moving.update(eqn.outvars)
+    return False
+
+
 def _may_end(jaxpr: Any) -> bool:
     """As `Switches.may_end`, of an inlined jaxpr."""
+    if poles(jaxpr):
+        return True
     sided: set = set()  # variables that depend on switches
     rooted: set = set()  # and on operations of PARTIAL
     for eqn in jaxpr.eqns:

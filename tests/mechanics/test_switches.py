@@ -13,6 +13,7 @@ FACTOR = 30  # of the tolerance: errors of substeps add up
 G = 9.81
 
 STEP = ji.Problem(lambda t, q, v, args: -jnp.where(q > 0, 1.0, 0.0))
+POLE = ji.Problem(lambda t, q, v, args: -jax.nn.sigmoid(1e3 / q))  # the same to the last digit
 CLOCK = ji.Problem(lambda t, q, v, args: jnp.where(t < args, jnp.ones_like(q), -jnp.ones_like(q)))
 BLOCK = ji.Problem(lambda t, q, v, args: -args * G * jnp.sign(v))
 HALVES = ji.Problem(lambda t, q, v, args: -jnp.where(q > 0, 4.0, 1.0) * q)
@@ -30,10 +31,13 @@ def derivatives(problem, q0, v0, wrt, **options):
 # crossings
 
 
-@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_a_force_that_jumps_where_the_motion_passes(steps):
+@pytest.mark.parametrize(
+    "problem, steps",
+    [pytest.param(STEP, 1, marks=pytest.mark.slow), (STEP, 3), pytest.param(POLE, 3, marks=pytest.mark.slow)],
+)
+def test_a_force_that_jumps_where_the_motion_passes(problem, steps):
     """On t > 1/v0 the motion is (t1 - 1/v0) v0 - (t1 - 1/v0)^2 / 2; in three steps it passes at a row. Before: dq/dq0 = 1, dv/dq0 = 0, not trusted."""
-    value, dq, dv, status = derivatives(STEP, [-1.0], [1.0], ("q0", "v0"), t1=1.5, steps=steps)
+    value, dq, dv, status = derivatives(problem, [-1.0], [1.0], ("q0", "v0"), t1=1.5, steps=steps)
     np.testing.assert_allclose([value["q"][0], value["v"][0]], [0.375, 0.5], atol=1e-14)
     np.testing.assert_allclose([dq["q0"], dq["v0"], dv["q0"], dv["v0"]], [0.5, 1.0, -1.0, 0.0], atol=1e-12)
     assert status == 0
@@ -241,6 +245,22 @@ def test_friction_on_a_slope_in_contact():
     top = 2 / up
     assert found.status == 0
     np.testing.assert_allclose(found.q[-1], along * (top - down * (1 - top) ** 2 / 2), atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [ji.EventDriven(), ji.EventCorrected()], ids=["driven", "corrected"])
+def test_a_motion_slides_where_a_quotient_jumps_whatever_the_force_is_on_the_border_alone(scheme):
+    """v' = .3 - v // .5 is .3 below v = .5 and -.7 above. Before: TRIALS_EXHAUSTED, and with `EventCorrected` q was off by .01."""
+    drive = ji.Problem(lambda t, q, v, args: jnp.where(v == 0.5, 9.0, 0.3 - v // 0.5))
+    steps = {} if isinstance(scheme, ji.EventDriven) else {"steps": 100}
+    found = ji.sensitivities(drive, [0.0], [[0.2], [0.8]], t1=2.0, wrt="v0", scheme=scheme, **steps)
+    assert found.trusted.all()
+    v0, a = np.array([0.2, 0.8]), np.array([0.3, -0.7])
+    since = (0.5 - v0) / a
+    right = {"q": 0.5 * (0.5 + v0) * since + 0.5 * (2 - since), "v": 0.5}
+    for name, slope in (("q", (0.5 - v0) / a), ("v", 0.0)):
+        np.testing.assert_allclose(found.value[name].ravel(), right[name], rtol=0, atol=1e-9)
+        np.testing.assert_allclose(found.jacobian[name]["v0"].ravel(), slope, rtol=0, atol=1e-9)
 
 
 @pytest.mark.slow

@@ -177,7 +177,7 @@ def jumps_beyond(pieces: Pieces, sides: Sides, near: Array, here: tuple[Array, A
         value, slope = jax.value_and_grad(level)(here)
         square = sum(jnp.sum(x * x) for x in slope)
         there = tuple(x - value / jnp.where(square > 0, square, 1) * dx for x, dx in zip(here, slope, strict=True))
-        across = pieces.start(*here, args)._replace(sides=sides, across=pieces.switches.measured(sides, *here, args)[1])
+        across = pieces.at_sides(pieces.start(*here, args), sides, *here, args)
         beyond = pieces.beyond(across, one, *there, args)
         frozen = lambda x: pieces.switches.frozen(x[0], *x[1], args)
         of = [(x, y) for y in (there, here) for x in (sides, beyond)]
@@ -253,14 +253,13 @@ def settle_sides(
     level, terms = levels_and_terms(pieces, where.sides, *now)
     spare = NOTHING * atol + eps * terms
     spare = spare if off is None else jnp.maximum(spare, off)
-    sides = pieces.switches.chosen(
-        pieces.sides_of(jnp.abs(level) <= jnp.maximum(spare, where.allowed)), where.sides, *now
-    )
+    known = pieces.sides_of(jnp.abs(level) <= jnp.maximum(spare, where.allowed))
+    sides = pieces.switches.chosen(known, where.sides, *now)
     before = pieces.held_on(sides, t, q, v, closed, slack, args)[0]
     moving = pieces.rates(sides, t, q, v, before, args)
     level, rate = frozen(moving)
     allowed = spare + eps * span * jnp.abs(rate)
-    where = Where(sides, pieces.switches.measured(sides, *now)[1], allowed, none)
+    where = pieces.at_sides(where, sides, *now)._replace(allowed=allowed, slides=none)
     near = level <= allowed
 
     def decided() -> SettledSides:
@@ -313,9 +312,8 @@ def _settle_near_border(
         choice = _choice(pieces, ahead, level, near, closed, loosed, atol, now)
         where = where._replace(slides=choice.rows & choice.slides[:, None])
         slides, hard, edge = pieces.slid(where), pieces.all_levels(choice.pushed), choice.edge
-        crossed = jnp.where(
-            pieces.all_levels(jnp.ones(len(pieces.steep), bool)), pieces.all_levels(choice.crossed), crossed
-        )
+        steep_levels = pieces.all_levels(jnp.ones(len(pieces.steep), bool))
+        crossed = jnp.where(steep_levels, pieces.all_levels(choice.crossed), crossed)
     old, new = where.sides, sides_behind(pieces, where, crossed, hard, slides | (near & ~crossed), rate, a, span, now)
     # where nothing moves and the motion stays on a border without sliding, the sides are those of the function itself
     idle = (level == 0) & (rate == 0) & ~(slides | hard | crossed)
@@ -340,8 +338,9 @@ def _settle_near_border(
     at_once = some & _unequal(before, after) & cross_apart(pieces, old, own, main, now, rate)
     status = as_status(at_once, Status.DERIVATIVE_SIMULTANEOUS) | as_status(edge, Status.DERIVATIVE_JUMP)
     status |= pieces.status_of_sides(new)
-    where = where._replace(sides=new, across=pieces.switches.measured(new, *now)[1])
+    where = pieces.at_sides(where, new, *now)
     if steep:
+        where = pieces.across_slides(where, *now)
         v = pieces.put_back(where, t, q, v, closed, args)
     return SettledSides(where, v, status, at_start)
 
@@ -358,7 +357,7 @@ def _side_matters(
 
     def looked() -> Array:
         on = lambda sides: pieces.held_on(sides, t, q, v, closed, jnp.zeros_like(t), args)
-        both = [where.sides, pieces.moved(where, idle)]
+        both = [where.sides, pieces.beyond(where, idle, t, q, v, args)]
         a, _, push, _ = lax.map(on, jax.tree.map(lambda *x: jnp.stack(x), *both))
         lets_go = _differ(*push) & (jnp.min(push, axis=0) <= EDGE * jnp.max(push, axis=0))
         return _unequal(*a) | jnp.any(closed & lets_go)
@@ -376,7 +375,7 @@ def _sides_after_crossing(
     """
     flat = crossed & ~pieces.all_levels(jnp.ones(len(pieces.steep), bool))
     sides = sides_behind(pieces, where, flat, jnp.zeros_like(flat), near & ~flat, rate, a, span, now)
-    return where._replace(sides=sides, across=pieces.switches.measured(sides, *now)[1])
+    return pieces.at_sides(where, sides, *now)
 
 
 def sides_behind(
@@ -400,7 +399,7 @@ def sides_behind(
     times = FURTHER * where.allowed / jnp.where(crossed, jnp.abs(rate), 1)
     turned = crossed & (hard | (times > SOON * span))
     s = jnp.max(jnp.where(crossed & ~turned, times, 0))
-    given = pieces.moved(where, turned)
+    given = pieces.beyond(where, turned, *now)
     return pieces.switches.chosen(pieces.sides_of(turned | kept), given, t + s, q + s * v, v + s * a, args)
 
 
@@ -431,7 +430,8 @@ def _choice(
     same &= candidate[:, None] & candidate[None, :]
     first = candidate & (jnp.argmax(same, axis=1) == jnp.arange(len(level)))
     rows = same & first[:, None]
-    _, rates = frozen(pieces.each(where._replace(slides=rows), t, q, v, closed, jnp.zeros_like(t), args))
+    there = pieces.across_slides(where._replace(slides=rows), *now)
+    _, rates = frozen(pieces.each(there, t, q, v, closed, jnp.zeros_like(t), args))
     own, matrix = rates[0], (rates[1:] - rates[:1]).T
     turns = jnp.diagonal(matrix)
     pushed = first & (turns > SLIGHT * (jnp.abs(own) + jnp.abs(own + turns)))

@@ -400,10 +400,10 @@ def _turn_to_sides(
     allowed = frozen(jnp.where(crossed, jnp.maximum(allowed, level), allowed))
     near = jnp.abs(level) <= allowed
     turns = near & (crossed | (rate < 0))
-    on = Where(where.sides, pieces.switches.measured(where.sides, *now)[1], allowed, where.slides)
+    on = pieces.at_sides(where, where.sides, *now)._replace(allowed=allowed)
     # the sides at a point beyond the border, where rounding does not matter
     sides = sides_behind(pieces, on, turns, jnp.zeros_like(near), near & ~turns, rate, jnp.zeros_like(v), span, now)
     main = turns & (jnp.arange(len(turns)) == jnp.argmax(turns))
     at_once = jnp.any(turns) & cross_apart(pieces, where.sides, turns, main, now, rate)
-    found = on._replace(sides=sides, across=pieces.switches.measured(sides, *now)[1])
+    found = pieces.at_sides(on, sides, *now)
     return found, near, as_status(at_once, Status.DERIVATIVE_SIMULTANEOUS) | pieces.status_of_sides(sides)

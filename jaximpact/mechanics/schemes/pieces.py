@@ -30,6 +30,7 @@ from ..switches import Switches, depends_on_data, depends_on_path, force_switche
 from .trials import Hold, frozen, held
 
 MAX_LEVELS = 8  # largest number of levels that are located: with 8 a first answer takes 5 s, with 16, of a small network of relu, 18 s
+NEXT = 1e-6  # of the terms of a level: beyond it a level is not near zero
 INSIDE = 64  # roundings of the terms of a stated surface's function: distance from the surface at which the force is safely on one side of it
 Held = tuple[Array, Array, Array, Any]  # as `trials.held` gives
 
@@ -39,13 +40,15 @@ class Where(NamedTuple):
 
     ``sides``: the side of each switch on which the force is taken; ``across``: the sides beyond their nearest borders; ``allowed`` (k,): how far
     below zero levels may be by round-off; ``slides`` (n, n), for the n levels that depend on the velocity: in the row of a level on whose border the
-    motion slides, the mask of the levels that are zero on that border, as several levels may describe it; other rows are false.
+    motion slides, the mask of the levels that are zero on that border, as several levels may describe it; other rows are false. ``opposite`` (n, ...):
+    all sides across the border of each row.
     """
 
     sides: Sides
     across: Sides
     allowed: Array
     slides: Array
+    opposite: Sides
 
 
 class Pieces:
@@ -113,7 +116,8 @@ class Pieces:
         """Returns the sides on which a motion begins, before borders at its start are treated."""
         sides = self.switches.definite(*frozen((t, q, v, args)))
         n = len(self.steep)
-        return Where(sides, sides, jnp.zeros(self.count, q.dtype), jnp.zeros((n, n), bool))
+        opposite = [jnp.broadcast_to(side, (n, *side.shape)) for side in sides]
+        return Where(sides, sides, jnp.zeros(self.count, q.dtype), jnp.zeros((n, n), bool), opposite)
 
     def on(self, sides: Sides) -> Problem:
         """Returns the problem whose force and mass are those of given sides, continued smoothly beyond their borders."""
@@ -207,12 +211,29 @@ class Pieces:
     def beyond(self, where: Where, chosen: Array, *operands: Any) -> Sides:
         """Returns the sides of `moved`, but evaluates switches anew, at ``operands`` (t, q, v, args), whose levels change with these sides.
 
-        In a search in a table, for example, each comparison depends on the results of earlier ones.
+        In a search in a table, for example, each comparison depends on the results of earlier ones; and of the chosen levels one may be zero on one
+        side only, as x - 1, the remainder of x between 1 and 2, whose sign is no other between 0 and 1.
         """
+        t, q, v, args = operands
         sides = self.moved(where, chosen)
-        asks = self.levels(sides, *operands) != self.levels(where.sides, *operands)
-        of = zip(self.sides_of(chosen), self.sides_of(asks), strict=True)
-        return self.switches.chosen([own | ~other for own, other in of], sides, *operands)
+        before = self.levels(where.sides, *operands)
+        along = lambda t, q, v: self.levels(sides, t, q, v, args)
+        after, terms = jax.jvp(along, (t, q, v), (t, 0.618 * q, 1.618 * v))
+        own = chosen & (jnp.abs(after) <= 4 * jnp.abs(before) + where.allowed + NEXT * jnp.abs(terms))
+        of = zip(self.sides_of(own), self.sides_of(chosen | (after != before)), strict=True)
+        return self.switches.chosen([given | ~other for given, other in of], sides, *operands)
+
+    def at_sides(self, where: Where, sides: Sides, *operands: Any) -> Where:
+        """Returns ``where`` with other sides, and those beyond their nearest borders at ``operands`` (t, q, v, args)."""
+        return where._replace(sides=sides, across=self.switches.measured(sides, *operands)[1])
+
+    def across_slides(self, where: Where, *operands: Any) -> Where:
+        """Returns ``where`` with the sides ``opposite`` of its ``slides``, evaluated at ``operands`` (t, q, v, args)."""
+        if len(self.steep) == 0:
+            return where
+        return where._replace(
+            opposite=lax.map(lambda row: self.beyond(where, self.all_levels(row), *operands), where.slides)
+        )
 
     def all_levels(self, steep: Array) -> Array:
         """Returns an array over all levels (k,) from the values ``steep`` (n,) of the levels of the velocity; false or zero for the others."""
@@ -236,16 +257,18 @@ class Pieces:
         The first result is that on ``where.sides``; result 1 + i is that across the border of row i of ``where.slides``, zero if the row is empty.
         Also returns the rates (1 + n, n) of the n levels that depend on the velocity, with the accelerations of each result.
         """
-        rows = jnp.concatenate([jnp.zeros_like(where.slides[:1]), where.slides])
+        every = [
+            jnp.concatenate([side[None], others]) for side, others in zip(where.sides, where.opposite, strict=True)
+        ]
 
-        def across(row: Array) -> tuple[Held, Array]:
-            found = self.held_on(self.moved(where, self.all_levels(row)), t, q, v, closed, slack, args)
+        def across(sides: Sides) -> tuple[Held, Array]:
+            found = self.held_on(sides, t, q, v, closed, slack, args)
             return found, self.rates(where.sides, t, q, v, found[0], args)[1][self.steep]
 
-        shapes = jax.eval_shape(across, rows[0])
-        nothing = lambda row: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        needed = jnp.any(rows, axis=1) | (jnp.arange(len(rows)) == 0)
-        return lax.map(lambda x: lax.cond(x[0], across, nothing, x[1]), (needed, rows))  # compiled once
+        shapes = jax.eval_shape(across, where.sides)
+        nothing = lambda sides: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        needed = jnp.concatenate([jnp.ones(1, bool), jnp.any(where.slides, axis=1)])
+        return lax.map(lambda x: lax.cond(x[0], across, nothing, x[1]), (needed, every))  # compiled once
 
     def blend(
         self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
@@ -322,8 +345,8 @@ class Pieces:
 
         def force(t: Array, q: Array, v: Array, args: Any) -> Array:
             found = plain.generalised_force(t, q, v, args)
-            across = lambda row: self.on(self.moved(where, self.all_levels(row))).generalised_force(t, q, v, args)
-            return found + part @ (lax.map(across, where.slides) - found[None])
+            across = lambda sides: self.on(sides).generalised_force(t, q, v, args)
+            return found + part @ (lax.map(across, where.opposite) - found[None])
 
         return plain.replace(force=force)
 

@@ -41,7 +41,7 @@ def pieces_in_modes(pieces: Pieces, state: Any, t: Array, h: Array, args: Any) -
     contacts = frozen((state.closed, state.rests, state.breaks, state.force, state.frame))
     on = (pieces.levels(where.sides, *now) <= where.allowed) & ~pieces.slid(where)
     decide = pieces.outlined.setdefault("modes", outlined(lambda sides, *x: _modes_under(pieces.on(sides), *x)))
-    both = jax.tree.map(lambda *x: jnp.stack(x), where.sides, pieces.moved(where, on))
+    both = jax.tree.map(lambda *x: jnp.stack(x), where.sides, pieces.beyond(where, on, *now))
     found = lax.map(lambda sides: decide(sides, contacts, now, h), both)
     differ = _modes_differ(*(jax.tree.map(lambda x, i=i: x[i], found[0]) for i in range(2)))
     first = jax.tree.map(lambda x: x[0], found)
