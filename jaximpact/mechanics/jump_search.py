@@ -14,6 +14,7 @@ from jax import Array, lax
 
 from .linearisation import Metric, acceleration, drift, jacobian
 from .problem import Problem
+from .switch_walks import SPEED
 from .switches import (
     HALVINGS,
     Crossing,
@@ -49,6 +50,20 @@ def path_jumped(
         rates = TouchingRates(problem, of_gaps, touching)
         found.append(jumps_between(rates, start, end, (args,), size_of_terms(problem, args)))
     return jnp.any(jnp.stack(found)) if found else None
+
+
+def jumps_at_rest(problem: Problem, t: Array, q: Array, v: Array, free: Array, stuck: Array, args: Any) -> Array | None:
+    """Tests whether the force jumps with the velocity where ``stuck`` contacts (m,) would leave rest, between v and the velocity ``free`` of them, ().
+
+    There the force has any value between those on both sides, as that of the contact: together they hold more than the contact, but a step that takes
+    one value breaks them loose one after the other. None (decided at trace time) where the force does not jump with the velocity.
+    """
+    of_speed = force_switches(problem, t, q, v, args, lambda mark: bool(mark & SPEED), kinks=False)
+    if of_speed is None:
+        return None
+    ends = (t, q, v - (free - v)), (t, q, free)
+    jumps = lambda: jumps_between(of_speed, *lax.stop_gradient(ends), (args,), size_of_values)
+    return lax.cond(jnp.any(stuck), jumps, lambda: jnp.zeros((), bool))
 
 
 class TouchingRates:

@@ -80,7 +80,8 @@ CAUSES = {
     Status.PROJECTION_REFINED: "(remark) the first method of the projection did not reach its tolerance and a slower one finished: "
     "dependent or badly scaled constraints; the result is as accurate as any",
     Status.EVENTS_UNRESOLVED: "(remark) more impacts, or jumps of the force, fell into one step than the scheme locates; the last ones were moved to its end, "
-    "an error of first order: take a smaller h, or EventCorrected(impacts=...)",
+    "an error of first order: take a smaller h, or EventCorrected(impacts=...); or the force jumps with the velocity where a contact with static friction "
+    "sticks, and it is not known when both break loose together: state that force as friction of a contact",
     Status.DERIVATIVE_NOT_FINITE: "(derivatives only) a Jacobian is infinite or NaN: force, constraints or output are not differentiable "
     "where they were evaluated (sqrt or a norm at zero); write them so that they are",
     Status.DERIVATIVE_JUMP: "(derivatives only) the force, the mass or the velocity of a gap in contact jumped on the way (a comparison, sign, "

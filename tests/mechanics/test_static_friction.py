@@ -157,6 +157,21 @@ def test_a_motion_that_only_just_breaks_away_is_told():
     assert [status(near) for near in (0.9, 0.99999, 1.00001, 1.1)] == [0, DOUBT, DOUBT, 0]
 
 
+@pytest.mark.slow
+def test_another_dry_friction_beside_it_is_told_where_both_hold_together():
+    """A block held up to 1.5 by the floor and .7 by a force -.7 sign(v) breaks away at 2.2; steps take that force as zero at rest, and break away at 1.7."""
+
+    def status(belt):
+        force = lambda t, q, v, args: jnp.stack([3 * jnp.sin(2 * t) - 0.7 * jnp.sign(v[0] - belt), -10 + 0 * t])
+        floor = ji.Problem(
+            force, lambda t, q, args: q[1:], slip=lambda t, q, v, args: v[:1], friction=0.1, static_friction=0.15
+        )
+        found = ji.solve(floor, [0.0, 0.0], [0.0, 0.0], t1=2.5, steps=100, scheme=SCHEME)
+        return int(found.status) & ji.Status.EVENTS_UNRESOLVED
+
+    assert status(0.0) and not status(0.3)
+
+
 def test_equal_coefficients_are_one():
     """Through stops, breaks and reversals of the shaken table, to the rounding of solutions that are solved for twice."""
     args = NUMBERS | {"A": 0.1, "mu": 0.3, "static": 0.3}

@@ -26,10 +26,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
-from ..contact.cones import ConeProblem, length
+from ..contact.cones import STICK, ConeProblem, length
 from ..contact.laws import ContactLaw, Reaction
 from ..contact.static_friction import modes_at
 from ..friction import FrictionInfo, Slip, impulses_of
+from ..jump_search import jumps_at_rest
 from ..linearisation import Contacts, Metric, acceleration, closure, has_known_force, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
@@ -175,6 +176,13 @@ class MoreauJean(Scheme):
         info = Info.of(found, metric, new.q, chord, e)
         if problem.slip is not None and law.solves:
             info = info._replace(status=info.status | impulse_status(contacts, found, before, v, free, w, e))
+            if problem.static_friction is not None and found.friction is not None:
+                jumps = jumps_at_rest(problem, t_new, new.q, w, free, found.friction.mode == STICK, motion.args)
+                info = (
+                    info
+                    if jumps is None
+                    else info._replace(status=info.status | as_status(jumps, Status.EVENTS_UNRESOLVED))
+                )
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
         if callable(problem.restitution):
             status |= restitution_status(e, active & (before < 0))
