@@ -117,7 +117,8 @@ def check_friction(
     if not scheme.traits.friction:
         name = type(scheme).__name__
         why = "its theory has no friction" if scheme.traits.restitution == "one" else "it does not know friction"
-        raise ValueError(f"{name} takes no friction, as {why}: use MoreauJean()")
+        others = "MoreauJean()" if problem.listed else "MoreauJean(), or EventCorrected() for few contacts"
+        raise ValueError(f"{name} takes no friction, as {why}: use {others}")
     check_coefficients_of("friction", problem.friction, shape_of, m, args)
     if problem.static_friction is not None:
         check_coefficients_of("static_friction", problem.static_friction, shape_of, m, args)
