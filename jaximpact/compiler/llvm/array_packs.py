@@ -264,7 +264,7 @@ def pick_entries(e: Any, x: LargeArray, table: np.ndarray, passing: bool) -> Lar
     """
     places, source = embed_constant(e, table.ravel()), flat_view(e, x)
     whole = memory_dtype(x.dtype).itemsize in (4, 8)
-    # from registers, in less than half the time
+    # from registers: a gather takes 13 cycles for eight numbers
     permutes = can_permute(e.w, x.dtype) and x.size in range(0, 4 * e.pack + 1, e.pack)
     packs = [read(source, [long_constant(i)], True) for i in range(0, x.size, e.pack)] if permutes else []
 
