@@ -11,8 +11,8 @@ from .mechanics.from_sympy import from_sympy
 from .mechanics.problem import Problem
 from .mechanics.problem_parts import missing as _missing
 from .mechanics.schemes import EventCorrected, EventDriven, Maury, MoreauJean, PaoliSchatzman
-from .mechanics.schemes.stops import Until
 from .mechanics.status import Status
+from .mechanics.trials.stops import Until
 from .results import Sensitivities, Solution, with_names
 from .results.files import load
 from .results.save import Events, Save

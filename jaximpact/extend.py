@@ -12,7 +12,7 @@ from .mechanics.contact import ContactLaw, ContactSolver, Held, Impulses, Open, 
 from .mechanics.contact.contact_problem import ContactSolution, solve_contact
 from .mechanics.linearisation import Contacts, Metric, acceleration, linearise
 from .mechanics.motion import Motion
-from .mechanics.schemes.base import Info, Scheme, State, Traits
+from .mechanics.scheme import Info, Scheme, State, Traits
 from .mechanics.status import as_status
 
 __all__ = [

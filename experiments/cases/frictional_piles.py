@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import Delaunay
 
-from jaximpact.mechanics.contact.cone_solver import frictional_impulses
+from jaximpact.mechanics.contact.friction.cone_solver import frictional_impulses
 
 TOLERANCE = 1e-10  # of the natural residual [m/s]
 PILES = 20

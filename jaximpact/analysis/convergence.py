@@ -22,8 +22,8 @@ from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
+from ..mechanics.scheme import Scheme
 from ..mechanics.schemes import EventDriven
-from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import FAILURES, Status
 from ..results import Arrays, Drawable, Solution, with_names
 from ..results.interpolation import curve, interpolant

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 from ..jaxtools.argument_checks import check_counts, is_whole
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.stops import Until
 from ..mechanics.status import FAILURES
+from ..mechanics.trials.stops import Until
 from ..results import Arrays, Drawable, Solution, with_names
 from ..results.interpolation import curve
 from ..simulation.arguments import OF_FRICTION

@@ -18,7 +18,7 @@ from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.linearisation import Metric, closure, linearise
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme, Timing
+from ..mechanics.scheme import Scheme, Timing
 from ..results import Solution
 from ..simulation.arguments import OF_CONTACTS, STATED, choose_methods
 from ..simulation.canonical_arrays import canonical_state, cast_numbers, full_axes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..jaxtools.argument_checks import check_counts
-from ..mechanics.schemes.base import Scheme
+from ..mechanics.scheme import Scheme
 from ..simulation.arguments import OF_CONTACTS
 from .checks import StudyLike, of_one_lane, one_lane, positive_time, share_of_period
 from .crossings import section

@@ -18,8 +18,8 @@ import numpy as np
 from ..jaxtools.argument_checks import real
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
+from ..mechanics.scheme import Scheme, Timing
 from ..mechanics.schemes import EventDriven
-from ..mechanics.schemes.base import Scheme, Timing
 from ..results import Arrays, Drawable, Result, Solution, with_names
 from ..results.impulse_intervals import runs
 from ..simulation.arguments import choose_methods

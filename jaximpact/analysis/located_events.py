@@ -9,9 +9,9 @@ import numpy as np
 from jax import Array
 
 from ..mechanics.problem import Problem
+from ..mechanics.scheme import Scheme
 from ..mechanics.schemes import EventDriven
-from ..mechanics.schemes.base import Scheme
-from ..mechanics.schemes.stops import Until
+from ..mechanics.trials.stops import Until
 from ..results.save import Events
 from .default_scheme import ORBIT
 from .gap_states import free_motion, gaps_at

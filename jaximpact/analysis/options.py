@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypedDict, TypeVar, get_type_hints
 
 from ..mechanics.contact.solver import ContactSolver
-from ..mechanics.schemes.base import Scheme
+from ..mechanics.scheme import Scheme
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,7 +13,7 @@ from jax import Array
 
 from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Timing
+from ..mechanics.scheme import Timing
 from ..mechanics.status import FAILURES
 from ..results.impulse_intervals import Runs, runs
 from ..simulation.arguments import OF_CONTACTS, OF_FRICTION

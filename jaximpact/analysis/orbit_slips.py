@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..mechanics.contact.cones import STICK, length
+from ..mechanics.contact.friction.cones import STICK, length
+from ..mechanics.events.acceleration_problem import AccelerationProblem
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.acceleration_problem import AccelerationProblem
 from ..results import Solution
 from .slips import REVERSAL, STOP, slips
 

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from ..jaxtools.argument_checks import check_counts, real_number
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
+from ..mechanics.scheme import Scheme
 from ..mechanics.status import FAILURES, Status, describe
 from ..results import Arrays, Drawable, spread_columns, with_names
 from ..simulation.lanes import Lanes

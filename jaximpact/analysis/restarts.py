@@ -14,8 +14,8 @@ from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.warnings import without_remarks
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
+from ..mechanics.scheme import Scheme
 from ..mechanics.schemes import EventCorrected, EventDriven
-from ..mechanics.schemes.base import Scheme
 from ..results import Solution
 from ..results.interpolation import check_rows, checked_times
 from ..simulation.canonical_arrays import full_axes

@@ -24,9 +24,9 @@ import numpy as np
 from jax import Array
 
 from ..jaxtools.jaxpr_tools import varying_outputs
+from ..mechanics.joint_projection import put_on_joints
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.joints import put_on_joints
 from ..simulation.lanes import Lanes
 from ..simulation.program import Program
 from .stroboscopic_map import admissible, blocks, directions, eigenvalues, jacobians

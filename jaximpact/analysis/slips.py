@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..mechanics.contact.cones import OPEN, SLIP, STICK
+from ..mechanics.contact.friction.cones import OPEN, SLIP, STICK
 from ..mechanics.friction import Slip
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Metric, linearise

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..jaxtools.argument_checks import check_counts, is_pair, is_traced, is_whole, known_numbers, real
-from ..mechanics.schemes.base import Scheme
+from ..mechanics.scheme import Scheme
 from ..results import Solution
 
 ROWS = 13  # rows at which errors are taken, if the user gives no number: a prime, as impacts fall on simple fractions of a motion

@@ -31,19 +31,14 @@ from scipy.sparse.linalg import splu
 
 from .proximal_steps import ConeSystem
 
-STEPS = (
-    300,
-    0.5,
-)  # in all, and for each contact besides; 40 is the median of 200 disks in a box, 100 that of 1000, which took up to 930
+# in all, and for each contact besides; 40 is the median of 200 disks in a box, 100 that of 1000, which took up to 930
+STEPS = (300, 0.5)
 LEAST = 1e-13  # share at which the path ends: rounding is larger than what is left
 BORDER = 0.95  # of the way to the border of a cone that a step may go
 CENTRED = 0.02  # least eigenvalue of r o s, relative to the one on the path
 OFF = 2.0  # by which A x + b - w(s) may differ from share p, relative to share |p|
-SHORTER, TRIALS, CORRECTED = (
-    0.6,
-    16,
-    8,
-)  # factor of steps that are refused, trials in all, and those of which every second is corrected
+# factor of steps that are refused, trials in all, and those of which every second is corrected
+SHORTER, TRIALS, CORRECTED = 0.6, 16, 8
 PARTS = (1.0, 0.5, 0.2, 0.05)  # of the way back to the path
 
 

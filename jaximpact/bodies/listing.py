@@ -14,7 +14,7 @@ from ..mechanics.contact.laws import ContactLaw
 from ..mechanics.friction import impulses_of
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Info, Wrapping
+from ..mechanics.scheme import Info, Wrapping
 from ..mechanics.status import Status, as_status
 from .neighbours import Neighbours, longest, same_slots, widest
 from .start import at_reach, too_short

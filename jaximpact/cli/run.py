@@ -16,7 +16,7 @@ import numpy as np
 from ..catalogue import Case, Entry
 from ..jaxtools.argument_checks import check_counts, check_memory
 from ..mechanics.method_names import projection_from_name, scheme_from_name
-from ..mechanics.schemes.base import Scheme
+from ..mechanics.scheme import Scheme
 from ..mechanics.status import DOUBTS, FAILURES, describe, summarise
 from ..plots import draw
 from ..results import Solution

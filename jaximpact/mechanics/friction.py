@@ -22,7 +22,7 @@ STRAIGHT = -0.9  # cosine of the angle by which slip in space turns in a step, b
 class FrictionInfo(NamedTuple):
     """Friction at the contacts in one step, as reported by a contact law.
 
-    Tangential ``impulse`` (m, k); the ``mode`` (m,) of each contact, `contact.cones.OPEN`, `STICK` or `SLIP`; and the ``direction`` of slip (m, k), a
+    Tangential ``impulse`` (m, k); the ``mode`` (m,) of each contact, `contact.friction.cones.OPEN`, `STICK` or `SLIP`; and the ``direction`` of slip (m, k), a
     unit vector, zero where a contact does not slip. Two fields are None unless static friction has a coefficient of its own: the mask
     ``breaks`` (m,) of the contacts that broke away from rest first, not because another contact broke away and changed their load; and the
     directions of slip as ``heading`` (m, d), see `Slip.heading`.

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..jaxtools.derivative_rules import without_derivative
+from ..switches.switches import gap_switches
 from .linearisation import Metric, is_flat, jacobian
 from .problem import Problem
-from .switches import gap_switches
 
 STEEP = 0.125  # fraction of the largest change of a gap over such a displacement: along a surface, or past an edge, a step changes it by less
 APART = 0.5  # cosine between the normals at the ends of a step, below which they point apart: 60 degrees

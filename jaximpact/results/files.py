@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..jaxtools.optional_packages import import_optional
-from ..mechanics.schemes.base import Timing
+from ..mechanics.scheme import Timing
 from .encoding import KINDS, decode_value, encode_value, pack
 from .located_impacts import LocatedImpacts
 from .result import UPPER, Result

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..mechanics.schemes.base import Timing
+from ..mechanics.scheme import Timing
 from .result import Arrays, Result
 
 PART = 1e-9  # of the contact's largest impulse in a step

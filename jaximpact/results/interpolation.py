@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from ..jaxtools.argument_checks import is_traced, real
+from ..mechanics.scheme import Timing
 from ..mechanics.schemes import EventCorrected, EventDriven
-from ..mechanics.schemes.base import Timing
 from .impulse_intervals import REBOUND, runs
 
 if TYPE_CHECKING:

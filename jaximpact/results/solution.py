@@ -16,7 +16,7 @@ from jax import Array
 
 from ..jaxtools.argument_checks import is_array, is_traced
 from ..mechanics.labels import UNNAMED, Labels
-from ..mechanics.schemes.base import Timing
+from ..mechanics.scheme import Timing
 from ..mechanics.status import FAILURES, Status, describe, summarise
 from . import interpolation, paraview
 from .located_impacts import LocatedImpacts

@@ -9,7 +9,7 @@ from jax import Array
 
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Info, finite, time_of
+from ..mechanics.scheme import Info, finite, time_of
 from ..mechanics.status import FAILURES, Status, as_status
 
 

@@ -32,12 +32,12 @@ from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.joints import MayDepend
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
+from ..mechanics.scheme import Scheme
 from ..mechanics.schemes.event_driven import EventDriven
 from ..mechanics.schemes.maury import Maury
 from ..mechanics.schemes.moreau_jean import MoreauJean
 from ..mechanics.schemes.paoli_schatzman import PaoliSchatzman
-from ..mechanics.schemes.stops import Until
+from ..mechanics.trials.stops import Until
 from ..mechanics.user_functions import differentiable, outcome
 from ..results.save import Save
 from .backends import execution_of, native_or_xla

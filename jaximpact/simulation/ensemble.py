@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from ..bodies.growth import enlarge, slots, with_slots
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
+from ..mechanics.scheme import Scheme
 from ..mechanics.status import Status
 from ..results import Solution
 from .backends import batch_backend

@@ -15,7 +15,7 @@ from ..jaxtools.warnings import remark
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
+from ..mechanics.scheme import Scheme
 from ..mechanics.user_functions import differentiable
 from ..results.save import Save
 from .arguments import (

@@ -17,18 +17,18 @@ from ..jaxtools.jacobians import SMALL
 from ..jaxtools.outlined import seldom
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
-from ..mechanics.jumps import across_jumps, steep_status
+from ..mechanics.joint_projection import start_on_joints
 from ..mechanics.linearisation import Metric, acceleration, closure, linearise
 from ..mechanics.motion import Motion
+from ..mechanics.paths.crossings import on_border_at_start, problem_of_piece
 from ..mechanics.problem import Problem
 from ..mechanics.rest import Watch
-from ..mechanics.schemes.base import Info, JointInfo, Timing, finite, state_switches, unstable
-from ..mechanics.schemes.corrected import Corrected, status_at_end, velocity_at_row_time
-from ..mechanics.schemes.crossings import on_border_at_start, problem_of_piece
-from ..mechanics.schemes.frictional import FrictionCorrected
-from ..mechanics.schemes.joints import start_on_joints
-from ..mechanics.schemes.starts import pressed_at_start, put_on_surfaces
-from ..mechanics.schemes.tracked import Tracked
+from ..mechanics.saltation.corrected import Corrected, status_at_end, velocity_at_row_time
+from ..mechanics.saltation.friction_corrected import FrictionCorrected
+from ..mechanics.saltation.jump_status import across_jumps, steep_status
+from ..mechanics.saltation.starts import pressed_at_start, put_on_surfaces
+from ..mechanics.saltation.tracked import Tracked
+from ..mechanics.scheme import Info, JointInfo, Timing, finite, state_switches, unstable
 from ..mechanics.status import DERIVATIVES, Status, as_status
 from ..mechanics.tunnelling import StepPath, looks_for_tunnelling, loses_the_gap, may_tunnel
 from ..results import LocatedImpacts, Solution

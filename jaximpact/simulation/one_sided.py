@@ -13,7 +13,7 @@ import numpy as np
 from ..jaxtools.argument_checks import real
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
+from ..mechanics.scheme import Scheme
 from .arguments import STATED
 from .lane_arguments import check_lanes
 from .lanes import Lanes

@@ -16,8 +16,8 @@ from ..jaxtools.shapes import as_array_tree
 from ..mechanics.contact import ContactSolver
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
-from ..mechanics.schemes.stops import Until
+from ..mechanics.scheme import Scheme
+from ..mechanics.trials.stops import Until
 from ..mechanics.user_functions import outcome
 from ..results.save import Save
 

@@ -20,7 +20,7 @@ from ..jaxtools.warnings import without_remarks
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
+from ..mechanics.scheme import Scheme
 from ..mechanics.status import Status
 from ..mechanics.user_functions import named_errors
 from ..results import Sensitivities, Solution

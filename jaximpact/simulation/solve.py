@@ -20,7 +20,7 @@ from ..jaxtools.warnings import remark
 from ..mechanics.contact import ContactSolver
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
+from ..mechanics.scheme import Scheme
 from ..mechanics.status import Status
 from ..mechanics.user_functions import differentiable
 from ..results import Solution

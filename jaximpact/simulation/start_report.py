@@ -15,13 +15,13 @@ from jax import Array
 
 from ..jaxtools.jaxpr_tools import depends_on
 from ..jaxtools.trace_context import full_precision, platform
-from ..mechanics.contact.cones import direction
+from ..mechanics.contact.friction.cones import direction
 from ..mechanics.friction import Slip
+from ..mechanics.joint_projection import start_errors
 from ..mechanics.joints import DEPENDENT, Joints
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Closure, Metric, closure, linearise
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.joints import start_errors
 
 
 class JointReport(NamedTuple):

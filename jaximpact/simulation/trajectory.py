@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..jaxtools.shapes import as_array_tree, shape_of_result
+from ..mechanics.events.impact_record import ImpactRecord
 from ..mechanics.motion import Motion
-from ..mechanics.schemes.base import Timing
-from ..mechanics.schemes.record import ImpactRecord
+from ..mechanics.scheme import Timing
 from ..mechanics.status import Status
 from ..results import LocatedImpacts, Solution
 from .account import Account

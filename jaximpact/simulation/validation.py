@@ -18,7 +18,7 @@ from ..jaxtools.argument_checks import check_kind, is_traced
 from ..jaxtools.jaxpr_tools import depends_on
 from ..jaxtools.shapes import as_array, as_array_tree
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
+from ..mechanics.scheme import Scheme
 from ..mechanics.user_functions import outcome
 
 

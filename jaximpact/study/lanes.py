@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..mechanics.schemes.base import Timing
+from ..mechanics.scheme import Timing
 from ..mechanics.status import Status
 from ..results import Origin, Solution
 from ..results.tables import STATE

@@ -12,8 +12,8 @@ from ..jaxtools.argument_checks import are_texts, is_array
 from ..mechanics.contact import ContactSolver
 from ..mechanics.method_names import METHODS
 from ..mechanics.rest import AtRest, Jammed
-from ..mechanics.schemes.base import Scheme
-from ..mechanics.schemes.stops import Gap, Speed, Until
+from ..mechanics.scheme import Scheme
+from ..mechanics.trials.stops import Gap, Speed, Until
 from ..results.safe_reading import map_json
 from ..results.save import Save
 from .design import summarise
@@ -36,6 +36,7 @@ NAMED: dict[str, type] = {method.__qualname__: method for method in (*METHODS, S
 CLASSES: dict[str, type] = (
     {f"{method.__module__}:{name}": method for name, method in NAMED.items()}
     | {f"jaximpact.{EARLIER[name]}:{name}": method for name, method in NAMED.items() if name in EARLIER}
+    | {f"jaximpact.mechanics.schemes.stops:{surface.__name__}": surface for surface in (Until, Gap, Speed)}
     | {"jaximpact.integrate:Save": Save}
 )
 

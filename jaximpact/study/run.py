@@ -18,8 +18,8 @@ from ..bodies.growth import enlarge, grow, trim_room
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.contact import ContactSolver
 from ..mechanics.problem import Problem
+from ..mechanics.scheme import Timing
 from ..mechanics.schemes import Scheme
-from ..mechanics.schemes.base import Timing
 from ..mechanics.status import Status
 from ..results import Solution
 from ..results.provenance import now, provenance

@@ -12,8 +12,8 @@ from ..catalogue import Case, get
 from ..jaxtools.argument_checks import check_kind, dotted_entries, is_number, is_whole, real_array
 from ..mechanics.method_names import projection_from_name, scheme_from_name, suggestion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
-from ..mechanics.schemes.stops import Until
+from ..mechanics.scheme import Scheme
+from ..mechanics.trials.stops import Until
 from ..results.safe_reading import first_mismatch
 from ..results.save import Save
 from ..simulation.arguments import OF_CONTACTS, OF_FRICTION, choose_grid, choose_methods

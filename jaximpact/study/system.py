@@ -14,7 +14,7 @@ from ..analysis.checks import of_one_lane
 from ..jaxtools.argument_checks import named_leaves, with_leaves
 from ..mechanics.method_names import suggestion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.stops import Until
+from ..mechanics.trials.stops import Until
 from ..results.save import Save
 from ..simulation.arguments import OF_CONTACTS, OF_FRICTION
 from ..simulation.canonical_arrays import check_coefficients, check_restitution, check_times

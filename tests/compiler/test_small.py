@@ -11,9 +11,9 @@ from jaximpact.compiler.llvm import over_lanes
 from jaximpact.compiler.llvm.emitter import emit
 from jaximpact.compiler.scalar import Unsupported
 from jaximpact.compiler.scalar.interpreter import program_inputs
+from jaximpact.jaxtools.interval_bounds import Unbounded, bound_change, is_expensive
 from jaximpact.jaxtools.outlined import outlined
 from jaximpact.jaxtools.tables import table
-from jaximpact.mechanics.interval_bounds import Unbounded, bound_change, is_expensive
 
 
 def matrix(a, b):

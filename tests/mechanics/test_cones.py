@@ -10,9 +10,9 @@ import pytest
 from breadth import slow
 
 import jaximpact as ji
-from jaximpact.mechanics.contact import cones
-from jaximpact.mechanics.contact.cone_solver import frictional_impulses
-from jaximpact.mechanics.schemes.acceleration_problem import AccelerationProblem
+from jaximpact.mechanics.contact.friction import cones
+from jaximpact.mechanics.contact.friction.cone_solver import frictional_impulses
+from jaximpact.mechanics.events.acceleration_problem import AccelerationProblem
 
 TOLERANCE = 1e-10
 

@@ -10,7 +10,7 @@ from jaximpact.compiler.llvm import over_lanes
 from jaximpact.mechanics.contact import Solved
 from jaximpact.mechanics.linearisation import Metric, gap_derivatives, linearise
 from jaximpact.mechanics.motion import Motion
-from jaximpact.mechanics.schemes.corrected import Corrected
+from jaximpact.mechanics.saltation.corrected import Corrected
 from jaximpact.mechanics.some_contacts import rows_that_matter, with_contacts
 
 DISKS, RADIUS = 10, 0.1

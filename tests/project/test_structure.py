@@ -13,6 +13,7 @@ ROOT = Path(ji.__file__).parent
 # packages from the ground up; a file may import from lower rows, and from its own package
 ROWS = [
     ["jaxtools", "version"],
+    ["switches"],
     ["mechanics", "compiler"],
     ["bodies", "catalogue", "results", "extend"],
     ["simulation"],
@@ -23,6 +24,8 @@ ROWS = [
     ["cli"],
     ["__main__"],
 ]
+# folders of mechanics, in the same order: what a step knows of one instant, of a substep, of a path between events, of a scheme
+ROOMS_OF_MECHANICS = ["contact.friction", "contact", "events", "trials", "paths", "saltation", "schemes"]
 LEVEL = {name: level for level, names in enumerate(ROWS) for name in names}
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 
@@ -66,6 +69,22 @@ def test_a_package_imports_lower_ones_only():
         own = room_of(module)
         for other in others:
             assert room_of(other) == own or LEVEL[room_of(other)] < LEVEL[own] or own == "__init__", (module, other)
+
+
+def floor_of(module):
+    """The place of a file of mechanics in the order of its folders; -1 for files in none, which any may import."""
+    found = [k for k, name in enumerate(ROOMS_OF_MECHANICS) if module.startswith(f"mechanics.{name}.")]
+    return found[0] if found else -1
+
+
+def test_a_folder_of_mechanics_imports_lower_ones_only():
+    folders = {
+        module.rpartition(".")[0] for module in FILES if module.count(".") > 1 and module.startswith("mechanics.")
+    }
+    assert folders == {f"mechanics.{name}" for name in ROOMS_OF_MECHANICS}
+    for module, others in imports().items():
+        for other in others if floor_of(module) >= 0 else ():
+            assert floor_of(other) <= floor_of(module), (module, other)
 
 
 def test_no_file_imports_itself_by_others():

@@ -76,6 +76,9 @@ def test_only_known_classes_and_numbers_are_decoded():
     for value in (ji.EventDriven(order=np.int64(5)), ji.Until.impact(np.int64(0), np.int64(2))):
         found = plain.decode(plain.encode(value, "value"))
         assert found == value and hash(found) == hash(value)
+    written = plain.encode(ji.Until.impact(0, 2), "value")
+    written["$dataclass"] = "jaximpact.mechanics.schemes.stops:Until"  # as version 0.6 wrote it
+    assert plain.decode(written) == ji.Until.impact(0, 2)
     for attack in (
         {"$dataclass": "subprocess:Popen", "$fields": {"args": ["true"]}},
         {"$dataclass": "study_systems:grid", "$fields": {}},

@@ -15,8 +15,8 @@ from jax import Array, lax
 
 from ..linearisation import Contacts
 from .active_set import Attempt, guess_active_set
-from .cone_solver import frictional_impulses
-from .cone_splitting import admm
+from .friction.cone_solver import frictional_impulses
+from .friction.cone_splitting import admm
 from .solver import ContactSolver, Impulses, complementarity, unit_scaling
 
 TRIED = 20  # iterations after which the active set is tried

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools import linalg
+from ...jaxtools.interval_bounds import Unbounded, bound_change, is_expensive
 from ..friction import FrictionInfo
-from ..interval_bounds import Unbounded, bound_change, is_expensive
 from ..linearisation import Contacts, Metric, jacobian
 from ..problem import Problem
-from .cones import OPEN, ConeProblem, length
+from .friction.cones import OPEN, ConeProblem, length
 
 MARGIN = 1.001  # factor on the displacement of a step, for the rounding of a bound
 

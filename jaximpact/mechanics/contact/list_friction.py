@@ -10,11 +10,11 @@ from jax import Array, lax
 from ...jaxtools.derivative_rules import guard_derivative
 from ..friction import FrictionInfo
 from ..status import Status, as_status
-from .cones import OPEN, SLIP, STICK, direction, modes_of
-from .cones import residual as natural_map
+from .friction.cones import OPEN, SLIP, STICK, direction, modes_of
+from .friction.cones import residual as natural_map
+from .friction.static_friction import cones_in_act, slip_before, slip_resolution
 from .laws import Reaction
 from .solver import ContactSolver
-from .static_friction import cones_in_act, slip_before, slip_resolution
 
 NO_DERIVATIVE_OF_LISTS = "bodies in lists with friction have no derivative: use sensitivity='corrected' (right across impacts), or of few bodies Bodies(lists=False), all pairs"
 
@@ -24,7 +24,7 @@ def solve_friction_of_list(
 ) -> Reaction:
     """Solves the contact problem of listed bodies with friction, by products with the rows of ``contacts``.
 
-    The result has no derivative: it is ``constant`` in derivatives, or an error where one is taken. `frictional.FrictionCorrected` gives the step its own.
+    The result has no derivative: it is ``constant`` in derivatives, or an error where one is taken. `friction_corrected.FrictionCorrected` gives the step its own.
 
     ``guess`` (m, 1 + k): impulses to start from, None for zeros; ``offset`` (m,): normal velocities without impulses, restitution included;
     ``among`` (m,): mask of the contacts that may have an impulse, None for all.

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..linearisation import Contacts
-from .cone_solver import frictional_impulses
-from .cone_splitting import projected_gradient
+from .friction.cone_solver import frictional_impulses
+from .friction.cone_splitting import projected_gradient
 from .solver import ContactSolver, Impulses, complementarity, unit_scaling
 
 

@@ -20,13 +20,13 @@ from ..friction import FrictionInfo, Slip
 from ..linearisation import Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
-from .cones import ConeProblem, dependent, jams
+from .friction.cones import ConeProblem, dependent, jams
+from .friction.static_friction import cones_in_act, slip_before, slip_resolution
 from .geodesic import project_geodesic
 from .implicit_derivative import reaction
 from .laws import ContactLaw, Reaction, Target, restrict_problem
 from .list_friction import solve_friction_of_list
 from .solver import ContactSolver, closing_speed, complementarity
-from .static_friction import cones_in_act, slip_before, slip_resolution
 
 # times the velocities of a problem with friction: a guess with larger impulses, as velocities, is not used
 COMPARABLE = 16

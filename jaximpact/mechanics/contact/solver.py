@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..linearisation import Contacts
-from .cone_products import Scaled, frictional_impulses_by_products
-from .cone_solver import frictional_impulses, solve_exactly
+from .friction.cone_products import Scaled, frictional_impulses_by_products
+from .friction.cone_solver import frictional_impulses, solve_exactly
 
 
 class Impulses(NamedTuple):

@@ -1,6 +1,6 @@
 """Time-stepping schemes, one file each, with its citation."""
 
-from .base import Info, Scheme, State
+from ..scheme import Info, Scheme, State
 from .event_corrected import EventCorrected
 from .event_driven import EventDriven
 from .maury import Maury

@@ -25,14 +25,20 @@ from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
 from ...jaxtools.linalg import nonzero
+from ...switches.switches import Kinks
 from ..contact.laws import ContactLaw
+from ..events.event_state import Event, View, impulses_to_change, persisting
+from ..events.impacts import behind, collide, lasting_at_end
 from ..friction import FrictionInfo, tangents
+from ..joint_projection import put_on_joints
 from ..linearisation import Metric, acceleration, closure, linearise, noise, span
 from ..motion import Motion
+from ..paths.crossings import AT_ONCE, Ahead, Border, Slide, located_pieces, sliding_problem, start_on_pieces
+from ..paths.cubic_paths import STEEP, Path, double_crossing, first_zero, near_grazing
+from ..paths.event_friction import held_velocity, rubbing_step
+from ..paths.pieces_in_modes import pieces_in_modes
 from ..problem import Problem
-from ..status import Status, as_status
-from ..switches import Kinks
-from .base import (
+from ..scheme import (
     Info,
     JointInfo,
     Scheme,
@@ -44,14 +50,8 @@ from .base import (
     time_before_start,
     zero_remainder,
 )
-from .crossings import AT_ONCE, Ahead, Border, Slide, located_pieces, sliding_problem, start_on_pieces
-from .event_friction import held_velocity, rubbing_step
-from .event_state import Event, View, impulses_to_change, persisting
-from .events import behind, collide, lasting_at_end
-from .joints import put_on_joints
-from .paths import STEEP, Path, double_crossing, first_zero, near_grazing
-from .pieces import Where
-from .pieces_in_modes import pieces_in_modes
+from ..status import Status, as_status
+from ..trials.pieces import Where
 
 
 class EventState(NamedTuple):

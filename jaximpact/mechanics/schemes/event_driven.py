@@ -29,18 +29,18 @@ from jax import Array, lax
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import forward_only
 from ..contact.laws import ContactLaw
+from ..events.impact_record import ImpactRecord
 from ..linearisation import Metric, acceleration, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
+from ..scheme import Info, JointInfo, Scheme, Step, Traits, mass_status, time_before_start, zero_remainder
 from ..status import Status, as_status
-from .base import Info, JointInfo, Scheme, Step, Traits, mass_status, time_before_start, zero_remainder
-from .bases import TERMS
-from .driven_step import first_carry, goes_on, turn
-from .pieces import Pieces, Where
-from .record import ImpactRecord
-from .stops import Stop, Until
-from .tableau import TABLEAUS
-from .trials import Tolerance, frozen, held
+from ..trials.bases import TERMS
+from ..trials.driven_step import first_carry, goes_on, turn
+from ..trials.pieces import Pieces, Where
+from ..trials.stops import Stop, Until
+from ..trials.tableau import TABLEAUS
+from ..trials.trial import Tolerance, frozen, held
 
 SCANNED = 100  # trials up to which the loop over them has a fixed length, which reverse mode needs
 NO_REVERSE = (

@@ -21,14 +21,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ...switches.switches import Kinks
 from ..contact.laws import ContactLaw
+from ..joint_projection import land_chord, shake
 from ..linearisation import Contacts, Metric, acceleration, linearise
 from ..motion import Motion
 from ..problem import Problem
+from ..scheme import Info, Scheme, State, Traits, gradient_status, mean_acceleration
 from ..status import Status, as_status
-from ..switches import Kinks
-from .base import Info, Scheme, State, Traits, gradient_status, mean_acceleration
-from .joints import land_chord, shake
 
 
 @jax.tree_util.register_dataclass

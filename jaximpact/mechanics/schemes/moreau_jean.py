@@ -26,17 +26,17 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
-from ..contact.cones import STICK, ConeProblem, length
+from ...switches.switches import gap_switches
+from ..contact.friction.cones import STICK, ConeProblem, length
+from ..contact.friction.static_friction import modes_at
 from ..contact.laws import ContactLaw, Reaction
-from ..contact.static_friction import modes_at
+from ..events.jump_search import jumps_at_rest
 from ..friction import FrictionInfo, Slip, impulses_of
-from ..jump_search import jumps_at_rest
+from ..joint_projection import project_state
 from ..linearisation import Contacts, Metric, acceleration, closure, has_known_force, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
-from ..status import Status, as_status
-from ..switches import gap_switches
-from .base import (
+from ..scheme import (
     FACING,
     Info,
     Jump,
@@ -48,7 +48,7 @@ from .base import (
     restitution_status,
     state_switches,
 )
-from .joints import project_state
+from ..status import Status, as_status
 
 ROOM = 0.05  # fraction of the largest clearance between two facing contacts by which a body may be past both
 CURVED = 0.1  # fraction of the radius of curvature by which a body may sink into a curved surface
@@ -178,11 +178,8 @@ class MoreauJean(Scheme):
             info = info._replace(status=info.status | impulse_status(contacts, found, before, v, free, w, e))
             if problem.static_friction is not None and found.friction is not None:
                 jumps = jumps_at_rest(problem, t_new, new.q, w, free, found.friction.mode == STICK, motion.args)
-                info = (
-                    info
-                    if jumps is None
-                    else info._replace(status=info.status | as_status(jumps, Status.EVENTS_UNRESOLVED))
-                )
+                if jumps is not None:
+                    info = info._replace(status=info.status | as_status(jumps, Status.EVENTS_UNRESOLVED))
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
         if callable(problem.restitution):
             status |= restitution_status(e, active & (before < 0))

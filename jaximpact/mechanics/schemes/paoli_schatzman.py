@@ -29,12 +29,12 @@ from ...jaxtools import linalg
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import implicit_root
 from ..contact.laws import ContactLaw, Open, Reaction, Target
+from ..joint_projection import land_chord, shake
 from ..linearisation import Metric, acceleration, jacobian
 from ..motion import Motion
 from ..problem import Problem
+from ..scheme import Info, Jump, Scheme, State, Traits, mean_acceleration, metric_norm, state_switches
 from ..status import Status, as_status
-from .base import Info, Jump, Scheme, State, Traits, mean_acceleration, metric_norm, state_switches
-from .joints import land_chord, shake
 
 static = {"static": True}
 CHOICES = {

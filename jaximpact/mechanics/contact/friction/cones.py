@@ -1,0 +1,231 @@
+"""Coulomb's cone of one contact, |L_t| <= mu L_n, and the law of friction as equations.
+
+Impulses x and velocities w have shape (..., 1 + k), k = 1 in the plane and 2 in space: x[..., 0] and w[..., 0] along the gap's gradient,
+the others along orthonormal tangents. Coulomb's law with Newton's or Moreau's normal law, 0 <= x_n _|_ w_n >= 0, |x_t| <= mu x_n and
+x_t = -mu x_n w_t / |w_t| where w_t is not zero, is the complementarity of cones
+
+    K* ∋ w + mu |w_t| n  _|_  x ∈ K = {|x_t| <= mu x_n}
+
+(G. De Saxce and Z.-Q. Feng, Math. Comput. Modelling 28 (1998)). Without the term mu |w_t|, a contact that slips would lift off.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from ....jaxtools import linalg
+from ....jaxtools.semidefinite import invert_semidefinite
+from ...linearisation import ORTHOGONAL, Contacts
+
+OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
+
+
+def length(x: Array) -> Array:
+    """Returns the Euclidean norm over the last axis, (..., 1); its derivative at zero is zero.
+
+    Numbers are scaled before they are squared, so that small ones do not underflow.
+    """
+    if x.shape[-1] == 1:
+        return jnp.abs(x)
+    largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
+    scale = jnp.where(largest > 0, largest, 1)
+    some = jnp.where(largest > 0, x / scale, 1)
+    return jnp.where(largest > 0, scale * jnp.sqrt(jnp.sum(some**2, axis=-1, keepdims=True)), largest)
+
+
+def direction(x: Array) -> Array:
+    """Returns x / |x| over the last axis; zero where x is zero."""
+    size = length(x)
+    return x / jnp.where(size > 0, size, 1)
+
+
+def _beside(mu: ArrayLike, x: Array) -> Array:
+    """Returns the coefficients ``mu`` (...) with shape (..., 1), so that they broadcast against x (..., 1 + k)."""
+    return jnp.broadcast_to(jnp.asarray(mu, x.dtype), x.shape[:-1])[..., None]
+
+
+def project(x: Array, mu: ArrayLike) -> Array:
+    """Returns the point (..., 1 + k) of Coulomb's cone that is nearest to x (..., 1 + k), in the Euclidean norm; ``mu`` (...)."""
+    mu = _beside(mu, x)
+    normal, tangent = x[..., :1], x[..., 1:]
+    size = length(tangent)
+    # with mu = 0, points with a negative normal part are not inside the cone
+    inside, polar = (size <= mu * normal) & (normal >= 0), mu * size <= -normal
+    pushed = jnp.where(polar, 0, (normal + mu * size) / (1 + mu**2))
+    slipping = jnp.concatenate([pushed, mu * pushed * direction(tangent)], axis=-1)
+    return jnp.where(inside, x, slipping)
+
+
+def residual(w: Array, x: Array, mu: ArrayLike) -> Array:
+    """Returns the natural map x - P_K(x - (w + mu |w_t| n)), (..., 1 + k): zero exactly where w and x satisfy Coulomb's law.
+
+    ``w``: velocities; ``x``: impulses scaled to velocities by a factor for each contact, such as the largest diagonal entry of its block of
+    the Delassus matrix. The result is a velocity. With ``mu`` = 0 it is min(w_n, x_n).
+    """
+    shift = _beside(mu, x) * length(w[..., 1:])
+    shifted = jnp.concatenate([w[..., :1] + shift, w[..., 1:]], axis=-1)
+    return x - project(x - shifted, mu)
+
+
+def modes_of(w: Array, x: Array, mu: ArrayLike, resolution: Array | float = 0.0) -> Array:
+    """Returns the modes (...) of contacts that satisfy the law: `OPEN`, `STICK` or `SLIP`; ``w``, ``x`` as in `residual`.
+
+    A contact slips only where |w_t| exceeds ``resolution`` [velocity]: a contact that sticks may have an impulse on the boundary of the cone too.
+    """
+    pushed = x[..., 0] - w[..., 0]
+    slips = length(x[..., 1:] - w[..., 1:])[..., 0] > _beside(mu, x)[..., 0] * pushed
+    slips = slips & (length(w[..., 1:])[..., 0] > resolution)
+    return jnp.where(pushed <= 0, OPEN, jnp.where(slips, SLIP, STICK))
+
+
+def frozen(w: Array, x: Array, mu: ArrayLike, modes: Array, towards: Array | None = None) -> Array:
+    """Returns the residuals (..., 1 + k) of contacts whose modes are known: x = 0 (open), w = 0 (sticks), w_n = 0 and x_t + mu x_n u = 0 (slips).
+
+    The unit vector u is the direction of slip: ``towards`` (..., k) if given, which makes the equations linear in (w, x), else that of w_t.
+    """
+    u = direction(w[..., 1:]) if towards is None else towards
+    opened, slips = (modes == OPEN)[..., None], (modes == SLIP)[..., None]
+    sliding = x[..., 1:] + _beside(mu, x) * x[..., :1] * u
+    tangent = jnp.where(slips, sliding, w[..., 1:])
+    return jnp.where(opened, x, jnp.concatenate([w[..., :1], tangent], axis=-1))
+
+
+def blocks(delassus: Array, m: int) -> Array:
+    """Returns the diagonal blocks (m, 1 + k, 1 + k) of the contacts in a Delassus matrix."""
+    size, each = delassus.shape[0] // m, jnp.arange(m)
+    return delassus.reshape(m, size, m, size)[each, :, each, :]
+
+
+def jams(delassus: Array, mu: Array) -> Array:
+    """Tests whether friction exceeds Painleve's bound at each contact (m,), mu |A_nt| >= A_nn > 0: then sliding may have no solution, or two."""
+    normal = blocks(delassus, mu.shape[0])[:, 0]
+    return (mu * length(normal[:, 1:])[:, 0] >= normal[:, 0]) & (normal[:, 0] > 0)
+
+
+def could_jam(delassus: Array, mu: Array, towards: Array) -> Array:
+    """Returns the mask (m,) of the contacts that friction can keep closed although they would lift off without an impulse.
+
+    ``towards`` (m, k): unit vectors u in the direction of slip, zero for contacts at rest. A unit of normal impulse with its friction changes the
+    gap velocity of a contact by A_nn - mu A_nt u. The mask marks a contact that slips if this is not positive, and a contact at rest if it is not
+    positive for some direction u (`jams`).
+    """
+    normal = blocks(delassus, mu.shape[0])[:, 0]
+    opens = normal[:, 0] - mu * jnp.sum(normal[:, 1:] * towards, axis=1)
+    return jams(delassus, mu) & ((opens <= 0) | ~jnp.any(towards != 0, axis=1))
+
+
+def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
+    """Tests whether rows of the acting contacts are linearly dependent, (): then many impulses give the same velocities.
+
+    ``mode`` (m,): the mode of each contact; contacts act unless they are open. The rows tested are the normals of all acting contacts and the
+    tangents of those that stick and have friction; where a contact slips, friction follows from the normal impulse.
+    """
+    m = len(mode)
+    if m < 2:
+        return jnp.zeros((), bool)  # one contact's rows are independent, which is checked at the start
+    size = len(delassus) // m
+    counts = jnp.where(
+        jnp.arange(size) == 0, mode[:, None] != OPEN, (mode == STICK)[:, None] & (mu > 0)[:, None]
+    ).ravel()
+    # with velocity-dependent forces in the iteration matrix it is not symmetric; its symmetric part has the same dependences
+    symmetric = 0.5 * (delassus + delassus.T)
+    matrix = jnp.where(counts[:, None] & counts[None, :], symmetric, jnp.eye(m * size, dtype=delassus.dtype))
+    _, pivots = invert_semidefinite(matrix, 256 * float(jnp.finfo(delassus.dtype).eps))
+    return jnp.any(counts & ~(pivots > 0))
+
+
+class ConeProblem(NamedTuple):
+    """Contact problem w = A x + b of m contacts with friction, A = H M^-1 H'.
+
+    ``rows`` H (m (1 + k), d) and ``response`` M^-1 H' (d, m (1 + k)); velocities ``offset`` b (m, 1 + k) without impulses, restitution
+    included; ``friction`` mu (m,), and the ``static`` coefficients (m,) of contacts at rest, None where they are the same.
+    """
+
+    rows: Array
+    response: Array
+    offset: Array
+    friction: Array
+    static: Array | None = None
+
+    @classmethod
+    def of(cls, contacts: Contacts, offset: Array) -> ConeProblem:
+        """Makes the problem of contacts that have tangential rows; ``offset`` (m,): gap velocities without impulses, restitution included."""
+        slip: Any = contacts.slip
+        b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
+        return cls(slip.rows(contacts.jacobian), slip.responses(contacts.response), b, slip.friction, slip.static)
+
+    def velocity(self, x: Array) -> Array:
+        """Returns the velocities w (m, 1 + k) for impulses x (m, 1 + k)."""
+        return (self.rows @ (self.response @ x.ravel())).reshape(x.shape) + self.offset
+
+    def modes(self, x: Array, resolution: Array | float = 0.0) -> tuple[Array, Array]:
+        """Returns the modes (m,) and the directions of slip (m, k) of contacts, given impulses x (m, 1 + k) that solve the problem.
+
+        Without derivatives; the direction is zero where a contact does not slip, ``resolution`` as in `modes_of`.
+        """
+        w, x = lax.stop_gradient((self.velocity(x), x))
+        scale = lax.stop_gradient(self.scales())[:, None]
+        mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, self.friction, resolution), OPEN)
+        return mode.astype(jnp.int32), jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
+
+    def in_modes(self, x: Array, modes: Array, towards: Array | None, times: int = 1, turning: bool = False) -> Array:
+        """Solves for the impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known, by ``times`` Newton steps from impulses x (m, 1 + k).
+
+        ``towards`` (m, k): the directions in which contacts slip; if None, each slips in the direction of its velocity after the impulses.
+        ``turning``: contacts for which ``towards`` is zero slip in that direction too. With given directions one step is exact; each further step
+        makes derivatives of one more order exact.
+        """
+        # impulses are scaled to velocities by the largest diagonal entry of their contact's block
+        scale = lax.stop_gradient(self.scales())[:, None]
+        y = scale * x
+
+        def equations(y: Array) -> Array:
+            w, u = self.velocity(y / scale), towards
+            if turning and u is not None:
+                u = jnp.where(jnp.any(u != 0, axis=1, keepdims=True), u, direction(w[:, 1:]))
+            return frozen(w, y, self.friction, modes, u)
+
+        matrix = lax.stop_gradient(jax.jacfwd(lambda x: equations(x.reshape(y.shape)).ravel())(y.ravel()))
+        # if impulses are not unique, those near x: the shift keeps rounding from moving away
+        eps, fixed = float(jnp.finfo(y.dtype).eps), lax.stop_gradient(self)
+        shift = (
+            jnp.where(dependent(fixed.delassus(), modes, fixed.friction), eps**0.5, 64 * eps)
+            if len(y) > 1
+            else 64 * eps
+        )
+        inverse = linalg.inverse(matrix + shift * jnp.eye(y.size, dtype=y.dtype))
+        for _ in range(times):
+            y = y - (inverse @ equations(y).ravel()).reshape(y.shape)
+        return y / scale
+
+    @property
+    def at_rest(self) -> Array:
+        """Coefficients of friction (m,) of contacts at rest, which stick while |x_t| is at most this times x_n."""
+        return self.friction if self.static is None else self.static
+
+    def oblique(self) -> Array:
+        """Returns the mask (m, m) of pairs of contacts in which an impulse at one changes a velocity of the other.
+
+        Some of the rows of such a pair are not orthogonal in the metric M^-1. Tangential rows count only where there is friction.
+        """
+        m, size = self.offset.shape
+        counts = ((jnp.arange(size) == 0)[None, :] | (self.at_rest > 0)[:, None]).ravel()
+        matrix = self.delassus()
+        diagonal = jnp.diagonal(matrix)
+        large = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
+        large = (large & counts[:, None] & counts[None, :]).reshape(m, size, m, size)
+        return jnp.any(large, axis=(1, 3)) & ~jnp.eye(m, dtype=bool)
+
+    def scales(self) -> Array:
+        """Returns the largest diagonal entries (m,) of the contacts' blocks, which scale impulses to velocities; 1 for rows of zeros."""
+        found = jnp.max(jnp.sum(self.rows * self.response.T, axis=1).reshape(self.offset.shape), axis=1)
+        return jnp.where(found > 0, found, 1)
+
+    def delassus(self) -> Array:
+        """Returns the Delassus matrix A (m (1 + k), m (1 + k)), ordered contact by contact."""
+        return self.rows @ self.response

@@ -1,0 +1,140 @@
+"""Projection of the end of a step onto the joints c(t, q) = 0."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .joints import Joints
+from .linearisation import Metric, span
+from .problem import Problem
+from .scheme import JointInfo, State, add_compensated
+from .status import Status, as_status
+
+SHAKEN = 4  # iterations, each of which reduces the error by a factor of order h
+LEFT = 1e-3  # fraction of the displacement of a step by which joints may be violated at its end
+STEEP = 3  # distances between the two positions of `singular_status`, within which a singular position may lie
+
+
+class ProjectedPosition(NamedTuple):
+    """Result of `put_on_joints`: a position ``q`` (d,) on the joints and its rounding remainder ``low`` as in `State`; the ``joints`` as
+    linearised where the projection began; the ``residual`` max |c| () after it; and status bits."""
+
+    q: Array
+    low: Array | None
+    joints: Joints
+    residual: Array
+    status: Array
+
+    def velocity(self, v: Array) -> Array:
+        """Returns the velocity (d,) nearest to v, in the kinetic metric, that keeps the joints."""
+        return v - self.joints.restore(self.joints.velocity(v))
+
+
+def put_on_joints(
+    problem: Problem,
+    t: Array,
+    q: Array,
+    low: Array | None,
+    shift: Array,
+    before: Joints | None,
+    args: Any,
+    steep: float = STEEP,
+) -> ProjectedPosition:
+    """Projects q (d,) onto the joints at time t in the kinetic metric; ``low`` is its rounding remainder.
+
+    ``shift`` (d,): the displacement that led to q, which sets the tolerance; ``before``: the joints at an earlier position, None for none. The status
+    includes `singular_status`, with ``steep``.
+    """
+    joints: Any = Metric.at(problem, q, args, t).joints
+    q, low = add_compensated(q, -joints.restore(joints.value), low)
+    # once more with the same gradients: the error of a distance x is then of the order of x^3
+    q, low = add_compensated(q, -joints.restore(problem.joint_values(t, q, args)), low)
+    left = jnp.abs(lax.stop_gradient(problem.joint_values(t, q, args)))
+    status = as_status(~jnp.all(left <= joint_tolerance(joints, q, shift)), Status.JOINTS_NOT_MET)
+    if before is not None:
+        status |= singular_status(before, joints, steep)
+    return ProjectedPosition(q, low, joints, jnp.max(left), status)
+
+
+def joint_tolerance(joints: Joints, q: Array, shift: Array) -> Array:
+    """Returns the tolerance (j,) for |c| after a ``shift`` (d,) to q (d,): the change of c over a small fraction of the shift, plus round-off."""
+    rounding = 1e3 * jnp.finfo(q.dtype).eps * (jnp.abs(q) + 1)
+    return lax.stop_gradient(joints.terms(LEFT * jnp.abs(shift) + rounding))
+
+
+def singular_status(before: Joints, after: Joints, steep: float) -> Array:
+    """Returns JOINTS_SINGULAR if the joints may become singular near the positions of ``before`` and ``after``, at most a step apart.
+
+    They may if the `Joints.margins`, extrapolated linearly, become zero within ``steep`` times the distance of the two.
+    """
+    one, other = lax.stop_gradient((before.margins(), after.margins()))
+    return as_status(jnp.any(steep * jnp.abs(one - other) > jnp.minimum(one, other)), Status.JOINTS_SINGULAR)
+
+
+def project_state(
+    problem: Problem, t: Array, new: State, shift: Array, before: Joints, impulse: Array, acts: Array, args: Any
+) -> tuple[State, JointInfo, Array]:
+    """Projects a scheme's ``new`` state onto the joints at time t; returns it, the report on the joints, and status bits.
+
+    ``shift`` (d,): displacement in the step; ``before``: joints at an earlier position; ``impulse`` (j,): impulses of the joints in the step so far.
+    Where a contact ``acts`` (), the velocity is projected too: after an impact it keeps the joints only at a position O(h) away.
+    """
+    found = put_on_joints(problem, t, new.q, new.low, shift, before, args)
+    more = jnp.where(acts, -found.joints.forces(found.joints.velocity(new.v)), 0)
+    new = new._replace(q=found.q, low=found.low, v=new.v + found.joints.response @ more)
+    return new, JointInfo(impulse + found.joints.least(more), found.residual), found.status
+
+
+def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: Any) -> tuple[Array, Array]:
+    """Corrects the velocity u (d,) so that a step h from q ends on the joints at t (SHAKE); returns it and the joints' impulses (j,).
+
+    The impulses act along the gradients at the start of the step. Ryckaert, Ciccotti and Berendsen, J. Comput. Phys. 23 (1977).
+    """
+    joints: Any = metric.joints
+    total = jnp.zeros_like(joints.value)
+    for _ in range(SHAKEN):
+        more = -joints.forces(problem.joint_values(t, q + h * u, args)) / h
+        u, total = u + joints.response @ more, total + more
+    return u, joints.least(total)
+
+
+def land_chord(
+    problem: Problem, t: Array, new: State, h: Array, before: Joints, impulse: Array, args: Any
+) -> tuple[State, JointInfo, Array]:
+    """As `project_state`, for a scheme whose velocities are those of the chords, (q_new - q_old)/h: the velocity follows the projected position."""
+    found = put_on_joints(problem, t, new.q, new.low, h * new.v, before, args)
+    new = new._replace(q=found.q, low=found.low, v=new.v + (found.q - new.q) / h)
+    return new, JointInfo(impulse, found.residual), found.status
+
+
+def start_on_joints(metric: Metric, q: Array, v: Array, h: Array) -> tuple[Array, JointInfo | None, Array]:
+    """Projects the velocity v (d,) at a start onto the joints; returns it, the report on the joints (None without any), and status bits."""
+    joints, none = metric.joints, jnp.zeros((), jnp.int32)
+    if joints is None:
+        return v, None, none
+    wrong, broken = start_errors(joints, q, v, h)
+    impulse = -joints.forces(joints.velocity(v))
+    status = as_status(jnp.any(wrong), Status.JOINTS_NOT_MET)
+    status |= as_status(jnp.any(broken), Status.START_VELOCITY_PROJECTED)
+    if joints.loose is not None:
+        status |= as_status(jnp.any(~joints.independent()), Status.IMPULSES_NOT_UNIQUE)
+    residual = jnp.max(jnp.abs(lax.stop_gradient(joints.value)))
+    return v + joints.response @ impulse, JointInfo(joints.least(impulse), residual), status
+
+
+def start_errors(joints: Joints, q: Array, v: Array, h: Array | None) -> tuple[Array, Array]:
+    """Returns the masks (j,) of joints that are violated at a start, and of joints whose velocity J v + c_t is not zero, up to round-off.
+
+    With a step h, positions and velocities may have the round-off of the end of an earlier run.
+    """
+    q, v, joints = lax.stop_gradient((q, v, joints))
+    eps = 1e3 * jnp.finfo(q.dtype).eps
+    # the end of an earlier run, or typed numbers, may have the round-off of many steps
+    speed = joints.terms(v) + jnp.abs(joints.rate)
+    time = 0.0 if h is None else span(lax.stop_gradient(h), q.dtype)
+    length = joints.terms(jnp.abs(q) + 1) + time * speed
+    fast = speed if h is None else speed + length / (32 * lax.stop_gradient(h))
+    return ~(jnp.abs(joints.value) <= eps * length), ~(jnp.abs(joints.velocity(v)) <= eps * fast)

@@ -1,0 +1,1 @@
+"""Paths of `EventCorrected` between events, and the times at which they end."""

@@ -1,0 +1,149 @@
+"""Impacts of `event_friction`: Newton's and Coulomb's laws, and contacts that are kept closed as an impact opens them too slowly to resolve."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..contact.friction.cone_solver import frictional_impulses
+from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, direction, jams, length
+from ..contact.friction.static_friction import cones_in_act
+from ..events.acceleration_problem import AccelerationProblem
+from ..events.event_state import Event
+from ..friction import FrictionInfo, Slip
+from ..linearisation import gap_derivatives, joint_acceleration, noise
+from ..motion import Motion
+from ..problem import Problem
+from ..status import Status, as_status
+from .rubbing_paths import braking, slip_noise
+
+BRIEF = 8  # steps of flight under the largest acceleration of a gap, within which contacts are tested for falling back
+SHARP = 1e-12  # relative accuracy of percussions
+
+
+class Struck(NamedTuple):
+    """Result of the impact law: velocity ``v`` (d,) after the impact, and impulses (m, 1 + k).
+
+    Masks (m,) of contacts that have the impact and stay closed (``lands``), that the impact has ``opened``, and that do not slip after it
+    (``rests``). The gap velocities (m,) up to which an impact is too ``slow`` to be resolved; the largest acceleration of a gap without contact
+    forces, ``pull`` (); the solver's ``error`` (); status ().
+    """
+
+    v: Array
+    impulse: Array
+    lands: Array
+    opened: Array
+    rests: Array
+    slow: Array
+    pull: Array
+    error: Array
+    status: Array
+
+
+def strike(
+    problem: Problem,
+    motion: Motion,
+    event: Event,
+    slip: Slip,
+    impact: Array,
+    among: Array,
+    stuck: Array,
+    way: Array,
+    guess: Array,
+) -> Struck:
+    """Applies Newton's and Coulomb's laws to the contacts of an ``impact`` (m,) and to closed ones; ``among`` (m,) marks both.
+
+    ``event``: the state at the impact; ``slip``: tangential rows there. Before the impact contacts ``stuck`` (m,) stick, and the other closed ones
+    slip in the directions ``way`` (m, k), which matters for static friction. If several impulses satisfy the laws, those nearest to ``guess`` (m, 1
+    + k) are taken.
+    """
+    (t, q, v, metric, contacts, speed), h, args = event, motion.h, motion.args
+    frozen = lax.stop_gradient((t, q, v, args))
+    free, _ = joint_acceleration(problem, lax.stop_gradient(metric), *frozen)
+    _, turning = gap_derivatives(problem, *frozen)
+    normal = contacts.velocity(free)
+    slow = lax.stop_gradient(2 * h * (jnp.abs(normal) + jnp.abs(turning)))
+    e = jnp.broadcast_to(motion.e, speed.shape)
+    lands = lax.stop_gradient(impact & (e * jnp.abs(speed) <= slow) & ((e <= 0) | (normal + turning < 0)))
+    offset = jnp.where(impact & ~lands, (1 + e) * speed, speed)
+    cones = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), offset)
+    unit = lax.stop_gradient(jnp.max(jnp.where(among[:, None], jnp.abs(cones.offset), 0), initial=0.0))
+    matrix, none = cones.delassus(), jnp.zeros_like(cones.offset)
+    resolution = 1e3 * SHARP * unit + slip_noise(slip, v)
+
+    def solve(cones: ConeProblem) -> tuple[Array, Array, Array]:
+        return frictional_impulses(matrix, cones.offset, cones.friction, guess, among, SHARP * unit)
+
+    if cones.static is not None:
+        mode = jnp.where(among & ~impact, jnp.where(stuck, STICK, SLIP), OPEN).astype(jnp.int32)
+        before = FrictionInfo(none[:, 1:], mode, jnp.where((mode == SLIP)[:, None], way, 0))
+        cones, *_ = cones_in_act(cones, before, lambda of, _: (*of.modes(solve(of)[0], resolution), None))
+    x, _, error = solve(cones)
+    change = (matrix @ x.ravel()).reshape(x.shape)
+    after = speed + change[:, 0]
+    terms = jnp.abs(v) + jnp.abs(cones.response) @ jnp.abs(x).ravel()
+    opened = among & (after > noise(contacts, terms, speed))
+    work = lax.stop_gradient(jnp.sum(x * (jnp.concatenate([speed[:, None], slip.of(v)], axis=1) + 0.5 * change)))
+    scale = lax.stop_gradient(jnp.sum(jnp.abs(x * change)))
+    acts = lax.stop_gradient(x[:, 0]) > 0
+    mu = lax.stop_gradient(cones.friction)
+    allowed = 1e-9 * unit + jnp.finfo(v.dtype).eps ** 0.75 * unit
+    status = (
+        as_status(~(error <= allowed), Status.PROJECTION_NOT_CONVERGED)
+        | as_status(jnp.any(acts & jams(lax.stop_gradient(matrix), mu)), Status.FRICTION_JAMMED)
+        | as_status((work > jnp.finfo(v.dtype).eps ** 0.5 * scale) & jnp.any(e > 0), Status.ENERGY_GAINED)
+    )
+    # with an impulse near the edge of its cone, or a slip near zero, a neighbouring motion may be in the other mode
+    w = lax.stop_gradient(cones.velocity(x))
+    own = lax.stop_gradient(cones.scales())
+    room = own * (mu * x[:, 0] - length(x[:, 1:])[:, 0])
+    slack = 2e-3 * h * length(slip.jacobian @ lax.stop_gradient(free))[:, 0] + resolution
+    speeds = length(w[:, 1:])[:, 0]
+    moves = speeds > resolution
+    near = acts & (mu > 0) & jnp.where(moves, speeds <= slack, room <= slack)
+    status |= as_status(jnp.any(near & impact), Status.DERIVATIVE_FRICTION)
+    return Struck(
+        v + cones.response @ x.ravel(),
+        x,
+        lands,
+        opened,
+        (acts | stuck) & ~moves,
+        slow,
+        jnp.max(slow) / (2 * h),
+        error,
+        status,
+    )
+
+
+def fall_back(
+    problem: Problem, motion: Motion, event: Event, slip: Slip, rows: ConeProblem, found: Struck, closed: Array
+) -> Struck:
+    """Keeps contacts closed that the impact ``found`` opens so slowly that they would close again before the flight is resolved.
+
+    A body that rocks between two contacts opens them like this, more slowly at each impact, and comes to rest on both. ``rows``: the contact problem
+    of velocities at the ``event``; ``closed`` (m,): contacts that were closed before. Returns the result of the impact with these contacts closed.
+    """
+    if len(closed) < 2:
+        return found
+    (t, q, _, _, contacts, _), h, args = event, motion.h, motion.args
+    after = jnp.concatenate([contacts.gap_velocity(found.v)[:, None], slip.of(found.v)], axis=1)
+
+    def falling() -> Array:
+        accelerations = AccelerationProblem.at(
+            problem, t, q, found.v, args, slip.jacobian if after.shape[1] > 2 else None
+        )
+        towards = jnp.where(found.rests[:, None], 0, direction(after[:, 1:]))
+        _, force, _ = accelerations.solve((closed | found.lands) & ~found.opened, lax.stop_gradient(towards))
+        normal = accelerations.cones.velocity(force)[:, 0]
+        sinks = normal < -noise(contacts, accelerations.free, accelerations.cones.offset[:, 0])
+        return found.opened & sinks & (lax.stop_gradient(after[:, 0]) <= 2 * h * jnp.abs(normal))
+
+    slowly = found.opened & (after[:, 0] <= BRIEF * h * found.pull)
+    back = lax.cond(jnp.any(slowly), falling, lambda: jnp.zeros_like(closed))
+    kept = (closed | found.lands | back) & (back | ~found.opened)
+    rest = jnp.where(jnp.any(back), braking(rows, after, kept, found.rests), 0)
+    status = found.status | as_status(jnp.any(back), Status.DERIVATIVE_ZENO)
+    v, impulse = found.v + rows.response @ rest.ravel(), found.impulse + rest
+    return found._replace(v=v, impulse=impulse, lands=found.lands | back, opened=found.opened & ~back, status=status)

@@ -1,0 +1,286 @@
+"""Paths of `event_friction` between events: contacts are open, stick or slip one way, with contact forces that are linear in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...jaxtools.linalg import nonzero
+from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, could_jam, dependent, direction, jams, length
+from ..events.acceleration_problem import AccelerationProblem
+from ..events.event_state import View
+from ..friction import STRAIGHT, FrictionInfo, Slip
+from ..linearisation import Metric, gap_derivatives, joint_acceleration, linearise, noise
+from ..problem import Problem
+from ..scheme import JointInfo
+from ..status import Status, as_status
+from ..trials.pieces import Where
+from .cubic_paths import Path
+from .slip_in_space import turning_forces
+
+NEARLY = (
+    0.1  # fraction of the slip at the start of a path in space, below which a contact keeps its direction at the end
+)
+TURNED = 0.88  # cosine of the angle by which slip in space turns in a step, below which it is not resolved
+
+
+class Place(NamedTuple):
+    """Contacts (m,) at one instant.
+
+    The `View`; ``cones``, the contact problem of accelerations, whose offset are the accelerations of gaps and slips without contact forces; slip
+    velocities, ``slip`` (m, k), and their round-off ``noise`` (m,); the metric; and the ``frame`` onto which tangents are turned, as in `Progress`.
+    """
+
+    view: View
+    cones: ConeProblem
+    slip: Array
+    noise: Array
+    metric: Metric
+    frame: Array | None
+
+    @classmethod
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, frame: Array | None) -> Place:
+        metric = Metric.at(problem, q, args, t)
+        free, joint_force = joint_acceleration(problem, metric, t, q, v, args)
+        contacts = linearise(problem, metric, t, q, args)
+        slip = Slip.of_acceleration(problem, metric, (t, q, v), free, args, frame)
+        rates = gap_derivatives(problem, t, q, v, args)
+        cones = ConeProblem.of(contacts._replace(slip=slip), contacts.velocity(free) + rates[1])
+        view = View(contacts, free, *rates, metric.joints, joint_force)
+        return cls(view, cones, slip.of(v), slip_noise(slip, v), metric, frame)
+
+    def moving(self, h: Array) -> Array:
+        """Finds the contacts (m,) whose slip exceeds the rounding of velocities and of their changes in a step h; without derivatives."""
+        eps, accelerations = float(jnp.finfo(self.slip.dtype).eps), length(self.cones.offset[:, 1:])[:, 0]
+        return lax.stop_gradient(length(self.slip)[:, 0] > self.noise + 1e3 * eps * h * accelerations)
+
+    def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
+        """Returns the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,), without derivatives.
+
+        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides. A contact whose force is zero up to rounding
+        is OPEN: it neither sticks nor slips. If several forces satisfy the law, those nearest to ``near`` (m, 1 + k) are taken.
+        """
+        place = lax.stop_gradient(self)
+        accelerations = AccelerationProblem(place.metric, place.view.free, place.cones, place.velocity())
+        _, force, did = accelerations.solve(closed, *lax.stop_gradient((towards, near)))
+        acts = place.cones.scales() * force[:, 0] > place.rounding()
+        mode, way = jnp.where(acts, did.mode, OPEN), jnp.where(acts[:, None], did.direction, 0)
+        return jnp.where(acts[:, None], force, 0), did._replace(mode=mode, direction=way)
+
+    def velocity(self) -> Array:
+        """Returns the velocities (m, 1 + k) of gaps and slips."""
+        return jnp.concatenate([self.view.gap_velocity[:, None], self.slip], axis=1)
+
+    def rounding(self) -> Array:
+        """Returns the round-off (m,) of accelerations of gaps and slips."""
+        view = self.view
+        return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + length(self.cones.offset[:, 1:])[:, 0])
+
+    def forces(self, did: FrictionInfo, near: Array, towards: Array) -> Array:
+        """Solves for the forces (m, 1 + k) of contacts in known modes, starting from ``near`` (m, 1 + k), with two derivatives.
+
+        ``did``: the modes. Contacts that slip do so in the directions ``towards`` (m, k); where that is zero, they begin to slip in the direction of
+        their acceleration.
+        """
+        turning = towards.shape[1] > 1
+        start = lax.stop_gradient(self).cones.in_modes(*lax.stop_gradient((near, did.mode, towards)), turning=turning)
+        return self.cones.in_modes(start, did.mode, towards, times=2, turning=turning)
+
+    def forces_after(self, here: Place, r: Array, did: FrictionInfo, near: Array, towards: Array, a: Array) -> Array:
+        """As `forces`, at the end of a path over a time r that begins ``here`` with the acceleration a (d,).
+
+        In space a contact slips in the direction of its slip at the end of the path, which follows from the mean of the accelerations at both ends,
+        so that the direction does not turn too far however slow the slip is. A contact that stops on the path, or nearly so, keeps its direction.
+        """
+        if towards.shape[1] == 1:
+            return self.forces(did, near, towards)
+        m, k = self.slip.shape
+        slips, kept = (did.mode == SLIP)[:, None], jnp.where(towards != 0, towards, did.direction)
+        turn = (self.cones.rows @ (self.view.free - a)).reshape(m, 1 + k)[:, 1:]
+        tangent = jnp.where(slips, 2 / nonzero(r) * self.slip + turn, self.cones.offset[:, 1:])
+        ahead = self._replace(cones=self.cones._replace(offset=self.cones.offset.at[:, 1:].set(tangent)))
+        frozen, kept_now = lax.stop_gradient((ahead.cones, kept))
+        # the impulse that would stop a contact is opposite to the direction in which it slips without it
+        stuck = frozen.in_modes(lax.stop_gradient(near), jnp.minimum(did.mode, STICK), kept_now)
+        onwards = -direction(stuck[:, 1:])
+        start = frozen.in_modes(stuck, did.mode, jnp.where(slips, onwards, kept_now))
+        along = lambda way, x: jnp.sum(way * x, axis=1, keepdims=True)
+        speed, before = along(onwards, frozen.velocity(start)[:, 1:]), along(did.direction, here.slip)
+        goes_on = slips & (0.5 * r * speed > lax.stop_gradient(NEARLY * jnp.maximum(before, 0)))
+        # slip that comes back on the line that it came on stops in between
+        goes_on &= ~(lax.stop_gradient((before > 0) & (along(did.direction, onwards) < STRAIGHT)))
+        kept = jnp.where(goes_on, onwards, kept)
+        start = frozen.in_modes(start, did.mode, lax.stop_gradient(kept))
+        return turning_forces(ahead.cones, start, did.mode, goes_on, kept)
+
+
+def slip_noise(slip: Slip, v: Array) -> Array:
+    """Returns the round-off (m,) of slips at v (d,)."""
+    terms = jnp.abs(slip.jacobian) @ jnp.abs(v) + jnp.abs(slip.drift)
+    return lax.stop_gradient(1e3 * jnp.finfo(v.dtype).eps * jnp.max(terms, axis=1))
+
+
+def heading(slip: Array) -> Array:
+    """Returns the directions (m, k) of slip velocities (m, k); in the plane these are signs, without derivatives."""
+    return lax.stop_gradient(jnp.sign(slip)) if slip.shape[1] == 1 else direction(slip)
+
+
+class Progress(NamedTuple):
+    """Carry of the loop over the paths of a step: time ``elapsed`` since the start of the step, the state at that time, and totals to report.
+
+    ``rests`` (m,): contacts whose slip is zero up to rounding; ``breaks`` (m, k): directions in which contacts have just broken away, zero for
+    others; ``force`` (m, 1 + k) at the end of the previous path, without derivatives; ``impulse`` (m, 1 + k) so far in the step; ``met`` (m,):
+    contacts that had an impact in it; ``did``: modes of the contacts on the previous path; ``where``, the sides on which a force that jumps is taken,
+    else None; ``frame`` (m, 2, d), in space: tangents at the start of the step, onto which those of the whole step are turned (`Slip.along_turned`).
+    """
+
+    elapsed: Array
+    q: Array
+    low: Array | None
+    v: Array
+    closed: Array
+    rests: Array
+    breaks: Array
+    force: Array
+    impulse: Array
+    residual: Array
+    events: Array
+    met: Array
+    status: Array
+    did: FrictionInfo
+    joints: JointInfo | None = None
+    where: Where | None = None
+    frame: Array | None = None
+
+
+class Segment(NamedTuple):
+    """A path, with the contacts at its start (``here``) and at its end (``there``).
+
+    The modes of contacts on it, ``did``; their forces (m, 1 + k) at the start, ``force``, and at the end, ``force_end``; the impulses ``kick``
+    (m, 1 + k) at its start that remove the remaining slip of contacts that stick; the ``border`` of the force that it reaches (`crossings`), or
+    None; and the weights, at its start and end, of the forces on the other sides of borders on which it slides, or None.
+    """
+
+    path: Path
+    here: Place
+    there: Place
+    did: FrictionInfo
+    force: Array
+    force_end: Array
+    kick: Array
+    border: Any = None
+    parts: Any = None
+
+    def up_to(self, h: Array, rest: Array, last: Array, iterations: int) -> Segment:
+        """Returns the segment cut at its border, if it reaches one within the ``rest`` () of a step h.
+
+        ``last`` (): whether no more events are located, so that it is not cut; ``iterations``: of Newton's method for the time.
+        """
+        if self.border is None:
+            return self
+        border = self.border.on(self.path, rest, iterations)
+        r, longer = border.extent(self.path.r, rest, h, last)
+        path = self.path._replace(r=r, change=longer * self.path.change)
+        force_end = self.force + longer * (self.force_end - self.force)
+        if self.parts is not None:
+            part, part_end = self.parts
+            border = border.sliding(part, part + longer * (part_end - part), r)
+        return self._replace(path=path, force_end=force_end, border=border)
+
+    def impulse(self, s: Array) -> Array:
+        """Returns the impulses (m, 1 + k) up to time s, of forces that are linear in time."""
+        return self.kick + s * (self.force + (0.5 * (s / nonzero(self.path.r))) * (self.force_end - self.force))
+
+
+def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Array:
+    """Returns the impulses (m, 1 + k) after which the gap velocities of contacts ``kept`` (m,) are zero, and the slips of those also ``still`` (m,).
+
+    ``velocity`` (m, 1 + k): velocities of gaps and slips without these impulses.
+    """
+    cones = rows._replace(offset=velocity, friction=jnp.zeros_like(rows.friction))
+    mode = jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN)
+    return cones.in_modes(jnp.zeros_like(velocity), mode, jnp.ones_like(velocity[:, 1:]))
+
+
+def turn_on(
+    here: Place, h: Array, progress: Progress, did: FrictionInfo, towards: Array
+) -> tuple[FrictionInfo, Array, Array]:
+    """Corrects the directions of contacts in space whose slip seemed to vanish on the previous path, but only turned faster than it resolved.
+
+    ``progress`` marks these contacts as at rest, but their slip ``here`` is not zero. The modes ``did`` treat them as contacts that break away, in
+    the direction of their acceleration, and ``towards`` (m, k), the directions of contacts that slip already, is zero for them. Returns ``did`` and
+    ``towards`` with the directions in which they slip ``here``, and whether there are such contacts, ().
+    """
+    speed, little = length(here.slip)[:, 0], h * length(here.cones.offset[:, 1:])[:, 0]
+    begins = (did.mode == SLIP) & progress.rests & ~jnp.any(progress.breaks != 0, axis=1)
+    turned = lax.stop_gradient(begins & (speed > here.noise + 1e-6 * little))
+    towards = jnp.where(turned[:, None], heading(here.slip), towards)
+    way = jnp.where(turned[:, None], lax.stop_gradient(towards), did.direction)
+    return did._replace(direction=way), towards, jnp.any(turned)
+
+
+def follow(
+    problem: Problem,
+    t: Array,
+    r: Array,
+    h: Array,
+    progress: Progress,
+    args: Any,
+    ahead: Callable[[Path], Any] | None = None,
+    sliding: Callable[[Array, Array, Array], tuple[Problem, Array]] | None = None,
+) -> tuple[Segment, Array, Array, Array]:
+    """Makes the path from the state ``progress`` at time t over a time r, the rest of a step h, or to the first border of the force on it.
+
+    ``ahead``: function from a path with constant acceleration to the `crossings.Border` that it meets first; None for a force that does not jump.
+    ``sliding``: function from a state to the problem with the force there, and the weights of the forces across the borders on which the motion
+    slides; None where it can slide on none.
+    Returns the path with the contacts at its ends, a `Segment`; the contacts (m,) that stay closed on it; status bits; and the contacts (m,) that
+    have jammed: beyond Painleve's bound no acceleration may satisfy the law, and there is no path.
+    """
+    q, v, closed = progress.q, progress.v, progress.closed
+    of_here, part = (problem, None) if sliding is None else sliding(t, q, v)
+    here = Place.at(of_here, t, q, v, args, progress.frame)
+    moves = here.moving(h) & ~progress.rests
+    towards = slipping = jnp.where(moves[:, None], heading(here.slip), progress.breaks)
+    near, did = here.decide(closed, towards, progress.force)
+    kick, turned = jnp.zeros_like(near), jnp.array(False)
+    if towards.shape[1] == 1:
+        towards = did.direction
+    else:
+        did, towards, turned = turn_on(here, h, progress, did, towards)
+        kick = braking(here.cones, here.velocity(), sticks := did.mode == STICK, sticks)
+        v = v + here.cones.response @ kick.ravel()
+    force = here.forces(did, near, towards)
+    a = here.view.free + here.cones.response @ force.ravel()
+    border = None if ahead is None else ahead(Path(t, r, q, v, a, jnp.zeros_like(a), args))
+    r = r if border is None else border.reach(r)
+    end = t + r, q + r * (v + (0.5 * r) * a), v + r * a
+    of_there, part_end = (problem, None) if sliding is None else sliding(*end)
+    there = Place.at(of_there, *end, args, progress.frame)
+    force_end = there.forces_after(here, r, did, force, towards, a)
+    a_end = there.view.free + there.cones.response @ force_end.ravel()
+    parts = None if part is None else (part, part_end)
+    segment = Segment(Path(t, r, q, v, a, a_end - a, args), here, there, did, force, force_end, kick, border, parts)
+    acts = did.mode != OPEN
+    accelerations = lax.stop_gradient(here.cones.velocity(force))
+    tolerated = 1e3 * noise(here.view.contacts, here.view.free, here.view.gap_acceleration)
+    pulls = here.cones.scales() * force[:, 0] < -here.rounding()
+    wrong = closed & lax.stop_gradient((accelerations[:, 0] < -tolerated) | pulls)
+    matrix = lax.stop_gradient(here.cones.delassus())
+    mu = lax.stop_gradient(here.cones.friction)
+    beyond = jams(matrix, mu)
+    jammed = wrong & beyond
+    status = as_status(jnp.any(wrong) & ~jnp.any(jammed), Status.PROJECTION_NOT_CONVERGED)
+    lifts = closed & (did.mode == OPEN) & (accelerations[:, 0] > tolerated)
+    status |= as_status(
+        jnp.any(((acts | wrong) & beyond) | (lifts & could_jam(matrix, mu, slipping))), Status.FRICTION_JAMMED
+    )
+    status |= as_status(dependent(matrix, did.mode, mu), Status.IMPULSES_NOT_UNIQUE)
+    if towards.shape[1] > 1:
+        onwards = -jnp.sum(did.direction * direction(lax.stop_gradient(force_end[:, 1:])), axis=1)
+        steep = (did.mode == SLIP) & (mu > 0) & (onwards < TURNED)
+        status |= as_status(turned | jnp.any(steep), Status.EVENTS_UNRESOLVED)
+    return segment, closed & (acts | jammed | (accelerations[:, 0] <= tolerated)), status, jammed

@@ -1,0 +1,1 @@
+"""Derivatives across impacts, jumps and changes of slip, for schemes of fixed steps."""

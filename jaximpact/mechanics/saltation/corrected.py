@@ -1,0 +1,494 @@
+"""Derivatives that are right across impacts: a wrapper that keeps a scheme's values and corrects its tangent.
+
+Differentiating a time-stepping scheme through an impact loses the dependence of the impact's time t* on the data: an
+error that no step size cures. Here the values of a step are unchanged and its derivative is that of the saltation of its
+impacts, followed by the scheme's own step with the contacts that stay closed held closed. With x = (q, v) and parameters theta,
+
+    dt* = -(G dq + f_theta dtheta)/f',    dx+ = D_R dx- + R_theta dtheta + (D_R F- + d_t R - F+) dt*,
+
+R being the impact law (q, v) -> (q, v - (1+e) M^-1 G' (G M^-1 G')^-1 f'), F = (v, a) before and after it, and f' the gap
+velocity. The saltation is taken at that time within the step where the scheme's impacts lie on average (`Traits.phase`). A
+step without impact has the derivative of the discrete map itself, or of the equations that it solves (`Traits.tangent`).
+
+References:
+    M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
+    R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems, Springer (2004), ch. 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...jaxtools.batched_branch import run_where_needed
+from ...jaxtools.derivative_rules import graft_once, graft_tree
+from ...jaxtools.jacobians import SMALL
+from ...jaxtools.linalg import MANY
+from ..contact.laws import ContactLaw, Held
+from ..events.event_state import Event
+from ..events.force_free import opens_by_change
+from ..events.impacts import order_matters, shared
+from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, jacobian, linearise
+from ..motion import Motion
+from ..problem import Problem
+from ..scheme import Info, Scheme, Traits, Wrapping, time_of
+from ..some_contacts import rows_that_matter, with_contacts
+from ..status import Status, as_status
+from .impact_saltation import IMPACTS, Instant, cross_impacts, observe, solve_active_forces
+from .tracked import FREE, IMPACT, LASTING, REBOUND, Contact, Tracked
+
+FEW = 8  # contacts that a step treats without the others: of a gas of 16 disks, a step with such an impact takes a third of what it takes with 48
+OFF = 4  # steps by which the time of an impact may be wrong that leaves a contact closed without force
+MEANT = 1e-3  # of the resolution of impacts: a motion that stops as near to an impact as that stops at it
+FIRM = 2  # times the effect of a gap's error on the square of an impact's speed: above it the speed, and the derivative, is known to a third
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Corrected(Wrapping):
+    """Wraps a scheme that locates no impacts: keeps its values, and gives them the derivative of the motion.
+
+    Attributes:
+        branches: whether a step skips computations that it does not need, such as those of impacts where there is none. Native code profits, as
+            it computes one lane at a time; in XLA all lanes of a batch would compute both branches.
+    """
+
+    branches: bool = field(default=False, metadata={"static": True})
+
+    @property
+    def tangent(self) -> Scheme:
+        """The scheme whose step is differentiated."""
+        return self.traits.tangent or self.scheme
+
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
+        """Makes the initial state of the scheme, with the modes of the contacts there."""
+        state, info = self.scheme.init(problem, law, motion)
+        q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
+        metric = Metric.at(problem, q0, args, t0)
+        contacts = linearise(problem, metric, t0, q0, args)
+        speed = contacts.gap_velocity(v0)
+        closed = closure(contacts, speed, q0, v0, motion.h, acceleration(problem, metric, t0, q0, v0, args)).closed
+        last = jnp.where(closed & (speed <= 0), LASTING, FREE).astype(jnp.int32)
+        zero = jnp.zeros((), q0.dtype)
+        gap = lax.stop_gradient(contacts.gap)
+        none, never = jnp.zeros_like(gap), jnp.full((), -3, jnp.int32)
+        return Tracked(state, last, jnp.zeros_like(closed), never, zero, zero, gap, none, none, info.friction), info
+
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
+        """Makes a step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
+        new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, state.state)))
+        misses = missed, gap, _ = near_misses(problem, self.traits, motion, state)
+        touches = lambda: self._touching_step(problem, law, motion, state, new, info, misses)[:2]
+        if state.last.size <= SMALL:
+            return touches()
+        # of many contacts none acts in most steps, even in those that are not free steps
+        acts = jnp.any(info.impulse != 0) | jnp.any(state.last == LASTING) | jnp.any(missed) | (state.n == 0)
+        flies = lambda: self._flying_step(problem, motion, state, new, info, misses)
+        sizes = self.sizes_of_sets(problem, motion, state)
+
+        def among(sizes: tuple[int, ...], matters: Array) -> tuple[Any, Info]:
+            if not sizes:
+                return touches()
+            rows, fit = rows_that_matter(matters, gap, sizes[0])
+            some = lambda: self._step_among(rows, problem, law, motion, state, new, info, misses)
+            return lax.cond(fit, some, lambda: among(sizes[1:], matters))
+
+        def acting() -> tuple[Any, Info]:
+            # and in the other steps few of them do
+            matters = (info.impulse != 0) | (state.last != FREE) | missed
+            return among(sizes, matters | self._reached_soon(problem, motion, state))
+
+        return lax.cond(acts, acting if sizes else touches, flies)
+
+    def sizes_of_sets(self, problem: Problem, motion: Motion, state: Any) -> tuple[int, ...]:
+        """Returns the sizes of sets of contacts, of which a step takes the smallest that has all that matter for it; none where it always treats all."""
+        m, d = state.last.size, state.q.size
+        size = max(MANY + 8, d + d // 2)
+        # a restitution function needs all contacts together; schemes that take neighbour lists can take a subset of contacts
+        plain = jnp.ndim(motion.e) == 0 and not callable(problem.restitution) and self.traits.lists
+        return (FEW, size) if self.branches and plain and not problem.is_local and m >= 2 * size else ()
+
+    def _flying_step(
+        self, problem: Problem, motion: Motion, state: Any, new: Any, info: Info, misses: tuple[Array, Array, Array]
+    ) -> tuple[Any, Info]:
+        """Makes the step from ``state`` to ``new``, in which no contact acts, with its derivative; ``misses``: the result of `near_misses`."""
+        _, gap, change = misses
+        moved = motion._replace(e=jnp.zeros_like(motion.e))
+        found, told = self.tangent.beside(new.v).free_step(problem, moved, state.state)
+        # impulses and residuals of the step, which has none
+        told = info._replace(z=told.z, chord=told.chord, joints=told.joints)
+        found, told = graft_tree((new, info), (found, told))
+        free = state._replace(state=found, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
+        return free._replace(friction=info.friction), told
+
+    def _reached_soon(self, problem: Problem, motion: Motion, state: Any) -> Array:
+        """Finds the contacts (m,) that `order_matters` needs: those that close soon, during an impact that the scheme spreads over several steps."""
+        steps = self.traits.steps - 1
+        if steps == 0:
+            return jnp.zeros(state.last.shape, bool)
+        t, q, v, e, args = lax.stop_gradient((motion.time(state.n), state.q, state.v, motion.e, motion.args))
+        h, middle = motion.h, self.traits.phase(e) * motion.h
+        a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
+        t, q, v = t + middle, q + middle * v, v + middle * a
+        gap, speed = jax.jvp(lambda t, q: problem.gaps(t, q, args), (t, q), (jnp.ones_like(t), v))
+        return lax.stop_gradient((speed < 0) & (gap <= -3 * steps * h * speed))
+
+    def _step_among(
+        self,
+        rows: Array,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        state: Any,
+        new: Any,
+        info: Info,
+        misses: tuple[Array, Array, Array],
+    ) -> tuple[Any, Info]:
+        """Does what `_touching_step` does with the contacts of numbers ``rows`` (k,) only; others count as free. Other arguments as there."""
+        take = lambda x: x[rows]
+        put = lambda whole, part: whole.at[rows].set(part, unique_indices=True)
+        _, gap, change = misses
+        found, told, (t, q, before, after) = self._touching_step(
+            with_contacts(problem, rows, len(gap)),
+            law,
+            motion,
+            state.relisted(take),
+            new.relisted(take),
+            info._replace(impulse=take(info.impulse), friction=jax.tree.map(take, info.friction)),
+            tuple(map(take, misses)),
+        )
+
+        def led() -> Array:
+            at = lax.stop_gradient((t, q, motion.args))
+            metric = Metric.at(problem, at[1], at[2], at[0])
+            if problem.is_local:
+                contacts = linearise(problem, metric, *at)
+            else:
+                gap, matrix = jacobian(problem, *at, jnp.arange(len(info.impulse)))
+                contacts = Contacts(gap, matrix, matrix.T)
+            return lax.stop_gradient(late_impact_errors(motion.h, metric, contacts, before, after))
+
+        # an impact causes errors in all gaps
+        aside = lax.cond(found.latest == new.n, led, lambda: lax.stop_gradient(state.aside))
+        # what of the scheme's state belongs to contacts is as the step leaves it
+        of_scheme = jax.tree.map(lambda part, all_of: part if part.shape == all_of.shape else all_of, found.state, new)
+        history = {
+            "last": put(jnp.full_like(state.last, FREE), found.last),
+            "met": put(state.met, found.met),
+            "gap": put(gap, found.gap),
+            "change": put(change, found.change),
+            "aside": aside,
+        }
+        still = jax.tree.map(jnp.zeros_like, (info.impulse, info.friction))
+        impulse, friction = jax.tree.map(put, still, (told.impulse, told.friction))
+        history["friction"] = jax.tree.map(put, still[1], found.friction)
+        if state.edge is not None:
+            history["edge"] = jax.tree.map(put, state.edge.unknown(gap), found.edge)
+        return found._replace(state=of_scheme, **history), told._replace(impulse=impulse, friction=friction)
+
+    def _touching_step(
+        self,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        state: Any,
+        new: Any,
+        info: Info,
+        misses: tuple[Array, Array, Array],
+    ) -> tuple[Any, Info, tuple]:
+        """Makes the step from ``state`` to ``new`` with its derivative across impacts and lasting contacts.
+
+        ``misses``: the result of `near_misses`. Returns the new state, the info, and (t, q, v before, v after) of the impacts in the step.
+        """
+        before, last = state[:2]
+        h, args = motion.h, motion.args
+        q, v, t = before.q, before.v, motion.time(before.n)
+        e, traits = nearby_restitution(problem, motion, t, q, v), self.traits
+        middle = lax.stop_gradient(traits.phase(e) * h)
+        metric = Metric.at(problem, q, args, t)
+        a = lax.stop_gradient(acceleration(problem, metric, t, q, v, args))
+        t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
+        here = observe(problem, h, t_mid, q_mid, v_mid, args)
+
+        # below the tolerance of |min(w, A_aa L)| a solver's impulse is no different from zero
+        pushed = here.contacts.diagonal() * lax.stop_gradient(info.impulse)
+        resolution = lax.stop_gradient(law.resolution(pushed))
+        active = pushed > resolution
+        rebound = active & (last == IMPACT) & (traits.steps > 1)
+        # the gap velocity O(h) that an inelastic impact on a curved wall leaves is no second impact
+        rest = (last == REBOUND) & (jnp.broadcast_to(e, active.shape) <= 0)
+        impact = active & ~rebound & ~rest & (here.gap_velocity < -here.threshold)
+        # lasting contacts: one that leaves after an impact may still get a small impulse, so forces must press it; one that
+        # lasts, or that an impact opens in this very step, may get none
+        slow = ~impact & ~rebound & (rest | (jnp.abs(here.gap_velocity) <= here.threshold))
+        reacting, lasted = slow & active, last == LASTING
+        balance = here.contacts.balance()
+        may, none = slow & (active | lasted), jnp.zeros_like(active)
+        pressed = solve_active_forces(balance, here.gap_acceleration, may, none, branches=self.branches)[1]
+        closed = reacting & (lasted | pressed)
+        lasting = closed | pressed
+
+        salted = cross_impacts(
+            problem, motion, t_mid, q_mid, v_mid, here, impact, lasting, reacting, resolution, self.branches
+        )
+        crossed = jnp.any(impact)
+        back = before._replace(
+            q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)
+        )
+        # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
+        known = lax.stop_gradient(jnp.where(closed & ~crossed & ~jnp.any(rebound), info.impulse, 0))
+        law = Held(jnp.where(crossed, salted.closed, closed), known, lax.stop_gradient(info.z))
+        surrogate, surrogate_info = self.tangent.beside(new.v).step(
+            problem, law, motion._replace(e=jnp.zeros_like(e)), back
+        )
+        surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
+        of_joints = surrogate_info.joints
+        if of_joints is not None:
+            held = of_joints.impulse + salted.joint_impulse
+            surrogate_info = surrogate_info._replace(joints=of_joints._replace(impulse=held))
+        new, info = graft_tree((new, info), (surrogate, surrogate_info))
+
+        did = Contact(active, impact, rebound, reacting, lasting, lax.stop_gradient(salted.closed))
+        state, info = self.tracked(
+            problem, motion._replace(e=e), state, new, info, here, did, metric, (v_mid, salted.v), misses
+        )
+        within = OFF * h
+        free = opens_by_change(problem, t_mid, q_mid, v_mid, salted.v, impact & (e <= 0), did.stays, args, within)
+        info = info._replace(status=info.status | as_status(free, Status.DERIVATIVE_GRAZING))
+        return state, info, (t_mid, q_mid, v_mid, salted.v)
+
+    def tracked(
+        self,
+        problem: Problem,
+        motion: Motion,
+        state: Any,
+        new: Any,
+        info: Info,
+        here: Instant,
+        did: Contact,
+        metric: Metric,
+        turned: tuple[Array, Array],
+        misses: tuple[Array, Array, Array],
+    ) -> tuple[Any, Info]:
+        """Makes the ``new`` state with the history of its contacts, and adds the status of the derivative to the info.
+
+        ``here``: the contacts at the time of impacts in the step, and ``did``, what they do in it; ``turned``: velocities (d,) before and after the
+        impacts; ``misses``: the result of `near_misses`.
+        """
+        before, last, met, latest, early, late, *_, aside = state[:9]
+        active, impact, rebound, reacting, lasting, stays = did
+        h, e, q, traits = motion.h, motion.e, before.q, self.traits
+        lasted, crossed = last == LASTING, jnp.any(impact)
+        since, (missed, gap, change) = flight(h, state), misses
+        zeno = lasting & ~lasted & met & (e > 0)
+        touched = (
+            (reacting & (last == FREE) & ~zeno)
+            | weak_impacts(traits, here, impact, met, since, aside)
+            | (missed & ~active)
+        )
+        # one side of a bilateral constraint takes over from the other: no grazing
+        beside = lambda: beside_in_joints(here.contacts, q, active | lasted)
+        branches = self.branches or last.size > SMALL
+        grazing = run_where_needed(branches, jnp.any(touched), lambda: touched & ~beside(), lambda: touched)
+        acting = jnp.where(active, info.impulse, 0)
+        status = info.status | derivative_status(here, q, e, impact, grazing, zeno, acting, branches)
+        # an impact of two steps is under way in the next one, too
+        met_now = Event(motion.time(before.n), q, before.v, metric, here.contacts, here.gap_velocity)
+        in_order = order_matters(
+            problem, met_now, lasting | rebound, impact, e, 2 * (traits.steps - 1) * h, motion.args
+        )
+        if traits.steps > 1:
+            # and a contact that it opens leaves in that step
+            in_order |= crossed & jnp.any(lasted & ~impact & ~stays)
+        status |= as_status(in_order, Status.DERIVATIVE_SIMULTANEOUS)
+        # an impact of two steps that the first step is part of is not resolved
+        at_start = crossed & (before.n == 0) & (traits.steps > 1)
+        status = status | as_status(at_start, Status.DERIVATIVE_AT_END)
+        ahead, behind = lax.stop_gradient(traits.delay(e))
+        swing = impact_time_errors(traits, jnp.where(impact, -here.gap_velocity, 0), here.threshold, since)
+        swing = jnp.max(swing, initial=0.0)
+        early, late = (x + jnp.where(crossed, h * steps + swing, 0) for x, steps in ((early, ahead), (late, behind)))
+        last = jnp.where(impact, IMPACT, jnp.where(rebound, REBOUND, jnp.where(lasting, LASTING, FREE)))
+        latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
+        # a gap velocity that an impulse reverses is no near miss
+        gap, change = jnp.where(active, -jnp.inf, gap), jnp.where(active, 0, change)
+        led = lambda: lax.stop_gradient(late_impact_errors(h, metric, here.contacts, *turned))
+        aside = lax.cond(crossed, led, lambda: aside) if self.branches else jnp.where(crossed, led(), aside)
+        early, late, aside = lax.stop_gradient((early, late, aside))
+        history = last.astype(jnp.int32), met | impact, latest, early, late, gap, change, aside
+        tracked = Tracked(new, *history, friction=info.friction)
+        return tracked, info._replace(status=status)
+
+    def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
+        """Makes a free step with the scheme's own derivative; invalid (``info.acts``) too for a lasting contact, even if it opens, or a near miss."""
+        new, info = self.scheme.free_step(problem, *lax.stop_gradient((motion, state.state)))
+        surrogate = self.tangent.beside(new.v).free_step(
+            problem, motion._replace(e=jnp.zeros_like(motion.e)), state.state
+        )
+        new, info = graft_tree((new, info), surrogate)
+        missed, gap, change = near_misses(problem, self.traits, motion, state)
+        acts = info.acts | jnp.any(state.last == LASTING) | jnp.any(missed)
+        state = state._replace(state=new, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
+        return state, info._replace(acts=acts)
+
+
+def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: Array) -> Any:
+    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); a function of approach speeds is evaluated there and frozen."""
+    if not callable(problem.restitution):
+        return motion.e
+    rates = gap_derivatives(problem, t, q, v, motion.args)[0]
+    return lax.stop_gradient(problem.restitution_at(motion.e, rates, motion.args))
+
+
+def beside_in_joints(contacts: Contacts, q: Array, sides: Array) -> Array:
+    """Finds the contacts (m,) that form a bilateral constraint at q (d,) with one of the contacts ``sides`` (m,)."""
+    if not contacts.dense or len(sides) < 2:
+        return jnp.zeros_like(sides)
+    return jnp.any(contacts.joined(q)[1] & sides[None, :], axis=1)
+
+
+def derivative_status(
+    here: Instant, q: Array, e: Array, impact: Array, grazing: Array, zeno: Array, impulse: Array, branches: bool
+) -> Array:
+    """Returns the status bits of derivatives across a step.
+
+    Masks (m,) of contacts with an ``impact``, of those that graze (``grazing``), and of those whose impacts accumulate (``zeno``); ``impulse`` (m,):
+    of all contacts in the step; ``here``: the contacts at the time of the impacts, at q (d,), with restitution e; ``branches``: as of `Corrected`.
+    """
+    several = jnp.any(impact) & (jnp.sum(impact | (impulse > 0)) > 1)
+    look = lambda: _depend_on_each_other(here, q, e, impact, impulse)
+    # angles between all pairs of contacts are costly, and with one contact there are none
+    together = run_where_needed(branches, several, look, lambda: jnp.zeros((), bool))
+    return (
+        as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
+        | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
+        | as_status(together, Status.DERIVATIVE_SIMULTANEOUS)
+    )
+
+
+def _depend_on_each_other(here: Instant, q: Array, e: Array, impact: Array, impulse: Array) -> Array:
+    """Tests whether simultaneous impacts (m,) depend on each other, or on other contacts with impulses (m,), ().
+
+    The arguments are those of `derivative_status`.
+    """
+    count = jnp.sum(impact)
+    together = (count > 1) & (here.contacts.coupled(impact) | (count > IMPACTS))
+    if here.contacts.dense and len(impulse) > 1:
+        joints = beside_in_joints(here.contacts, q, jnp.ones_like(impact))
+        together |= shared(here.contacts.oblique(), impact, impulse > 0, joints, impulse, e)
+    return together
+
+
+def velocity_at_row_time(
+    problem: Problem, scheme: Scheme, motion: Motion, t: Array, q: Array, v: Array, apart: Array
+) -> Array:
+    """Returns the velocity v (d,) of a row at t with the derivative of the motion's velocity at t, once a first impact has happened.
+
+    A scheme's velocity may lag behind its time (`Traits.lag`), as that of the middle of a step. After an impact, between contacts (``apart``, ()),
+    the derivative is then that of v + lag h a. Before the first contact it stays that of the discrete map.
+    """
+    h, args = motion.h, motion.args
+    a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
+    return graft_once(v, v + jnp.where(apart, lax.stop_gradient(scheme.traits.lag * h) * a, 0))
+
+
+def flight(h: Array, state: Tracked) -> Array:
+    """Returns the time () since the latest impact, 0 before any."""
+    return jnp.where(state.latest >= 0, elapsed(h, state.latest, state.n), 0)
+
+
+def elapsed(h: Array, first: Array, last: Any) -> Array:
+    """Returns the time () between two steps, given by their numbers ``first`` and ``last``."""
+    return h * (last - first).astype(h.dtype)
+
+
+def impact_time_errors(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Array:
+    """Estimates errors (m,) of the times of impacts at closing speeds ``speed`` (m,), a time ``flight`` () after the previous impact.
+
+    The velocity after that previous impact has an error of a quarter of h times the acceleration for each step that an impact takes, which is an
+    eighth of the ``threshold`` (m,) of gap velocities for impacts.
+    """
+    return jnp.where(speed > threshold, 0.125 * traits.steps * flight * threshold / jnp.where(speed > 0, speed, 1), 0)
+
+
+def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
+    """Bounds the errors of gaps (m,) a time ``flight`` () after an impact, from the ``threshold`` (m,) of gap velocities for impacts.
+
+    The bound was found by measurement: after an impact that takes two steps the velocity is wrong by at most h times the acceleration, after one
+    that takes one step by a quarter of that. Before the first impact the error is of second order.
+    """
+    return 0.125 * traits.steps**2 * flight * threshold
+
+
+def late_impact_errors(h: Array, metric: Metric, contacts: Contacts, before: Array, after: Array) -> Array:
+    """Bounds the errors (m,) of gaps caused by an impact that is a step late and turns the velocity ``before`` (d,) into ``after`` (d,).
+
+    Only the displacement across the new velocity counts: along it, the motion is only delayed, and meets the same contacts.
+    """
+    jump, square = lax.stop_gradient((after - before, after @ metric.times(after)))
+    along = jump @ metric.times(after) / jnp.where(square > 0, square, 1)
+    return h * contacts.velocity_terms(jump - along * after)
+
+
+def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, flight: Array, aside: Array) -> Array:
+    """Finds the impacts (m,) that are so weak that errors of gaps make their speed, or even whether they happen, uncertain.
+
+    The errors are those after a time ``flight`` () since the previous impact, and ``aside`` (m,), by `late_impact_errors`. Contacts that had an impact
+    before (``met``, (m,)) and fall back do not count: their next impact is early or late, but certain.
+    """
+    speed, pull = -here.gap_velocity, jnp.abs(here.gap_acceleration)
+    errors = gap_errors(traits, flight, here.threshold) + aside
+    weak = impact & (speed**2 <= FIRM * 2 * pull * errors)
+    return weak & ~(met & (flight * pull <= 2 * (speed + here.threshold)))
+
+
+def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked) -> tuple[Array, Array, Array]:
+    """Finds the gaps (m,) that had a minimum one step ago which is too near zero for h to decide whether they close.
+
+    A minimum is too near zero if the gap, were it to close there, would close below the threshold speed of impacts, or if the minimum is within the
+    error of gaps since the last impact. Also returns the gaps (m,) at ``state``, and their changes (m,) in the last step.
+    """
+    t, q, args = lax.stop_gradient((motion.time(state.n), state.q, motion.args))
+    gap = problem.gaps(t, q, args)
+    change = gap - state.gap
+    # the threshold, 2 h times the acceleration, over h
+    turn = 2 * (change - state.change)
+    steps = jnp.where(state.latest >= 0, state.n - state.latest, 0).astype(gap.dtype)
+    near = state.gap <= turn + gap_errors(traits, steps, turn) + state.aside
+    # between bodies that move together the gap changes by rounding only
+    rounding = 32 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(q), initial=0.0)
+    missed = (state.change < -rounding) & (change >= 0) & near
+    return missed, gap, change
+
+
+def status_at_end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any) -> Array:
+    """Returns DERIVATIVE_AT_END if an impact may lie so near the end of the motion that it may be before or after it.
+
+    That holds for impacts within a step or two of the end, plus the errors of impact times accumulated so far; for a scheme that locates impacts,
+    within its `resolution`. ``state``: the state at the end of the motion, after ``steps`` steps.
+    """
+    traits, h = scheme.traits, scheme.resolution(motion)
+    here = observe(problem, h, time_of(motion, state), state.q, state.v, motion.args)
+    fall = jnp.minimum(here.gap_acceleration, 0)
+    # speed at which a contact would close under the present velocity and acceleration
+    square = here.gap_velocity**2 - 2 * fall * here.contacts.gap
+    speed = jnp.where((here.gap_velocity < 0) | (fall < 0), jnp.sqrt(jnp.maximum(square, 0)), 0)
+    early, reach = jnp.zeros_like(h), h
+    if traits.locates:
+        since = motion.time(steps) - state.latest
+    else:
+        since = elapsed(h, state.latest, steps)
+        early, reach = state.early, h + state.late + impact_time_errors(traits, speed, here.threshold, flight(h, state))
+    left = here.contacts.gap + reach * (here.gap_velocity + 0.5 * reach * fall)
+    soon = (speed > here.threshold) & (left < 0)
+    stop = getattr(state, "stop", None)
+    if stop is not None:
+        # an impact at which the motion stops by intent is at its end whatever the data
+        since, near = time_of(motion, state) - state.latest, MEANT * h
+        since = jnp.where(stop.stopped & (since <= near), jnp.inf, since)
+        soon = soon & ~(stop.stopped & (here.contacts.gap <= near * speed))
+    return as_status(jnp.any(soon) | (since < 1.5 * h + early), Status.DERIVATIVE_AT_END)

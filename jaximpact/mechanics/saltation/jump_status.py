@@ -1,0 +1,202 @@
+"""Status of derivatives across jumps of the force, the mass, or the velocity of a gap in contact, and across edges that release a contact.
+
+Where a force jumps at a border that the motion crosses, the time of crossing depends on the data, and with it the motion after that: the
+derivative of a step that ignores the border neglects this dependence, an error that no step size cures. Candidates for such borders, the switches,
+are found in the jaxpr (`switches`), so that a problem without any costs nothing; whether a function jumps there is decided by its values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...jaxtools.jaxpr_tools import depends_on
+from ...switches.kinds import Sides
+from ...switches.switches import Switches, depends_on_data, depends_on_path, differ, force_switches, gap_switches
+from ..events.jump_search import TouchingRates, jumps_between, search, size_of_terms, size_of_values, steep_at
+from ..linearisation import Metric, acceleration, linearise
+from ..motion import Motion
+from ..paths.crossings import located_pieces
+from ..problem import Problem
+from ..scheme import Scheme, Traits, time_of
+from ..status import Status, as_status
+from ..trials.pieces import Pieces
+from .jump_saltation import Passage, add_passage, known_surfaces, may_miss_jump, no_passage, passage
+from .tracked import FREE, IMPACT, REBOUND
+
+TURNED = 3.5  # 2 h times the damping rate: beyond it a force that depends on the velocity is a jump to this step; unstable from 4 on
+
+
+def across_jumps(
+    problem: Problem,
+    scheme: Scheme,
+    motion: Motion,
+    step: tuple[Any, Any],
+    impulses: tuple[Array, Array],
+    told: Array,
+    clock: bool,
+    again: bool,
+) -> tuple[Any, Array] | None:
+    """Gives the state at the end of a step the derivative of a jump of the force within the step.
+
+    The path is taken to be straight. In a step with an impact its velocity is that before the impact: the derivative of the impact accounts for the
+    change of the force by the velocity's jump.
+
+    Args:
+        step: the states at the start and the end of the step.
+        impulses: impulses (m,) of the contacts from t0 to either end.
+        told: whether the scheme reported that the equations of its step have no solution on either side of a jump, ().
+        clock: whether times are differentiated, so that jumps at times which do not depend on data count.
+        again: whether a derivative is differentiated once more; the derivative of a jump is not added then, only reported as missing.
+
+    Returns:
+        the state at the end, and DERIVATIVE_JUMP if the derivative of a jump is not known; None (decided at trace time) where nothing can jump.
+    """
+    before, after = step
+    # t0 stands for any time: where nothing can jump no operation is traced
+    somewhere = (motion.t0, before.q, before.v, motion.args)
+    if scheme.traits.locates and getattr(before, "where", None) is not None:
+        return _beside_located(problem, scheme, motion, step, impulses, told, clock)
+    of_force = force_switches(problem, *somewhere, depends_on_path if clock else depends_on_data)
+    of_gaps = gap_switches(problem, motion.t0, before.q, motion.args)
+    if of_force is None and of_gaps is None:
+        return None
+    of_motion, of_step = motion, step
+    before, after, motion, impulses = lax.stop_gradient((before, after, motion, impulses))
+    args, impulse = motion.args, impulses[1] - impulses[0]
+    struck, touching = _contact(before, after, impulse)
+    start = (time_of(motion, before), before.q, before.v)
+    end = (jnp.minimum(time_of(motion, after), motion.t1), after.q, jnp.where(struck, before.v, after.v))
+    found, new = jnp.zeros((), bool), of_step[1]
+    if of_force is not None:
+        passed = end
+        if hasattr(after, "closed") and depends_on(problem.generalised_force, somewhere, (2,)):
+            passed = _led_to(problem, of_force, motion, start, end, jnp.where(struck, 0, impulse), struck)
+        pieces = None if again else known_surfaces(problem, before, *somewhere)
+        if pieces is None:
+            found = found | jumps_between(of_force, start, passed, (args,), size_of_values)
+        else:
+            now = before, after
+            jumps, known = _jump_or_passage(pieces, of_force, scheme, motion, now, (start, passed), told)
+            found = found | jumps | may_miss_jump(pieces, motion, now, struck, clock)
+            new = add_passage(pieces, of_motion, of_step, lax.stop_gradient(known))
+            told = jnp.zeros((), bool)
+    if of_gaps is not None:
+        rates = TouchingRates(problem, of_gaps, touching)
+        found = found | jumps_between(rates, start, end, (args,), size_of_terms(problem, args))
+    return new, as_status(found | told, Status.DERIVATIVE_JUMP)
+
+
+def _beside_located(
+    problem: Problem,
+    scheme: Scheme,
+    motion: Motion,
+    step: tuple[Any, Any],
+    impulses: tuple[Array, Array],
+    told: Array,
+    clock: bool,
+) -> tuple[Any, Array] | None:
+    """As `across_jumps`, for a scheme that locates crossings itself: only jumps that it does not locate are left to find.
+
+    These lie within the two pieces of the force on which the motion is at the start and at the end of the step.
+    """
+    before, after = step
+    pieces = located_pieces(problem, motion.t0, before.q, before.v, motion.args)
+    assert pieces is not None
+    plain = before._replace(where=None), after._replace(where=None)
+
+    def bits(sides: Sides) -> Array | None:
+        found = across_jumps(pieces.on(sides), scheme, motion, plain, impulses, told, clock, again=True)
+        return None if found is None else found[1]
+
+    if jax.eval_shape(bits, before.where.sides) is None:
+        return None
+    found = lax.map(bits, jax.tree.map(lambda *x: jnp.stack(x), before.where.sides, after.where.sides))
+    return after, found[0] | found[1]
+
+
+def _jump_or_passage(
+    pieces: Pieces,
+    force: Switches,
+    scheme: Scheme,
+    motion: Motion,
+    step: tuple[Any, Any],
+    ends: tuple[tuple, tuple],
+    told: Array,
+) -> tuple[Array, Passage]:
+    """Tests whether the force jumps, or has an infinite slope, within a step so that the derivative is not known, (); also returns the `Passage`.
+
+    The passage has ``passed`` if the force jumps and the derivative is known. ``ends``: start and end (t, q, v) of the straight path of the step.
+    ``told`` (): whether the scheme reported that its equations have no solution on either side of a jump; the jump may then lie in the next step,
+    and the path is searched to twice its length.
+    """
+    args = motion.args
+    start, end = ends
+    nothing = no_passage(pieces, *start, args)
+    some = differ(force.sides(*start, args), force.sides(*end, args))
+
+    def searched() -> tuple[Array, Passage]:
+        later = tuple(jnp.where(told, y + (y - x), y) for x, y in zip(start, end, strict=True))
+        found, jumps = search(force, start, later, (args,), size_of_values)
+        known = passage(pieces, force, scheme, motion, step, found)
+        passed = known.passed & jumps
+        steep = steep_at(force, found, (args,), size_of_values)
+        return ((jumps | told) & ~passed) | steep, known._replace(passed=passed & some)
+
+    return lax.cond(some | told, searched, lambda: (jnp.zeros((), bool), nothing))
+
+
+def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:
+    """Returns DERIVATIVE_JUMP for a force so steep in the velocity that it reverses the velocity within a step, as smoothed friction may.
+
+    Under such a force a scheme that is explicit in the velocity alternates, or stays where two forces cancel. None (decided at trace time) if the
+    force does not depend on the velocity, or the scheme is not explicit in it.
+    """
+    q, v, args = state.q, state.v, motion.args
+    of_velocity = depends_on(problem.generalised_force, (motion.t0, q, v, args), (2,))
+    if traits.explicit <= 0 or not traits.damping or not of_velocity:
+        return None
+    t = motion.time(state.n)
+    metric = Metric.at(problem, q, args, t)
+    # a little beyond rest, where saturating forces have reversed: also for velocities below h that a force of 1 gives in a step
+    beyond = problem.generalised_force(t, q, -0.1 * v, args) - problem.generalised_force(t, q, v, args)
+    answer = (2 / 1.1 * motion.h) * beyond
+    return as_status(answer @ metric.solve(answer) > TURNED**2 * (v @ metric.times(v)), Status.DERIVATIVE_JUMP)
+
+
+def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
+    """Finds whether a step has an impact, (), and which contacts (m,) touch in it.
+
+    ``before``, ``after``: the scheme's states at both ends of the step; ``impulse`` (m,): of the contacts in the step.
+    """
+    touching = impulse > 0
+    if hasattr(after, "closed"):  # of a scheme that locates impacts
+        return after.latest > before.latest, touching | before.closed | after.closed
+    if not hasattr(after, "last"):
+        return jnp.zeros((), bool), touching
+    struck = jnp.any((after.last == IMPACT) | (after.last == REBOUND))
+    return struck, touching | (before.last != FREE) | (after.last != FREE)
+
+
+def _led_to(
+    problem: Problem, force: Switches, motion: Motion, start: tuple, end: tuple, impulse: Array, struck: Array
+) -> tuple:
+    """Returns the ``end`` (t, q, v) of a step, with another velocity where the scheme may have hidden the crossing of a border.
+
+    A scheme that averages the force at both ends of its path may stop before a surface at which the force reverses, such as a force sign(v): the two
+    forces cancel, and no state lies beyond the surface. So if no side changes in the step, the velocity is replaced by the one that the force at the
+    start, constant over the step, and the contacts' ``impulse`` (m,) lead to. In a step with an impact (``struck``, ()) the end is kept.
+    """
+    args, (t, q, v) = motion.args, start
+    metric = Metric.at(problem, q, args, t)
+    free, jump = motion.h * acceleration(problem, metric, t, q, v, args), jnp.zeros_like(v)
+    if problem.constraints is not None:
+        jump = linearise(problem, metric, t, q, args).jump(impulse)
+    # at rest force and impulse cancel, up to round-off
+    noise = 1e3 * jnp.finfo(v.dtype).eps * (jnp.abs(free) + jnp.abs(jump))
+    stays = struck | differ(force.sides(*start, args), force.sides(*end, args))
+    velocity = v + jnp.where(jnp.abs(free + jump) > noise, free + jump, 0)
+    return (*end[:2], jnp.where(stays, end[2], velocity))

@@ -1,0 +1,469 @@
+"""Interface of a scheme: `init` and `step`, pure functions of the arrays of one motion; and helpers that schemes share."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..jaxtools.argument_checks import is_traced
+from ..switches.switches import STATE, Switches, crossing, gap_switches
+from .contact.laws import ContactLaw, Open, Reaction
+from .friction import FrictionInfo
+from .linearisation import Contacts, Metric, is_flat
+from .motion import Motion
+from .problem import Problem
+from .status import Status, as_status
+
+FACING = -0.99  # cosine of the angle between contacts that face each other
+STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for motions exactly at the bound
+SLIGHT = 0.1  # fraction of the speed of a motion by which a resolved jump of the force may change it in a step
+SOME = 200  # steps over which the mean force is added up for that speed
+
+
+class State(NamedTuple):
+    """State between steps: step number n (t = t0 + n h), position q (d,), and velocity v (d,) over the last step.
+
+    Attributes:
+        low: rounding remainder of the compensated sum q (d,), kept in precisions below float64, where a step may be smaller than the
+            resolution of q; None in float64.
+        lasting: mask (m,) of contacts that the next step treats as active whatever their gaps; None for schemes that select by gaps only.
+        joints: whether any two gaps may be opposite sides of one bilateral constraint, as f >= 0 and -f >= 0 are, ().
+        friction: modes and impulses of the contacts in the previous step; None unless static friction, whose law needs them.
+    """
+
+    n: Array
+    q: Array
+    v: Array
+    low: Array | None = None
+    lasting: Array | None = None
+    joints: Array | None = None
+    friction: FrictionInfo | None = None
+
+    @classmethod
+    def start(cls, motion: Motion, lasting: Array | None = None, joints: Array | None = None) -> State:
+        """Makes the state at step 0."""
+        return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, zero_remainder(motion.q0), lasting, joints)
+
+    def relisted(self, moved: Callable[[Array], Array]) -> State:
+        """Returns the state for a rebuilt neighbour list; ``moved`` maps arrays of contacts (m,) from the old slots to the new ones."""
+        if self.lasting is None:
+            return self
+        return self._replace(lasting=moved(self.lasting), friction=jax.tree.map(moved, self.friction))
+
+    def moved(self, shift: Array, v: Array, lasting: Array | None = None) -> State:
+        """Returns the next state: displaced by ``shift`` (d,), with velocity v; the sum is compensated in precisions below float64."""
+        q, low = add_compensated(self.q, shift, self.low)
+        return self._replace(n=self.n + 1, q=q, v=v, low=low, lasting=lasting)
+
+
+def zero_remainder(q: Array) -> Array | None:
+    """Returns the initial rounding remainder of a position (d,); None in float64, where the sum of displacements is not compensated."""
+    return None if q.dtype == jnp.float64 else jnp.zeros_like(q)
+
+
+def add_compensated(q: Array, shift: Array, low: Array | None) -> tuple[Array, Array | None]:
+    """Returns q + shift and its new rounding remainder, given the previous remainder ``low`` (Kahan's compensated sum)."""
+    if low is None:
+        return q + shift, None
+    shift = shift + low
+    new = q + shift
+    return new, shift - (new - q)
+
+
+class JointInfo(NamedTuple):
+    """Report of one step on the joints c(t, q) = 0: their ``impulse`` (j,) in the step, and the ``residual`` max |c| () at its end."""
+
+    impulse: Array
+    residual: Array
+
+    @classmethod
+    def none(cls, problem: Problem, q: Array, args: Any) -> JointInfo | None:
+        """Zero impulses and residual, to start sums from; None without joints."""
+        if problem.joints is None:
+            return None
+        zero = jnp.zeros((), q.dtype)
+        return cls(jnp.zeros(problem.joint_count(zero, q, args), q.dtype), zero)
+
+
+class Step(NamedTuple):
+    """Constant inputs of one step of a ``scheme`` that locates events: problem, contact law and motion; the time ``start`` () at which the step
+    begins and its ``length`` (); and the ``pieces`` of a force that jumps (`pieces.Pieces`), None where it is smooth."""
+
+    scheme: Any
+    problem: Problem
+    law: ContactLaw
+    motion: Motion
+    start: Array
+    length: Array
+    pieces: Any = None
+
+
+class Info(NamedTuple):
+    """Report of one step, from which the saved rows and the `Account` of the motion are made.
+
+    ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the contacts in the step, ``acts`` () whether a
+    contact has an impulse or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits; the
+    reports on ``joints`` and on ``friction``, None where there are none; the estimated ``error`` () of the step in units of the tolerance, from schemes
+    that estimate it (`Traits.tells_error`), else None.
+    """
+
+    z: Array
+    chord: Array
+    impulse: Array
+    acts: Array
+    residual: Array
+    iterations: Array
+    status: Array
+    joints: JointInfo | None = None
+    friction: FrictionInfo | None = None
+    error: Any = None
+
+    @classmethod
+    def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
+        """Makes the info of a step from ``found``, the reaction of its contact law with restitution ``e``; adds the status of the mass matrix.
+
+        ``z``, ``chord`` (d,): as in the class.
+        """
+        status = found.status | mass_status(metric)
+        if found.impulse.shape[0] > 1:
+            # without restitution coupled impulses are the projection of the theory
+            status = status & ~jnp.where(jnp.any(e > 0), 0, int(Status.IMPULSES_COUPLED)).astype(jnp.int32)
+        return cls(
+            z,
+            chord,
+            found.impulse,
+            jnp.any(found.acts),
+            found.residual,
+            found.iterations,
+            status,
+            friction=found.friction,
+        )
+
+    @classmethod
+    def none(cls, q: Array, v: Array, m: int, friction: FrictionInfo | None = None) -> Info:
+        """Makes the info of m contacts without impulses, with z = q and chord = v: that of `Scheme.init`, which makes no step."""
+        zero = jnp.zeros((), jnp.int32)
+        none = jnp.zeros(m, q.dtype)
+        return cls(q, v, none, jnp.zeros((), bool), jnp.zeros((), q.dtype), zero, zero, friction=friction)
+
+
+class Traits(NamedTuple):
+    """Properties of a scheme that hold for all its steps; static.
+
+    Attributes:
+        steps: number of steps over which an impact is spread, 1 or 2.
+        phase: ``phase(e)`` in [0, 1], the fraction of the first of these steps at which the derivative of an impact with restitution e is taken.
+        delay: ``delay(e)``, (ahead, behind): by how many steps at most an impact with restitution e leaves the scheme ahead of the exact motion,
+            and behind it.
+        lag: by how many steps a velocity lags behind the end of its step.
+        locates: whether impacts are located within a step. The plain derivative of the scheme is then that of the motion, `Scheme.step` and
+            `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the state holds the time of the ``latest`` impact,
+            to the scheme's `resolution`.
+        order: order of convergence of positions across impacts; None where a tolerance sets their error and h only spaces the rows.
+        restitution: the coefficients that are covered: "each", one for all contacts or one for each; "one"; "none", e = 0.
+        approach: whether restitution may be a function of the approach speed (`Problem.restitution_at`); otherwise such a problem is refused.
+        explicit: fraction of the force that is explicit in q, which gives a step a stability bound; 0 for none.
+        damping: whether the force is explicit in the velocity too.
+        lists: whether a step works with the contacts of a neighbour list (`jaximpact.bodies`), which have no (m, m) matrices; its state is
+            then a `State`.
+        reverse: whether reverse-mode differentiation goes through a step.
+        tells_jumps: whether a step itself sets DERIVATIVE_JUMP.
+        tells_error: whether a step estimates its error, `Info.error`; the sum over all steps is `Solution.error`.
+        friction: whether steps include friction; otherwise a problem with friction is refused.
+        joints: whether steps satisfy the problem's joints; otherwise a problem with joints is refused.
+        resets: whether the state is reset where the motion crosses a surface that the problem states; otherwise a ``reset`` is refused.
+        tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``, with the same values and a derivative that is as
+            accurate and costs less. By default the scheme itself.
+    """
+
+    steps: int = 1
+    phase: Callable[[Array], Any] = lambda e: 0.5
+    delay: Callable[[Any], tuple[Any, Any]] = lambda e: (1.0, 2.0)
+    lag: float = 0.0
+    locates: bool = False
+    order: int | None = 1
+    restitution: str = "each"
+    approach: bool = False
+    explicit: float = 1.0
+    damping: bool = True
+    lists: bool = False
+    reverse: bool = True
+    tells_jumps: bool = False
+    tells_error: bool = False
+    joints: bool = False
+    friction: bool = False
+    resets: bool = False
+    tangent: Scheme | None = None
+
+
+class Scheme(abc.ABC):
+    """Base class of schemes: a new one must define `init` and `step`, and may define `free_step`, `traits` and `check`.
+
+    Both are pure functions of the arrays of one motion, in float64 and float32. A step gets its impulses from the contact law that it is
+    given, so that the same `step` makes contact steps, free steps and the steps that are differentiated.
+    """
+
+    @abc.abstractmethod
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
+        """Makes the state at n = 0 from initial data whose velocity is admissible (`simulation.motion_loop.start` projects it)."""
+
+    @abc.abstractmethod
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
+        """Makes one step: returns the state at n + 1 and its info."""
+
+    def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
+        """Makes one step without impulses; the result is invalid if ``info.acts`` or a status bit is set."""
+        return self.step(problem, Open(), motion, state)
+
+    @property
+    def traits(self) -> Traits:
+        """Properties of the scheme."""
+        return Traits()
+
+    def beside(self, velocity: Array) -> Scheme:
+        """Returns a copy for a step whose new ``velocity`` (d,) is already known, so that iterations of the step may start from it."""
+        return self
+
+    def resolution(self, motion: Motion) -> Array:
+        """Bounds the error () of the times of located impacts; a derivative at t1 is not to be trusted within that time of an impact."""
+        return motion.h
+
+    def for_values(self) -> Scheme:
+        """Returns the scheme for runs without derivatives or status bits about them: the same values by fewer operations."""
+        return self
+
+    def observing(self, impacts: int, until: Any) -> Scheme:
+        """Returns the scheme that also records the first ``impacts`` in its state (`impact_record`) and ends where ``until`` says (`stops`).
+
+        Raises ValueError if the scheme cannot.
+        """
+        wanted = "save=Events(impacts=...)" if impacts else "until=..."
+        raise ValueError(
+            f"{wanted}: {type(self).__name__} does not locate events to the accuracy of its rows; give scheme=EventDriven()"
+        )
+
+    def check(self, problem: Problem, e: Any, m: int) -> None:
+        """Raises ValueError, on the host, if the scheme does not cover the problem or one of its options is wrong.
+
+        By default the restitution ``e`` must be one that ``traits.restitution`` allows; ``m``: number of contacts.
+        """
+        name, covered = type(self).__name__, self.traits.restitution
+        if covered == "none" and not is_traced(e) and np.any(np.asarray(e) != 0):
+            raise ValueError(
+                f"restitution is {np.max(np.asarray(e)):g}, but {name} treats inelastic impacts only: set it to 0, or use "
+                "PaoliSchatzman or MoreauJean"
+            )
+        if covered == "one" and jnp.ndim(e) > 0:
+            raise ValueError(
+                f"restitution must be one number for {name} (the theory has one coefficient for all contacts); use MoreauJean "
+                "for one per contact"
+            )
+        if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
+            raise ValueError(f"restitution has shape {jnp.shape(e)}: give one number, or one per contact, shape ({m},)")
+
+
+@dataclass(frozen=True)
+class Wrapping(Scheme):
+    """Base class of schemes that wrap another scheme."""
+
+    scheme: Scheme
+
+    @property
+    def traits(self) -> Traits:
+        return self.scheme.traits
+
+    def resolution(self, motion: Motion) -> Array:
+        return self.scheme.resolution(motion)
+
+
+class Timing(NamedTuple):
+    """Timing of a scheme's rows, by which a result recognises impacts: the scheme's name, the lag of velocities in steps, and whether an
+    impact takes two steps.
+
+    It holds no array, so that a `Solution` carries it through jax's transformations.
+    """
+
+    scheme: str
+    velocity_lag: float
+    rebounds: bool
+
+    @classmethod
+    def of(cls, scheme: Scheme) -> Timing:
+        traits = scheme.traits
+        return cls(type(scheme).__name__, float(traits.lag), traits.steps > 1)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that an impact takes."""
+        return 2 if self.rebounds else 1
+
+
+def time_of(motion: Motion, state: Any) -> Array:
+    """Returns the time () of a state: that of its step, or the time at which the motion has stopped, if that is earlier."""
+    t, stop = motion.time(state.n), getattr(state, "stop", None)
+    return t if stop is None else jnp.where(stop.time < t, stop.time, t)
+
+
+def time_before_start(motion: Motion) -> Array:
+    """Returns the time () three steps before the start of a motion, which stands for that of the latest impact while there was none."""
+    return lax.stop_gradient(motion.t0 - 3 * motion.h)
+
+
+def finite(state: State) -> Array:
+    """Tests whether position and velocity are finite, ()."""
+    return jnp.all(jnp.isfinite(state.q)) & jnp.all(jnp.isfinite(state.v))
+
+
+def restitution_status(e: Array, acts: Array) -> Array:
+    """Returns INPUT_OUT_OF_RANGE for restitutions e (m,) outside [0, 1] at contacts that ``acts`` (m,) marks."""
+    return as_status(jnp.any(acts & ~((e >= 0) & (e <= 1))), Status.INPUT_OUT_OF_RANGE)
+
+
+def mass_status(metric: Metric) -> Array:
+    """Returns the status bits of a mass matrix that is not positive definite or not symmetric."""
+    wrong = as_status(~metric.positive(), Status.MASS_NOT_POSITIVE)
+    return wrong | as_status(~metric.symmetric(), Status.MASS_NOT_SYMMETRIC)
+
+
+class Jump(NamedTuple):
+    """A jump of the force between two states.
+
+    Attributes:
+        size: jump of the generalised force (d,), zero if it has none between the states.
+        resolved: whether h is small enough to resolve the effect of the jump, ().
+    """
+
+    size: Array
+    resolved: Array
+
+    @classmethod
+    def between(
+        cls,
+        problem: Problem,
+        metric: Metric,
+        motion: Motion,
+        t: Array,
+        before: tuple[Array, Array],
+        after: tuple[Array, Array],
+    ) -> Jump | None:
+        """Finds the largest jump of the force between (q, v) ``before`` and ``after`` at time t; None (decided at trace time) if the force has no
+        switch.
+
+        It leaves out other jumps, so that `unstable` still counts a force that approximates a stiff spring by many small jumps as stiff. Neither
+        state may lie on a border, where sign(0) = 0 belongs to neither side. The jump is resolved if the velocity that it gives in a step, h times
+        the jump in the kinetic metric, is small compared with the speed of the motion, or with the velocity that the mean of the forces on both sides
+        gives in ``SOME`` steps: its effect then has an error of first order.
+        """
+        switches = state_switches(problem, t, *before, motion.args)
+        if switches is None:
+            return None
+        found = crossing(switches, (t, *before), (t, *after), (motion.args,))
+        size, mean = found.value_after - found.value_before, 0.5 * (found.value_after + found.value_before)
+        norm = lambda x: metric_norm(x, metric.solve(x))
+        known = [before[1]] if motion.v0 is None else [before[1], motion.v0]
+        speed = sum((metric_norm(v, metric.times(v)) for v in known), SOME * motion.h * norm(mean))
+        return cls(size, motion.h * norm(size) <= SLIGHT * speed)
+
+    @classmethod
+    def along(
+        cls, problem: Problem, metric: Metric, motion: Motion, t: Array, point: Callable, v: Array, w: Array
+    ) -> Jump:
+        """Finds the jump of the force, as `between`, near the states of two velocities v, w (d,); ``point`` maps a velocity to its state (q, v).
+
+        So that neither end lies on a border, the search goes beyond both states, from ``point(2 v - w)`` to ``point(2 w - v)``.
+        """
+        found = cls.between(problem, metric, motion, t, point(2 * v - w), point(2 * w - v))
+        assert found is not None
+        return found
+
+
+def state_switches(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Switches | None:
+    """Finds the switches of the force that depend on position or velocity, as a function of (t, q, v, args); None if there are none."""
+    operands, marks = (t, q, v, args), (0, STATE, STATE, 0)
+    return Switches.of(lambda t, q, v, args: problem.generalised_force(t, q, v, args), operands, marks)
+
+
+def metric_norm(x: Array, y: Array) -> Array:
+    """Returns the norm () of x (d,) in a metric A, given y = A x (d,)."""
+    return jnp.sqrt(jnp.abs(x @ y))
+
+
+def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> Array:
+    """Tests whether h exceeds the stability bound of an explicit force, along the present velocity, ().
+
+    An unstable solution alternates, (q, v) -> (q - h v, -v). Under that change the acceleration changes by (h K + 2 C) v, with stiffness K
+    and damping C; h times this is below 4 v in a stable step, in the kinetic metric and in every direction. A force that accelerates the
+    motion as strongly multiplies it by five in a step, which is not resolved either. Both evaluations use the same time, so that a force
+    that varies in time does not count. Nor does a jump of the force that h resolves (`Jump`). Velocities and changes within the round-off
+    of positions and forces are ignored: a body at rest has only those, and native code rounds sums differently from XLA.
+    """
+    if traits.explicit <= 0:
+        return jnp.zeros((), bool)
+    h, args = motion.h, motion.args
+    n, q, v = state.n, state.q, state.v
+    t = motion.time(n)
+    metric = Metric.at(problem, q, args, t)
+    # three quarters of that change: neither at the mirror image -v nor at rest, where forces are even or singular
+    there = q - (0.75 * h) * v, -0.5 * v if traits.damping else v
+    here = problem.generalised_force(t, q, v, args)
+    change = problem.generalised_force(t, *there, args) - here
+    eps = 64 * jnp.finfo(q.dtype).eps
+    length, rounding = (eps / h) * q, (eps * h) * here
+    speed = metric_norm(v, metric.times(v)) + metric_norm(length, metric.times(length))
+    bound = (STABLE / traits.explicit) * speed + metric_norm(rounding, metric.solve(rounding))
+
+    def answer(change: Array) -> Array:
+        answer = (h / 0.75) * change
+        return metric_norm(answer, metric.solve(answer))
+
+    beyond = answer(change) > bound
+    jump = Jump.between(problem, metric, motion, t, (q, v), there)
+    return beyond if jump is None else beyond & ~(jump.resolved & (answer(change - jump.size) <= bound))
+
+
+def gradient_status(
+    law: ContactLaw,
+    problem: Problem,
+    metric: Metric,
+    contacts: Contacts,
+    t: Array,
+    q: Array,
+    shift: Array,
+    acting: Array,
+    args: Any,
+) -> Array:
+    """Returns GRADIENT_VANISHES if the linearisation of a gap of the ``acting`` contacts (m,) fails over the displacement ``shift`` (d,).
+
+    It fails if its error exceeds half of the largest change that the linearised gap has over any displacement of that length: the gradient vanishes,
+    or the displacement is as long as the radius of curvature.
+    """
+    # with neighbour lists, evaluating all gaps once more would cost as much as a step; the result reports their overlaps
+    if not law.solves or problem.is_local or is_flat(problem, t, q, args):
+        return jnp.zeros((), jnp.int32)
+    eps = 1e3 * jnp.finfo(q.dtype).eps
+    switches = gap_switches(problem, t, q, args)
+    # a kink on the way is no curvature: the gap is continued smoothly from its side at q
+    gaps = problem.gaps if switches is None else partial(switches.frozen, switches.sides(t, q, args))
+    rest = gaps(t, q + shift, args) - contacts.gap - contacts.velocity(shift)
+    reach = jnp.sqrt(contacts.diagonal() * (shift @ metric.times(shift)))
+    unresolved = jnp.abs(rest) > 0.5 * reach + eps * (jnp.abs(contacts.gap) + contacts.velocity_terms(q))
+    return as_status(jnp.any(unresolved & acting), Status.GRADIENT_VANISHES)
+
+
+def mean_acceleration(
+    problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any, count: int
+) -> Array:
+    """Returns (1/h) times the integral over [t, t + h] of M^-1 g(s, q, v) ds (d,), by Gauss-Legendre quadrature with ``count`` nodes."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    force = jnp.zeros_like(q)
+    for c, w in zip(nodes, weights, strict=True):
+        force = force + float(0.5 * w) * problem.generalised_force(t + float(0.5 * (1 + c)) * h, q, v, args)
+    return metric.solve(force)

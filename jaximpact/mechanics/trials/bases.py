@@ -1,0 +1,103 @@
+"""Bases of trials: the state from which the motion continues after an event, with the derivative of the event's time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..contact.laws import ContactLaw
+from ..events.event_state import View, persisting
+from ..linearisation import Contacts, lengths, noise
+from ..problem import Problem
+from ..scheme import JointInfo
+from .trial import Base, Hold, frozen, held, hold
+
+TERMS = 1e-3  # of a substep: the step h for which `linearisation.span` is about a substep
+NOTHING = 1e-3  # of the tolerance: gaps up to which a contact counts as closed, and displacements or velocities that a push gives in a substep
+
+
+def add_joint_impulse(told: JointInfo | None, impulse: Array | None, residual: Array | None = None) -> JointInfo | None:
+    """Adds the ``impulse`` (j,) of the joints in a trial, and the ``residual`` max |c| () after it, to their report ``told``; None without joints."""
+    if told is None or impulse is None:
+        return told
+    left = told.residual if residual is None else jnp.maximum(told.residual, residual)
+    return JointInfo(told.impulse + impulse, left)
+
+
+def add_late_impulse(told: JointInfo | None, delay: Array, flown: Base) -> JointInfo | None:
+    """Adds the joints' impulse between the end ``flown`` of a trial and an event a ``delay`` () later to their report ``told``.
+
+    The delay is zero in value up to the search's tolerance, and has the derivative of the event's time.
+    """
+    return told if told is None else add_joint_impulse(told, delay * flown.joint_force)
+
+
+def at_impact(
+    problem: Problem, hold: Hold, t: Array, flown: Base, impact: Array, args: Any
+) -> tuple[Array, Array, Array]:
+    """Returns the delay () after t at which the gap of the contact of an ``impact`` (m,) is zero, and q, v (d,) at that time.
+
+    The motion from the end ``flown`` of a trial at time t is a Taylor polynomial of second order, with accelerations by ``hold`` (`trial.held`). The
+    search has made the delay almost zero; it carries the derivative of the impact's time.
+    """
+    q, v, a, some = flown.q, flown.v, flown.a, jnp.any(impact)
+    of_contact = lambda x: jnp.sum(jnp.where(impact, x, 0))
+    place = lambda s: q + s * (v + 0.5 * s * a)
+
+    def newton(s: Array) -> Array:
+        path = lambda s: problem.gaps(t + s, place(s), args)
+        gap, rate = map(of_contact, jax.jvp(path, (s,), (jnp.ones_like(s),)))
+        return s - jnp.where(some & (rate < 0), gap / jnp.where(rate < 0, rate, -1), 0)
+
+    delay = newton(newton(jnp.zeros_like(t)))
+    half = 0.5 * delay
+    middle = hold(t + half, q + half * v, v + half * a, flown.closed, flown.slack, args)[0]
+    return delay, place(delay), v + delay * middle
+
+
+def base_at(
+    problem: Problem,
+    law: ContactLaw,
+    t: Array,
+    elapsed: Array,
+    q: Array,
+    v: Array,
+    closed: Array,
+    loosed: Array,
+    substep: Array,
+    atol: Array,
+    args: Any,
+) -> tuple[Base, Array]:
+    """Makes the base of the next trials at a state, and its status bits ().
+
+    Contacts that were ``closed`` (m,), and those that touch at zero gap velocity and have not just been released (``loosed``, (m,)), are closed in
+    the base if accelerations do not open them. ``elapsed`` (): time since the step began; ``substep`` () and tolerance ``atol`` () set what counts
+    as zero.
+    """
+    if closed.shape[0] == 0:
+        a, force, push, joint_force = held(problem, t, q, v, closed, elapsed, args)
+        slack = frozen(elapsed)
+        base = Base(elapsed, q, v, a, closed, force, push, force, force, slack, joint_force=joint_force)
+        return base, jnp.zeros((), jnp.int32)
+    view = View.at(problem, t, q, v, args)
+    contacts = view.contacts
+    allowed, slack = (
+        _rounding(contacts, q, v, view, substep) + NOTHING * atol,
+        NOTHING * atol / jnp.maximum(substep, substep**2),
+    )
+    still = frozen(noise(contacts, v, view.gap_velocity))
+    touching = frozen((contacts.gap <= allowed) & (jnp.abs(view.gap_velocity) <= still)) & ~loosed
+    _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching, slack)
+    # all that stay are held, even those without a force: trials detect when the force becomes negative
+    a, force, push, joint_force = hold(view, stays, slack)
+    return Base(elapsed, q, v, a, stays, force, push, allowed, still, slack, joint_force=joint_force), status
+
+
+def _rounding(contacts: Contacts, q: Array, v: Array, view: View, substep: Array) -> Array:
+    """Returns the round-off (m,) of gaps within a substep."""
+    bent = jnp.abs(contacts.velocity(view.free)) + jnp.abs(view.gap_acceleration)
+    found = 64 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, TERMS * substep)
+    return frozen(jnp.maximum(found, -2 * contacts.gap))

@@ -1,0 +1,373 @@
+"""One step of `EventDriven`: a loop over trials, and the treatment of events at the end of accepted ones.
+
+The loop carries a `TrialCarry`; its constant inputs are a `Step`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...switches.switches import Kinks
+from ..events.event_state import Event
+from ..events.impact_record import ImpactRecord
+from ..events.impacts import collide, lasting_at_end
+from ..events.jump_search import path_jumped
+from ..scheme import JointInfo, Step, gradient_status
+from ..status import FAILURES, Status, as_status
+from .bases import add_joint_impulse, add_late_impulse, at_impact, base_at
+from .borders import SettledSides, border_status, seek_border, settle_sides, status_behind, status_of_slopes
+from .impacts_on_borders import Meeting, status_at_impact
+from .pieces import Pieces
+from .resets import cross_border
+from .searches import TOGETHER, Search, Verdict, decide_on_trial
+from .stops import Stop, check_surface, move_to_zero, surface_to_watch
+from .tableau import TABLEAUS
+from .trial import Base, Hold, Trial, attempt, frozen, grazes, held
+
+WITHOUT_END = 1 << 20  # number of events that may still be located: no limit
+SHORT = 16  # roundings of time, below which no substep is taken
+SHARE = 0.01  # least share of its speed that a contact loses in an impact for its flights to end soon
+ROUNDED = 4  # roundings of a position that a trial adds to the error
+APPROACH = 1e-3  # fraction of a trial's displacement over which the linearisation of a gap is checked
+
+
+class StepTotals(NamedTuple):
+    """What is to be reported of a step, summed over its trials so far.
+
+    Impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law; time of the ``latest`` impact; the number of
+    ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in `DrivenState`; the report on the ``joints``; and the sum of the
+    ``error`` () of accepted trials, in units of the tolerance.
+    """
+
+    impulse: Array
+    met: Array
+    residual: Array
+    latest: Array
+    trials: Array
+    status: Array
+    record: ImpactRecord | None
+    stop: Stop | None
+    joints: JointInfo | None = None
+    error: Any = None
+
+
+class TrialCarry(NamedTuple):
+    """Carry of the loop over trials: the ``base`` they begin from, the ``search`` that says which is next, and the totals ``told`` so far."""
+
+    base: Base
+    search: Search
+    told: StepTotals
+
+
+def first_carry(step: Step, state: Any) -> TrialCarry:
+    """Makes the first carry of the loop over trials from a `DrivenState`."""
+    n, q, v, closed, latest, substep, low, record, stop, where = state
+    m, zero, none = closed.shape[0], jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32)
+    substep = frozen(jnp.minimum(substep, step.length))
+    step = in_pieces(step, q, v)
+    # zeros that depend on v, as in later iterations: the derivative of an iteration is traced once
+    moves = jnp.where(jnp.zeros((), bool), v[0], zero)
+    base, failure, _ = _settle(step, step.start, moves, q, v, closed, jnp.zeros_like(closed), substep, where)
+    search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
+    if step.pieces is not None:
+        # a first trial of length zero finds the sides on which the motion begins
+        search = search._replace(s=jnp.where(n == 0, 0, substep), borders=jnp.zeros(step.pieces.count, bool))
+    joints = JointInfo.none(step.problem, q, step.motion.args)
+    told = StepTotals(
+        jnp.broadcast_to(moves, m), jnp.zeros(m, bool), zero, latest, none, failure, record, stop, joints, zero
+    )
+    return TrialCarry(base._replace(low=low), search, told)
+
+
+def in_pieces(step: Step, q: Array, v: Array) -> Step:
+    """Returns the step with the pieces of its force, for states of the shapes of q and v."""
+    return step._replace(pieces=Pieces.of(step.problem, step.start, q, v, step.motion.args))
+
+
+def goes_on(step: Step, carry: TrialCarry) -> Array:
+    """Tests whether the loop over trials goes on, ()."""
+    base, search, told = carry
+    sound = jnp.all(jnp.isfinite(base.q)) & jnp.all(jnp.isfinite(base.v))
+    sound = sound if told.stop is None else sound & ~told.stop.stopped
+    return (base.elapsed < step.length) & (told.trials < step.scheme.trials) & sound & (search.substep > 0)
+
+
+def turn(step: Step, carry: TrialCarry) -> TrialCarry:
+    """Makes one iteration of the loop: a trial, the decision on it, and, if it is accepted, the events at its end."""
+    base, search, told = carry
+    step = in_pieces(step, base.q, base.v)
+    scheme, problem, _, motion, start, whole, pieces = step
+    args, t = motion.args, start + base.elapsed
+    rest = whole - base.elapsed
+    covers = search.s >= frozen(rest) * (1 - 1e-10)
+    s = jnp.where(covers, rest, search.s)
+    tolerance = scheme.tolerance(base.q.dtype)
+    hold = partial(held, problem) if pieces is None else pieces.hold(base.where)
+    borders = None if pieces is None else pieces.watch(*frozen((base.where, base.closed, base.slack, args)))
+    since = t - motion.t0 if scheme.changes else None
+    found = attempt(
+        problem, scheme.order, t, base, s, tolerance, args, hold, surface_to_watch(scheme.until, told.stop, args), borders, since
+    )  # fmt: skip
+    shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
+    known = jax.tree.map(frozen, found)
+    verdict = decide_on_trial(base, search, known, frozen(s), shortest, TABLEAUS[scheme.order].halvings)
+    stops: Any = False
+    switched = None
+    if pieces is not None:
+        verdict, switched = seek_border(
+            search, verdict, known, known.borders, pieces.slid(base.where), frozen(s), shortest
+        )
+    if scheme.until is not None and told.stop is not None:
+        sought, stops = check_surface(scheme.until, told.stop, search, verdict, known, frozen(s), shortest)
+        verdict = sought if pieces is None else jax.tree.map(partial(jnp.where, s > 0), sought, verdict)
+        stops = stops if pieces is None else stops & (s > 0)
+    told = told._replace(trials=told.trials + 1)
+
+    def accept() -> TrialCarry:
+        flown = base.behind(found, s)
+        status = told.status | _doubts(step, base, found, frozen(s), covers)
+        status = status if found.joint_status is None else status | found.joint_status
+        joints = add_joint_impulse(told.joints, found.joint_impulse, found.joint_residual)
+        began, has_reset = base, jnp.zeros((), bool)
+        if pieces is not None and switched is not None:
+            flown, has_reset, bits = cross_border(pieces, hold, switched, t, base, flown, search.substep, args)
+            joints = add_late_impulse(joints, flown.elapsed - base.elapsed - s, flown)
+            began, status = base._replace(closed=flown.closed), status | bits
+        if scheme.until is not None:
+            end = partial(move_to_zero, hold, scheme.until.value, t + s, flown, search.substep, args)
+            stopped, bits = lax.cond(stops, end, lambda: (flown, jnp.zeros((), jnp.int32)))
+            joints = add_late_impulse(joints, stopped.elapsed - flown.elapsed, flown)
+            flown, status = stopped, status | bits
+        error = told.error + known.error + ROUNDED * jnp.finfo(s.dtype).eps / tolerance.relative
+        more = told._replace(joints=joints, impulse=told.impulse + found.impulse, status=status, error=error)
+        after, more = _onward(step, hold, t, began, flown, verdict, switched, more)
+        if scheme.until is not None and told.stop is not None:
+            at = (start + after.elapsed, after.q, after.v)
+            # contacts that close at the same time have an impulse too
+            met_now = more.impulse > told.impulse + found.impulse
+            struck = frozen(verdict.impact | (~base.closed & met_now & jnp.any(verdict.impact)))
+            stop = told.stop.after(scheme.until, *at, args, known.sight, stops, struck, has_reset)
+            more = more._replace(
+                stop=stop if pieces is None else jax.tree.map(partial(jnp.where, s > 0), stop, told.stop)
+            )
+        ended = covers & ~jnp.any(verdict.impact)
+        after = after._replace(elapsed=jnp.where(ended, whole, after.elapsed))
+        left = frozen(whole - after.elapsed)
+        following = verdict.search._replace(
+            s=jnp.minimum(verdict.search.substep, left), sought=search.sought * 0, turns=search.turns * 0
+        )
+        if pieces is not None:
+            following = following._replace(borders=jnp.zeros_like(following.borders))
+        return TrialCarry(after, following, more)
+
+    return lax.cond(verdict.accepted, accept, lambda: TrialCarry(base, verdict.search, told))
+
+
+def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Array:
+    """Returns the status bits of derivatives across an accepted trial ``found`` of length s from a base.
+
+    They are set for jumps within the trial that were not located, and for contacts and borders of the force that it grazes. ``covers`` (): whether
+    the trial goes to the end of the step.
+    """
+    none = jnp.zeros((), jnp.int32)
+    scheme, problem, _, motion, start, whole, pieces = step
+    if not scheme.jumps:
+        return none
+    args = frozen(motion.args)
+    t = start + base.elapsed
+    off = scheme.resolution(motion)
+    # a contact that an edge releases may be open just before it
+    path = frozen(((t, base.q, base.v), (t + s + off, found.q + off * found.v, found.v)))
+    piece = problem if pieces is None else pieces.on(base.where.sides)
+    jumps = path_jumped(piece, base.closed, *path, args)
+    status = none if jumps is None else as_status(jumps, Status.DERIVATIVE_JUMP)
+    near = grazes(frozen(base), frozen(found), s, scheme.tolerance(s.dtype))
+    status = status | as_status(near, Status.DERIVATIVE_GRAZING)
+    if pieces is None:
+        return status
+    ending = covers & (start + whole >= motion.t1 - off)
+    atol = scheme.tolerance(s.dtype).absolute
+    return status | border_status(
+        pieces,
+        frozen(base.where),
+        frozen(found.borders),
+        s,
+        atol,
+        jnp.where(ending, off, 0),
+        path[1],
+        base.closed,
+        args,
+    )
+
+
+def _onward(
+    step: Step,
+    hold: Hold,
+    began: Array,
+    base: Base,
+    flown: Base,
+    verdict: Verdict,
+    switched: Array | None,
+    told: StepTotals,
+) -> tuple[Base, StepTotals]:
+    """Treats the events at the end of an accepted trial: returns the base from which the motion goes on, and the totals.
+
+    The trial began at time ``began`` from ``base`` and led to ``flown``. ``verdict``: the decision on it; ``switched`` (k,): the level on whose
+    border it ends, None for a force without pieces; ``told``: the totals before these events.
+    """
+    pieces, motion = step.pieces, step.motion
+    m, event = base.closed.shape[0], jnp.any(verdict.impact | verdict.loosed)
+    if m == 0 and pieces is None:
+        return flown, told
+    # the trial of length zero with which a motion under a force in pieces begins
+    begins = (frozen(flown.elapsed) <= 0) & (began <= motion.t0) & (pieces is not None)
+    turned = event if switched is None else event | jnp.any(switched) | begins
+    if m:
+        arrive = lambda: _arrive(step, hold, began, base, flown, verdict, switched, begins, told)
+        return lax.cond(turned | jnp.any(base.closed), arrive, lambda: (flown, told))
+
+    def settle() -> tuple[Base, StepTotals]:
+        t = began + (flown.elapsed - base.elapsed)
+        at = (t, flown.elapsed, flown.q, flown.v, base.closed, base.closed)
+        after, status, at_start = _settle(step, *at, verdict.search.substep, flown.where, switched, begins)
+        status = status | jnp.where(begins, at_start, 0)
+        return after._replace(low=flown.low), told._replace(status=told.status | status)
+
+    return lax.cond(turned, settle, lambda: (flown, told))
+
+
+def _arrive(
+    step: Step,
+    hold: Hold,
+    began: Array,
+    base: Base,
+    flown: Base,
+    verdict: Verdict,
+    switched: Array | None,
+    begins: Array,
+    told: StepTotals,
+) -> tuple[Base, StepTotals]:
+    """Treats contacts at the end of a trial, as part of `_onward`, whose arguments and results it has.
+
+    Puts closed contacts back onto their surfaces, applies the impact law if the trial ends at an impact, and releases contacts that open. ``begins``
+    (): whether this is the trial of length zero with which a motion under a force in pieces begins.
+    """
+    scheme, problem, law, motion, *_, pieces = step
+    args, impact = motion.args, verdict.impact
+    t = began + (flown.elapsed - base.elapsed)
+    some = jnp.any(impact)
+    delay, q, v = at_impact(problem, hold, t, flown, impact, args)
+    t, q, v = t + delay, jnp.where(some, q, flown.q), jnp.where(some, v, flown.v)
+    event = Event.at(problem, t, q, v, args)
+    metric, contacts, speed = event.metric, event.contacts, event.speed
+    substep = verdict.search.substep
+    near = frozen(contacts.gap <= flown.allowed + TOGETHER * substep * jnp.abs(speed))
+    kinks = Kinks.at(problem, began, base.q, args)
+    idle = jnp.zeros_like(base.closed)
+    closed, struck = lasting_at_end(kinks, idle, event, base.closed, args)
+    candidates, near = impact | struck, near | struck
+    left = jnp.full((), WITHOUT_END, jnp.int32)
+    atol = scheme.tolerance(q.dtype).absolute
+    e = problem.restitution_at(motion.e, speed, args)
+    slowest = partial(slowest_followed, atol, *frozen((e, contacts.gap, speed)), near | closed | candidates)
+    found = collide(
+        problem, law, motion, slowest, event, closed, candidates, near, closed | candidates, jnp.zeros_like(closed), left,
+        scheme.resolution(motion) if scheme.jumps else None,
+    )  # fmt: skip
+    moved = APPROACH * frozen(flown.q - base.q)
+    status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
+    if pieces is not None and scheme.jumps:
+        where = base.where._replace(allowed=flown.where.allowed)
+        meeting = Meeting((t, q, v, args), base.a, candidates, speed, motion.e)
+        status |= status_at_impact(problem, pieces, where, scheme.resolution(motion), meeting)
+    at = (t, flown.elapsed + delay, found.q, found.v, found.closed & ~verdict.loosed, verdict.loosed)
+    changed = begins | some | jnp.any(verdict.loosed | (found.closed != base.closed))
+    after, failure, at_start = _settle(step, *at, substep, flown.where, switched, changed)
+    failure = failure | jnp.where(begins, at_start, 0)
+    if switched is not None and pieces is not None and scheme.jumps:
+        failure |= status_behind(pieces, after, jnp.any(switched), t, scheme.resolution(motion), args)
+    record = told.record
+    if record is not None:
+        record = record.with_impacts(found.impact, t, found.q, v, found.v, found.impulse)
+    return after._replace(low=flown.low), StepTotals(
+        told.impulse + found.impulse,
+        told.met | found.impact,
+        jnp.maximum(told.residual, jnp.max(frozen(found.error), initial=0.0)),
+        jnp.where(jnp.any(found.impact), frozen(t), told.latest),
+        told.trials,
+        told.status | status | failure,
+        record,
+        told.stop,
+        add_joint_impulse(add_late_impulse(told.joints, delay, flown), event.joint_impulse(found.impulse)),
+        # flights that are left out: up to atol each
+        told.error + jnp.where((found.status & int(Status.DERIVATIVE_ZENO)) != 0, 1.0, 0.0),
+    )
+
+
+def slowest_followed(atol: Array, e: Array, gap: Array, speed: Array, touching: Array, normal: Array) -> Array:
+    """Returns the gap velocities (m,) behind an impact up to which a contact counts as resting: its gap would stay below ``atol``.
+
+    They are ``atol`` at most where another contact is about to close with a resolved impact, before the flights that would be left out come to an end:
+    the velocity that is left out changes that impact by as much. (If they were zero there, accumulations were followed down to rounding: at 1e-3 sixty
+    times the trials.) ``e``: restitution, () or (m,); ``gap``, ``speed`` (m,): gaps and their rates before the impact; ``touching``
+    (m,): contacts that are closed or have an impact; ``normal`` (m,): magnitudes of gap accelerations.
+    """
+    least = jnp.sqrt(2 * atol * normal)
+    flights = 2 * least / jnp.where(normal > 0, normal * jnp.maximum(1 - e, SHARE), 1)
+    resolved = ~touching & (speed < 0) & (e * -speed > least)
+    arrives = jnp.min(jnp.where(resolved, gap / jnp.where(resolved, -speed, 1), jnp.inf), initial=jnp.inf)
+    return jnp.where(arrives < flights, jnp.minimum(least, atol), least)
+
+
+def _settle(
+    step: Step,
+    t: Array,
+    elapsed: Array,
+    q: Array,
+    v: Array,
+    closed: Array,
+    loosed: Array,
+    substep: Array,
+    where: Any,
+    switched: Array | None = None,
+    changed: Array | bool = False,
+) -> tuple[Base, Array, Array]:
+    """Makes the base at a state, as `base_at`, whose arguments are explained there; for a force in pieces on the sides where the motion goes on.
+
+    The sides are the previous ones, ``where``, unless borders were ``switched`` (k,) or an event has ``changed`` () velocities or contacts: then they
+    are decided anew. Returns the base, its status, and the status of derivatives that applies if the motion begins at this state.
+    """
+    scheme, problem, law, motion, *_, pieces = step
+    atol, args, none = scheme.tolerance(q.dtype).absolute, motion.args, jnp.zeros((), jnp.int32)
+    if pieces is None:
+        return *base_at(problem, law, t, elapsed, q, v, closed, loosed, substep, atol, args), none
+    found = SettledSides(where, v, none, none)
+    if switched is not None:
+        span = frozen(jnp.abs(t) + motion.h)
+        look = lambda: settle_sides(pieces, where, t, q, v, closed, switched & pieces.slid(where), atol, span, args)
+        old, found = where, lax.cond(jnp.any(switched) | changed, look, lambda: found)
+        if scheme.jumps:
+            slopes = lambda: status_of_slopes(pieces, [old.sides, found.where.sides], t, q, v, closed, span, args)
+            found = found._replace(status=found.status | lax.cond(jnp.any(switched), slopes, lambda: none))
+    where, v = found.where, found.v
+    hold = pieces.hold(where)
+    if closed.shape[0] == 0:
+        a, force, push, of_joints = hold(t, q, v, closed, elapsed, args)
+        at = (elapsed, q, v, a, closed, force, push, force, force, frozen(elapsed))
+        base, status = Base(*at, joint_force=of_joints, where=where), none
+    else:
+        local = pieces.local(where, t, q, v, closed, args)
+        base, status = base_at(local, law, t, elapsed, q, v, closed, loosed, substep, atol, args)
+        base = base._replace(where=where)
+    if len(closed) and len(pieces.steep):
+        again = lambda: hold(t, q, v, base.closed, base.slack, args)
+        as_it_is = lambda: (base.a, base.force, base.push, base.joint_force)
+        a, force, push, of_joints = lax.cond(jnp.any(where.slides), again, as_it_is)
+        base = base._replace(a=a, force=force, push=push, joint_force=of_joints)
+    status |= found.status if scheme.jumps else found.status & int(FAILURES)
+    return base, status, found.at_start if scheme.jumps else none
