@@ -157,7 +157,6 @@ QUOTED = {
     ("double-pendulum", 1000): "double pendulum, M(q), two stops, 1000 lanes",
     ("double-pendulum", 10_000): "the same, 10,000 lanes",
     ("double-long", 1): "the same, one lane",
-    ("pile-16", 1): "pile of 16 disks, 184 constraints, one lane, by XLA",
 }
 PROGRAMS = ("C++ SIMD", "C++", "numba", "plain JAX")
 

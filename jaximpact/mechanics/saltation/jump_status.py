@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.jacobians import generic_change
 from ...jaxtools.jaxpr_tools import depends_on
 from ...switches.kinds import Sides
 from ...switches.switches import Switches, depends_on_data, depends_on_path, differ, force_switches, gap_switches
@@ -21,7 +22,7 @@ from ..linearisation import Metric, acceleration, linearise
 from ..motion import Motion
 from ..paths.crossings import located_pieces
 from ..problem import Problem
-from ..scheme import Scheme, Traits, time_of
+from ..scheme import STABLE, Scheme, Traits, metric_norm, time_of
 from ..status import Status, as_status
 from ..trials.pieces import Pieces
 from .jump_saltation import Passage, add_passage, known_surfaces, may_miss_jump, no_passage, passage
@@ -152,19 +153,32 @@ def _jump_or_passage(
 def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:
     """Returns DERIVATIVE_JUMP for a force so steep in the velocity that it reverses the velocity within a step, as smoothed friction may.
 
-    Under such a force a scheme that is explicit in the velocity alternates, or stays where two forces cancel. None (decided at trace time) if the
-    force does not depend on the velocity, or the scheme is not explicit in it.
+    Under such a force a scheme that is explicit in the velocity alternates, or stays where two forces cancel. At rest it stays, too, and its
+    derivative alternates and grows: there every force that is too steep for a step counts (`unstable` knows the direction of the velocity alone).
+    None (decided at trace time) if the force does not depend on position and velocity, or the scheme is not explicit.
     """
     q, v, args = state.q, state.v, motion.args
-    of_velocity = depends_on(problem.generalised_force, (motion.t0, q, v, args), (2,))
-    if traits.explicit <= 0 or not traits.damping or not of_velocity:
+    depends = lambda *on: depends_on(problem.generalised_force, (motion.t0, q, v, args), on)
+    if traits.explicit <= 0 or not depends(1, 2):
         return None
     t = motion.time(state.n)
     metric = Metric.at(problem, q, args, t)
-    # a little beyond rest, where saturating forces have reversed: also for velocities below h that a force of 1 gives in a step
-    beyond = problem.generalised_force(t, q, -0.1 * v, args) - problem.generalised_force(t, q, v, args)
-    answer = (2 / 1.1 * motion.h) * beyond
-    return as_status(answer @ metric.solve(answer) > TURNED**2 * (v @ metric.times(v)), Status.DERIVATIVE_JUMP)
+    norm = lambda answer: metric_norm(answer, metric.solve(answer))
+
+    def at_rest() -> Array:
+        # a solution that alternates, as in `unstable`, near this state
+        w = generic_change(v)
+        along = -(0.75 * motion.h) * w, -1.5 * w if traits.damping else jnp.zeros_like(v)
+        _, change = jax.jvp(lambda q, v: problem.generalised_force(t, q, v, args), (q, v), along)
+        return norm(motion.h / 0.75 * change) > (STABLE / traits.explicit) * metric_norm(w, metric.times(w))
+
+    rests = jnp.any(jnp.abs(v) <= 64 * jnp.finfo(v.dtype).eps * jnp.max(jnp.abs(v)))
+    steep = lax.cond(rests, at_rest, lambda: jnp.zeros((), bool))
+    if traits.damping and depends(2):
+        # a little beyond rest, where saturating forces have reversed: also for velocities below h that a force of 1 gives in a step
+        beyond = problem.generalised_force(t, q, -0.1 * v, args) - problem.generalised_force(t, q, v, args)
+        steep |= norm((2 / 1.1 * motion.h) * beyond) > TURNED * metric_norm(v, metric.times(v))
+    return as_status(steep, Status.DERIVATIVE_JUMP)
 
 
 def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
