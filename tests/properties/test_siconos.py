@@ -88,6 +88,7 @@ def bar(n=100, density=7800.0, young=210e9, section=3.14e-4, length=1.0):
     return mass, stiffness
 
 
+@pytest.mark.slow
 def test_impacting_bar():
     table = reference("ImpactingBar")
     mass, stiffness = bar()
