@@ -31,12 +31,8 @@ from .proximal_steps import ROWS, ConeSystem, proximal_steps
 
 LED, PLAIN = 3000, 1500  # sweeps with conjugate directions, and without, in turn
 SHORT = 20  # Newton steps before the central path: those that converge mostly need fewer, in space few converge at all
-STARTS = (
-    0.3,
-    5.0,
-    0.1,
-    50.0,
-)  # of central paths: nine of ten problems are solved from each, nearly all from one of them
+# of central paths: nine of ten problems are solved from each, nearly all from one of them
+STARTS = (0.3, 5.0, 0.1, 50.0)
 SLACK = 1.1  # by which the squared change of a pair of sweeps may grow before its direction is dropped
 OPERANDS = ("i", "j", "among", "h", "b", "mu", "guess", "allowed", "limit")
 GUESS, LIMIT = OPERANDS.index("guess"), OPERANDS.index("limit")

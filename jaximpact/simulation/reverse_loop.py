@@ -106,9 +106,13 @@ class Parts:
         last, rows = stream(step, _start(leaves, parts=self), (), by_row=True)
         return last, [] if loop.program.rows else jax.tree.leaves(loop.at_end(last)), rows
 
+    def told_of(self, carry: Any) -> tuple:
+        """The carry without its `Account`, unless that is ``told``."""
+        return carry if self.told else carry[:2]
+
     def reals(self, carry: Any) -> list:
         """Leaves of the carry that are differentiated."""
-        found = [x for x in jax.tree.leaves(carry if self.told else carry[:2]) if is_real(x)]
+        found = [x for x in jax.tree.leaves(self.told_of(carry)) if is_real(x)]
         return found if self.live is None else list(compress(found, self.live))
 
     def with_live(self, carry: Any, start: ClosedJaxpr, step: ClosedJaxpr, row: ClosedJaxpr) -> Parts:
@@ -118,9 +122,7 @@ class Parts:
         floats of the next carry; ``row``: from input leaves, requests and a carry to used leaves.
         """
         every = jax.tree.leaves(carry)
-        floats = [
-            i for i, x in enumerate(every[: len(every if self.told else jax.tree.leaves(carry[:2]))]) if is_real(x)
-        ]
+        floats = [i for i, x in enumerate(jax.tree.leaves(self.told_of(carry))) if is_real(x)]  # the first ones of all
 
         def after(part: ClosedJaxpr, flags: Sequence[bool], moved: Sequence[bool]) -> list[bool]:
             """Mask of the outputs of a part that move with the floats in the mask ``flags`` and the input leaves in the mask ``moved``."""
@@ -202,9 +204,7 @@ class Parts:
 
     def _with_reals(self, carry: Any, reals: Sequence) -> Any:
         numbers, live = iter(reals), itertools.repeat(True) if self.live is None else iter(self.live)
-        moved = jax.tree.map(
-            lambda x: next(numbers) if is_real(x) and next(live) else x, carry if self.told else carry[:2]
-        )
+        moved = jax.tree.map(lambda x: next(numbers) if is_real(x) and next(live) else x, self.told_of(carry))
         return moved if self.told else (*moved, carry[2])
 
 

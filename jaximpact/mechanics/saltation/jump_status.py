@@ -158,8 +158,11 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
     None (decided at trace time) if the force does not depend on position and velocity, or the scheme is not explicit.
     """
     q, v, args = state.q, state.v, motion.args
-    depends = lambda *on: depends_on(problem.generalised_force, (motion.t0, q, v, args), on)
-    if traits.explicit <= 0 or not depends(1, 2):
+    if traits.explicit <= 0:
+        return None
+    depends = lambda on: depends_on(problem.generalised_force, (motion.t0, q, v, args), (on,))
+    of_velocity = traits.damping and depends(2)
+    if not of_velocity and not depends(1):
         return None
     t = motion.time(state.n)
     metric = Metric.at(problem, q, args, t)
@@ -168,13 +171,13 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
     def at_rest() -> Array:
         # a solution that alternates, as in `unstable`, near this state
         w = generic_change(v)
-        along = -(0.75 * motion.h) * w, -1.5 * w if traits.damping else jnp.zeros_like(v)
+        along = -motion.h * w, -2 * w if traits.damping else jnp.zeros_like(v)
         _, change = jax.jvp(lambda q, v: problem.generalised_force(t, q, v, args), (q, v), along)
-        return norm(motion.h / 0.75 * change) > (STABLE / traits.explicit) * metric_norm(w, metric.times(w))
+        return norm(motion.h * change) > (STABLE / traits.explicit) * metric_norm(w, metric.times(w))
 
     rests = jnp.any(jnp.abs(v) <= 64 * jnp.finfo(v.dtype).eps * jnp.max(jnp.abs(v)))
     steep = lax.cond(rests, at_rest, lambda: jnp.zeros((), bool))
-    if traits.damping and depends(2):
+    if of_velocity:
         # a little beyond rest, where saturating forces have reversed: also for velocities below h that a force of 1 gives in a step
         beyond = problem.generalised_force(t, q, -0.1 * v, args) - problem.generalised_force(t, q, v, args)
         steep |= norm((2 / 1.1 * motion.h) * beyond) > TURNED * metric_norm(v, metric.times(v))
