@@ -120,12 +120,14 @@ def forward_first(tree: Any) -> Any:
 def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
     """Closure conversion: returns a function ``pure(constants, x)``, equal to ``function(x)``, and the list of constants that it closes over."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(x)
+    jaxpr, constants, structure = closed.jaxpr, closed.consts, jax.tree.structure(shape)
 
     def pure(constants: list, x: Any) -> Any:
-        found = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, constants))(*jax.tree.leaves(x))
-        return jax.tree.unflatten(jax.tree.structure(shape), found)
+        # closes over no constant, which would outlive the trace that it is of
+        found = jaxpr_as_fun(ClosedJaxpr(jaxpr, constants))(*jax.tree.leaves(x))
+        return jax.tree.unflatten(structure, found)
 
-    return pure, closed.consts
+    return pure, constants
 
 
 def without_derivative(function: Callable, x: Any) -> Any:

@@ -98,34 +98,36 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
 
     It saves time: jax differentiates and batches each call separately, which takes some milliseconds for each.
     """
-    seen: dict = {}
-
-    def evaluate(jaxpr: Any, constants: Sequence, values: Sequence) -> list:
-        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
-        read = reader(env)
-        for eqn in needed_equations(jaxpr):
-            given = [read(v) for v in eqn.invars]
-            if eqn.primitive.name in ("jit", "pjit"):
-                called = eqn.params["jaxpr"]
-                found = evaluate(called.jaxpr, called.consts, given)
-            else:
-                found = once(eqn, given)
-            env.update(zip(eqn.outvars, found, strict=True))
-        return [read(v) for v in jaxpr.outvars]
-
-    def once(eqn: Any, given: list) -> list:
-        # operands are equal if they are the same tracer, or literals of one value and type
-        names = [(v.val, v.aval) if is_literal(v) else id(x) for v, x in zip(eqn.invars, given, strict=True)]
-        key = (eqn.primitive, str(names), str(eqn.params)) if not nested_jaxprs(eqn) else None
-        if key is None or key not in seen:
-            params = eqn.primitive.get_bind_params(eqn.params | _inline_nested(eqn.params))
-            found = eqn.primitive.bind(*given, **params)
-            # the operands are stored too: while they live, their ids are not given to other objects
-            seen[key] = found if eqn.primitive.multiple_results else [found], given
-        return seen[key][0]
-
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
-    return jax.make_jaxpr(lambda *values: evaluate(closed.jaxpr, closed.consts, values))(*avals)
+    return jax.make_jaxpr(lambda *values: _inlined(closed.jaxpr, closed.consts, values, {}))(*avals)
+
+
+def _inlined(jaxpr: Any, constants: Sequence, values: Sequence, seen: dict) -> list:
+    """Values of a jaxpr, with calls of jitted functions inlined; ``seen``: results by operation and operands, of equations before."""
+    env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
+    read = reader(env)
+    for eqn in needed_equations(jaxpr):
+        given = [read(v) for v in eqn.invars]
+        if eqn.primitive.name in ("jit", "pjit"):
+            called = eqn.params["jaxpr"]
+            found = _inlined(called.jaxpr, called.consts, given, seen)
+        else:
+            found = _once(eqn, given, seen)
+        env.update(zip(eqn.outvars, found, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _once(eqn: Any, given: list, seen: dict) -> list:
+    """Results of an equation, those of an equal one before if there is one."""
+    # operands are equal if they are the same tracer, or literals of one value and type
+    names = [(v.val, v.aval) if is_literal(v) else id(x) for v, x in zip(eqn.invars, given, strict=True)]
+    key = (eqn.primitive, str(names), str(eqn.params)) if not nested_jaxprs(eqn) else None
+    if key is None or key not in seen:
+        params = eqn.primitive.get_bind_params(eqn.params | _inline_nested(eqn.params))
+        found = eqn.primitive.bind(*given, **params)
+        # the operands are stored too: while they live, their ids are not given to other objects
+        seen[key] = found if eqn.primitive.multiple_results else [found], given
+    return seen[key][0]
 
 
 def without_dead_code(closed: ClosedJaxpr, wanted: Sequence[bool] | None = None) -> ClosedJaxpr:

@@ -36,8 +36,20 @@ def shape_of_result(read: Callable[[Any], Any], function: Callable, *operands: A
     except TypeError:  # a function without a hash or weak references is traced each time
         known = {}
     if key not in known:
-        known[key] = jax.eval_shape(lambda *xs: read(function(*xs)), *operands)
+        closed, known[key] = jax.make_jaxpr(lambda *xs: read(function(*xs)), return_shape=True)(*operands)
+        _refuse_collectives(closed.effects)
     return known[key]
+
+
+def _refuse_collectives(effects: Iterable[Any]) -> None:
+    """Raises a ValueError if a traced function sums over the named axis of a `jax.vmap`: motions of a batch do not take their steps together."""
+    devices = jax.sharding.get_abstract_mesh().axis_names
+    for name in (getattr(x, "name", None) for x in effects if type(x).__name__ == "NamedAxisEffect"):
+        if name not in devices:
+            raise ValueError(
+                f"an operation over the axis {name!r} of jax.vmap: the motions of a batch know nothing of each other; state bodies that act on "
+                "each other as one problem"
+            )
 
 
 def operand_type(x: Any, carried: bool = False) -> tuple:

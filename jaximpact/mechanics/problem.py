@@ -187,6 +187,11 @@ class Problem(metaclass=Named):
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"Problem is immutable; use problem.replace({name}=...)")
 
+    def __reduce__(self) -> tuple:
+        # copies and pickles, whose functions the pickler must take: those of modules, or any by cloudpickle
+        leaves, static = self.tree_flatten_with_keys()
+        return type(self).tree_unflatten, (static, tuple(value for _, value in leaves))
+
     def __repr__(self) -> str:
         parts = []
         for name in FIELDS:

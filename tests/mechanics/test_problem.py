@@ -1,5 +1,8 @@
 """Constructors: forces, Coriolis terms and energies by automatic differentiation, against hand derivations."""
 
+import copy
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -150,6 +153,24 @@ def test_numbers_are_leaves():
         ends = [float(height(ball.replace(**{name: value + d}))) for d in (-h, h)]
         # round-off 1e-13 over 2h
         assert float(getattr(slope, name)) == pytest.approx((ends[1] - ends[0]) / (2 * h), abs=1e-5)
+
+
+def weight(t, q, v, args):
+    return -9.81 * jnp.ones_like(q)
+
+
+def floor(t, q, args):
+    return q
+
+
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "deepcopy", "pickle"]
+)
+def test_copies_are_the_same_problem(again):
+    """As for processes of a pool; jax then takes the programs that it has."""
+    problem = ji.Problem(weight, floor, mass=np.array([2.0]), restitution=0.5, coordinates=("height",), units="m")
+    one, other = jax.tree.flatten(problem), jax.tree.flatten(again(problem))
+    assert one == other and again(problem).units == "m"
 
 
 def test_energy_is_reported():

@@ -199,6 +199,15 @@ def test_ensemble_under_a_transformation():
     refused(lambda: jax.jit(closed)(1.0), "jax.vmap of solve")
 
 
+def test_lanes_that_would_act_on_each_other():
+    meeting = problem(force=lambda t, q, v, args: jax.lax.pmean(q, "lanes") - q)
+    alone = lambda q: ji.solve(meeting, q, [0.0], t1=1.0, h=0.1).q
+    refused(
+        lambda: jax.vmap(alone, axis_name="lanes")(jnp.ones((2, 1))),
+        r"force\(t, q, v, args\).*over the axis 'lanes'.*as one problem",
+    )
+
+
 def test_a_result_beyond_memory_is_refused_with_its_size():
     """Rows, lanes and 5 numbers of 8 bytes each: terabytes, of which some are free."""
     lanes = {"q0": np.ones((10**5, 1)), "v0": [0.0], "t1": 1.0, "h": 1e-6, "save": "all"}

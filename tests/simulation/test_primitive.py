@@ -153,6 +153,16 @@ def test_without_jit_functions_see_numbers():
 
 
 @pytest.mark.slow
+def test_no_traced_value_outlives_its_trace():
+    """What `jax.checking_leaks` looks for, which must not report what a user did not do."""
+    fall = lambda g: ji.solve(
+        BALL.replace(force=lambda t, q, v, args: -args + 0 * q), [1.0], [0.0], t1=0.2, steps=2, args=g, save="final"
+    ).q[-1, 0]
+    with jax.checking_leaks():
+        assert abs(jax.grad(fall)(9.81) + 0.2**2 / 2) < 1e-3
+
+
+@pytest.mark.slow
 @BY_NAME
 @pytest.mark.parametrize("others", [True, False])
 def test_every_nesting(scheme, others):
