@@ -20,6 +20,7 @@ from .semidefinite import MAX_UNROLLED as MAX_SWEPT
 MAX_UNROLLED = 6  # unknowns
 FEW, SEVERAL = 4, 48  # rows of a large matrix that are solved by themselves, a handful without pivots
 MANY = 32  # rows from which on that is worth while
+MOST = 2 * SEVERAL  # rows up to which a symmetric matrix is factorised whole
 
 MAX_ITERATIONS = 100  # of `solve_near_identity`
 
@@ -258,6 +259,81 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     d_rows, d_columns, db, _ = tangents
     x = solve_among(rows, columns, b, active)
     return x, solve_among(rows, columns, db - d_rows @ (columns @ x) - rows @ (d_columns @ x), active)
+
+
+def semidefinite_solver(rows: Array, columns: Array, matrix: Array, active: Array) -> Callable[[Array], Array]:
+    """Returns the function of b (n,) that solves as `solve_among`, for a symmetric ``matrix`` (n, n) = ``rows @ columns``.
+
+    The matrix is factorised once, for all b and for derivatives, and without pivots: of 48 contacts of a pile a solution took 20 us.
+    """
+    matrix = lax.stop_gradient(matrix)
+    factor = lax.stop_gradient(_semidefinite_factor(matrix, active))
+    return lambda b: _solve_semidefinite(rows, columns, matrix, factor, b, active)
+
+
+def _in_rows(a: Array, active: Array) -> Array:
+    """Returns the matrix a (n, n) in the rows and columns of the mask ``active`` (n,), and the identity in the others."""
+    return jnp.where(active[:, None] & active[None, :], a, jnp.eye(len(a), dtype=a.dtype))
+
+
+def _regularised(a: Array) -> Array:
+    """Returns the matrix a (n, n) with its diagonal raised by round-off."""
+    return on_diagonal((1 + 64 * jnp.finfo(a.dtype).eps) * diagonal(a), a)
+
+
+@outlined
+def _semidefinite_factor(a: Array, active: Array) -> Array:
+    """Returns the factor of a (n, n) that `_solve_semidefinite` needs, in the rows and columns of the mask ``active`` (n,).
+
+    Of few rows it is L of a = L D L', with 1/D in place of its unit diagonal, and zeros in columns of rows that depend on earlier ones. Of many it is
+    the Cholesky factor, which is NaN where round-off in dependent rows prevents it.
+    """
+    a, n = _in_rows(a, active), len(a)
+    if n > MAX_SWEPT:
+        return triangular_factor(_regularised(a))
+    places, limits, columns = jnp.arange(n), 64 * jnp.finfo(a.dtype).eps * diagonal(a), []
+    for k in range(n):
+        kept = a[k, k] > limits[k]
+        inverse = jnp.where(kept, 1 / jnp.where(kept, a[k, k], 1), 0)
+        below = jnp.where(places > k, a[:, k], 0)
+        column = inverse * below
+        a = a - column[:, None] * below[None, :]
+        columns.append(jnp.where(places == k, inverse, column))
+    return jnp.stack(columns, axis=1)
+
+
+@outlined
+def _apply_semidefinite(a: Array, factor: Array, b: Array, active: Array) -> Array:
+    """Computes what `_solve_semidefinite` does."""
+    b, n = jnp.where(active, b, 0), len(b)
+    if n > MAX_SWEPT:
+        by_pivots = lambda b: solve(_regularised(_in_rows(a, active)), b)
+        return lax.cond(factor[-1, -1] > 0, lambda b: cho_solve((factor, True), b), by_pivots, b)
+    places = jnp.arange(n)
+    for k in range(n - 1):
+        b = b - jnp.where(places > k, factor[:, k], 0) * b[k]
+    b = diagonal(factor) * b
+    for k in reversed(range(1, n)):
+        b = b - jnp.where(places < k, factor[k], 0) * b[k]
+    return b
+
+
+@jax.custom_jvp
+def _solve_semidefinite(rows: Array, columns: Array, a: Array, factor: Array, b: Array, active: Array) -> Array:
+    """Solves a x = b (n,) in the rows and columns of the mask ``active`` (n,), where a = ``rows @ columns``; x is 0 in the others.
+
+    ``factor``: that of `_semidefinite_factor`. It and a are constants in the derivative.
+    """
+    return _apply_semidefinite(a, factor, b, active)
+
+
+@_solve_semidefinite.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    rows, columns, a, factor, b, active = primals
+    d_rows, d_columns, _, _, db, _ = tangents
+    x = _solve_semidefinite(rows, columns, a, factor, b, active)
+    change = db - d_rows @ (columns @ x) - rows @ (d_columns @ x)
+    return x, _solve_semidefinite(rows, columns, a, factor, change, active)
 
 
 def solve(a: Array, b: Array) -> Array:

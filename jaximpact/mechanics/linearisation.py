@@ -184,6 +184,11 @@ class Contacts(NamedTuple):
         return True
 
     @property
+    def symmetric(self) -> bool:
+        """Whether the Delassus matrix is symmetric."""
+        return True
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Numbers of contacts m and of coordinates d."""
         m, d = self.jacobian.shape
@@ -266,15 +271,24 @@ class Contacts(NamedTuple):
         """Tests whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ()."""
         return jnp.any(self.oblique() & acting[:, None] & acting[None, :])
 
-    def balance(self) -> Callable[[Array, Array], Array]:
-        """Returns a function (offset (m,), closed (m,)) -> forces or impulses L (m,) with A L + offset = 0 at closed contacts, L = 0 elsewhere.
+    def balanced(self, closed: Array) -> Callable[[Array], Array]:
+        """Returns a function offset (m,) -> forces or impulses L (m,) with A L + offset = 0 at ``closed`` contacts (m,), L = 0 elsewhere.
 
         A is the Delassus matrix.
         """
-        if self.gram is not None or len(self.jacobian) <= linalg.MANY:
-            matrix = self.delassus()
-            return lambda offset, closed: linalg.solve_masked(matrix, -offset, closed)
-        return lambda offset, closed: linalg.solve_among(self.jacobian, self.response, -offset, closed)
+        rows, columns, matrix = self.jacobian, self.response, self.gram
+        if self.symmetric and linalg.MAX_UNROLLED < len(rows) <= linalg.MOST:
+            solver = linalg.semidefinite_solver(rows, columns, self.delassus(), closed)
+            return lambda offset: solver(-offset)
+        if matrix is None and len(rows) > linalg.MANY:
+            return lambda offset: linalg.solve_among(rows, columns, -offset, closed)
+        matrix = self.delassus()
+        return lambda offset: linalg.solve_masked(matrix, -offset, closed)
+
+    def balance(self) -> Callable[[Array, Array], Array]:
+        """Returns the function (offset (m,), closed (m,)) -> L (m,) of `balanced`."""
+        contacts = self.with_delassus() if len(self.jacobian) <= linalg.MOST else self
+        return lambda offset, closed: contacts.balanced(closed)(offset)
 
     def walked(
         self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
@@ -296,12 +310,13 @@ class Contacts(NamedTuple):
         if rows is None:
             return self
         drift = None if self.drift is None else self.drift[rows]
-        return Contacts(self.gap[rows], self.jacobian[rows], self.response[:, rows], drift)
+        return type(self)(self.gap[rows], self.jacobian[rows], self.response[:, rows], drift)
 
     def under(self, metric: Metric) -> Contacts:
         """Returns a copy whose responses are those of another metric."""
         slip = None if self.slip is None else self.slip.under(metric)
-        return self._replace(response=metric.solve(self.jacobian.T), slip=slip, gram=None)
+        kind = Contacts if metric.inverse is None else AskewContacts
+        return kind(*self._replace(response=metric.solve(self.jacobian.T), slip=slip, gram=None))
 
     def sliding(self, v: Array) -> Contacts:
         """Returns a copy for a contact law whose impulses act at velocity v (d,): the slip ``velocity`` is that at v; unchanged without friction."""
@@ -315,6 +330,14 @@ class Contacts(NamedTuple):
         """Returns a copy in which the gradients of contacts that are not ``active`` (m,) are zero."""
         rows, columns = jnp.where(active[:, None], self.jacobian, 0), jnp.where(active[None, :], self.response, 0)
         return self._replace(jacobian=rows, response=columns, gram=None)
+
+
+class AskewContacts(Contacts):
+    """Contacts whose responses are those of an iteration matrix that need not be symmetric (`Metric.from_iteration_matrix`)."""
+
+    @property
+    def symmetric(self) -> bool:
+        return False
 
 
 def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:

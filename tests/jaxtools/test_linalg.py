@@ -52,3 +52,34 @@ def test_active_rows_of_many(count):
     for found, expected in zip(backward(at, weight, active), by_dense, strict=True):
         close(found, expected)
     close(masked(at, active), dense(*at))
+
+
+# by the inverse, and by Cholesky factors; with a row too many, which depends on others, by LU factors
+@pytest.mark.parametrize(("n", "extra"), [(8, 0), (20, 1), slow(8, 1), slow(20, 0)])
+def test_symmetric_matrix_of_active_rows(n, extra):
+    rng = np.random.default_rng(n)
+    rows = rng.normal(size=(n, n - 3))
+    active = np.isin(np.arange(n), rng.permutation(n)[: n - 3 + extra])
+    at = jnp.asarray(rows), jnp.asarray(rng.normal(size=n - 3))
+    change = jnp.asarray(0 * rows if extra else rng.normal(size=rows.shape)), jnp.asarray(rng.normal(size=n - 3))
+
+    def pushed(rows, v):
+        """Returns the part of v (d,) along the active rows."""
+        solver = linalg.semidefinite_solver(rows, rows.T, rows @ rows.T, jnp.asarray(active))
+        return rows.T @ solver(rows @ v)
+
+    def projected(rows, v):
+        return rows[active].T @ jnp.linalg.solve(rows[active] @ rows[active].T, rows[active] @ v)
+
+    forward = jax.jit(lambda at, change: jax.jvp(pushed, at, change))
+    backward = jax.jit(lambda at, w: jax.grad(lambda *x: w @ pushed(*x), (0, 1))(*at))
+    # where active rows span all of space, v itself
+    by = projected if not extra else lambda rows, v: v
+    value, slope = jax.jvp(by, at, change)
+    # 64 roundings of the diagonal times a condition of a few thousand
+    close = lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-8 * (1 + np.max(np.abs(y))))
+    for found, right in zip(forward(at, change), (value, slope), strict=True):
+        close(found, right)
+    weight = jnp.asarray(rng.normal(size=n - 3))
+    pull = backward(at, weight)
+    close(sum(jnp.sum(x * y) for x, y in zip(pull, change, strict=True)), weight @ slope)

@@ -202,6 +202,8 @@ class Held(ContactLaw):
         shift = target.scale * contacts.jump(self.impulse)
         gap = gap + lax.stop_gradient(rows) @ (shift - lax.stop_gradient(shift))
         response = contacts.response
+        if not explicit:
+            return self._found(contacts, contacts.balance(), contacts.diagonal(), gap / target.scale)
         balance = lambda offset, closed: linalg.solve_among(rows, response, -offset, closed)
         return self._found(contacts, balance, jnp.sum(rows * response.T, axis=1), gap / target.scale)
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.batched_branch import run_where_needed
+from ...jaxtools.derivative_rules import graft
 from ...jaxtools.linalg import MAX_UNROLLED
 from ..joints import Joints
 from ..linearisation import (
@@ -119,14 +120,17 @@ def solve_active_forces(
         return settle(closed, min(closed.shape[0], RELEASES))
 
     def release(now: tuple) -> tuple:
-        k, acting, _ = now
-        goes = released(balance(offset, acting), acting, k == RELEASES - 1)
-        return k + 1, acting & ~goes, jnp.any(goes)
+        k, acting, *_ = now
+        force = known(acting)
+        goes = released(force, acting, k == RELEASES - 1)
+        return k + 1, acting & ~goes, force, jnp.any(goes)
 
     # with many contacts the balance is compiled once, and where all push it runs once
-    start = (jnp.zeros((), jnp.int32), closed, jnp.any(closed))
-    acting = lax.while_loop(lambda now: (now[0] < RELEASES) & now[2], release, start)[1]
-    return balance(offset, acting), acting
+    known = lambda acting: lax.stop_gradient(balance(offset, acting))
+    start = (jnp.zeros((), jnp.int32), closed, jnp.zeros_like(offset), jnp.any(closed))
+    _, acting, force, left = lax.while_loop(lambda now: (now[0] < RELEASES) & now[3], release, start)
+    force = lax.cond(left, known, lambda _: force, acting)
+    return graft(force, balance(offset, acting)), acting
 
 
 class StateAfterImpacts(NamedTuple):
@@ -165,7 +169,9 @@ def cross_impacts(
     index, none = jnp.arange(m), jnp.zeros(m, bool)
     given = jnp.broadcast_to(motion.e, (m,))
     balance = here.contacts.balance()
-    force, _ = solve_active_forces(balance, here.gap_acceleration, closed, none, branches=branches)
+    # of the state before an impact
+    begins = lambda: solve_active_forces(balance, here.gap_acceleration, closed, none, branches=branches)[0]
+    force = run_where_needed(branches, jnp.any(impact), begins, lambda: jnp.zeros(m, q.dtype))
     # an impact changes the velocity only
     there, placed = lax.stop_gradient((t, q)), here
     at_rest = lax.stop_gradient(Metric.at(problem, there[1], args, there[0]))
