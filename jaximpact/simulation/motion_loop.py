@@ -15,6 +15,7 @@ from ..jaxtools.batched_branch import run_where_pending
 from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_derivative
 from ..jaxtools.jacobians import SMALL
 from ..jaxtools.outlined import seldom
+from ..jaxtools.remembered import remember
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
 from ..mechanics.joint_projection import start_on_joints
@@ -249,6 +250,7 @@ class MotionLoop:
         makes_rows = self.program.rows > 0 or self.by_step is not None
         if not makes_rows or self.locates:
             right &= new.n < self.moving.steps  # the last step has all of one
+        right = remember(right)
         counted = account.with_joints(info)._replace(iterations=account.iterations + info.iterations)
         if makes_rows:
             free_row = self.row_of(new, info, row, state)

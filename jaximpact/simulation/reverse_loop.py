@@ -28,6 +28,7 @@ from ..compiler.llvm.call import CompiledFunction, as_columns, as_lanes, compile
 from ..compiler.llvm.xla_ffi import lane_pool, register_target
 from ..compiler.scalar import Unsupported
 from ..compiler.stream import stream
+from ..jaxtools import remembered
 from ..jaxtools.jaxpr_tools import inline_calls, moving_outputs, used_inputs, without_dead_code
 from ..jaxtools.operating_system import core_count
 from ..jaxtools.shapes import shapes_and_dtypes
@@ -98,12 +99,20 @@ class Parts:
         found = jax.tree.leaves(loop.solution_from(carry, loop.row_at(carry, carry[0].n, turn)))
         return [x for x, u in zip(found, self.used, strict=True) if u]
 
-    def states(self, kept: tuple[bool, ...], leaves: Sequence) -> tuple:
+    def states(self, step: ClosedJaxpr, kept: tuple[bool, ...], leaves: Sequence) -> tuple:
         """Forward pass: the carry after the last step; the leaves of the solution, none of one with rows; and a stream of the leaves ``kept`` of the
-        carries before each step."""
+        carries before each step and of what is remembered of the step.
+
+        ``step``: jaxpr from input leaves and carry to the next carry and the values that are remembered.
+        """
         loop, _ = self.loop(leaves)
-        step = lambda carry, _: (self.step(leaves, carry), list(compress(jax.tree.leaves(carry), kept)))
-        last, rows = stream(step, _start(leaves, parts=self), (), by_row=True)
+
+        def forward(carry: Any, _: Any) -> tuple[Any, list]:
+            every, structure = jax.tree.flatten(carry)
+            found = jaxpr_as_fun(step)(*leaves, *every)
+            return jax.tree.unflatten(structure, found[: len(every)]), [*compress(every, kept), *found[len(every) :]]
+
+        last, rows = stream(forward, _start(leaves, parts=self), (), by_row=True)
         return last, [] if loop.program.rows else jax.tree.leaves(loop.at_end(last)), rows
 
     def told_of(self, carry: Any) -> tuple:
@@ -152,31 +161,43 @@ class Parts:
         return _sum(total, some)
 
     def of_step(
-        self, step: ClosedJaxpr, leaves: Sequence, carry: Any, change: Sequence, total: Sequence
+        self, step: ClosedJaxpr, leaves: Sequence, carry: Any, known: Sequence, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
-        """Pulls the cotangent ``change`` of the carry after a step back through the step.
+        """Pulls the cotangent ``change`` of the carry after a step back through the step, of which the values ``known`` are remembered.
 
         Returns the cotangent of the ``carry`` before the step, and ``total`` plus the step's part of the cotangents of the input leaves.
         """
-        after = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry))
+        after = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry), *known)
         some, before = self._transpose_part(after, leaves, carry, change)
         return before, _sum(total, some)
 
     def of_steps(
-        self, step: ClosedJaxpr, kept: tuple[bool, ...], leaves: Sequence, last: Any, change: Sequence, total: Sequence
+        self,
+        step: ClosedJaxpr,
+        kept: tuple[bool, ...],
+        noted: tuple[bool, ...],
+        leaves: Sequence,
+        last: Any,
+        change: Sequence,
+        total: Sequence,
     ) -> tuple[list, list]:
-        """Applies `of_step` from the last step to the first, to a stream of the stored leaves of the carries, those in the mask ``kept``.
+        """Applies `of_step` from the last step to the first, to a stream of what is stored of them.
 
-        Other leaves, which steps do not read, are taken from the carry ``last``. Returns the cotangent of the first carry, and the new ``total``.
+        That are the leaves of the carries in the mask ``kept``, and the values that are remembered of a step in the mask ``noted``. Other leaves, which
+        steps do not read, are taken from the carry ``last``. Returns the cotangent of the first carry, and the new ``total``.
         """
         every, structure = jax.tree.flatten(last)
+        types = step.in_avals[len(leaves) + len(every) :]
+        unread = [jnp.zeros(a.shape, a.dtype) for a in types]
 
-        def back(now: tuple, row: list) -> tuple:
-            known = iter(row)
-            carry = jax.tree.unflatten(structure, [next(known) if k else x for x, k in zip(every, kept, strict=True)])
-            return _of_step(leaves, carry, *now, parts=self, step=step), ()
+        def back(now: tuple, row: tuple[list, list]) -> tuple:
+            of_carry, of_step = map(iter, row)
+            carry = [next(of_carry) if k else x for x, k in zip(every, kept, strict=True)]
+            known = [next(of_step) if k else x for x, k in zip(unread, noted, strict=True)]
+            return _of_step(leaves, jax.tree.unflatten(structure, carry), known, *now, parts=self, step=step), ()
 
-        each = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in compress(every, kept)]
+        of_type = lambda some: [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in some]
+        each = of_type(compress(every, kept)), of_type(compress(types, noted))
         return stream(back, (change, total), each, by_row=True, backwards=True)[0]
 
     def of_row(
@@ -215,12 +236,15 @@ def _sum(x: Sequence, y: Sequence) -> list:
 _step = jax.jit(lambda leaves, carry, parts: parts.reals(parts.step(leaves, carry)), static_argnames="parts")
 _start = jax.jit(lambda leaves, parts: parts.start(leaves), static_argnames="parts")
 _row = jax.jit(lambda leaves, turn, carry, parts: parts.row(leaves, turn, carry), static_argnames="parts")
-_states = jax.jit(lambda leaves, parts, kept: parts.states(kept, leaves), static_argnames=("parts", "kept"))
+_whole_step = jax.jit(lambda leaves, carry, parts: parts.step(leaves, carry), static_argnames="parts")
+_states = jax.jit(
+    lambda leaves, parts, step, kept: parts.states(step, kept, leaves), static_argnames=("parts", "step", "kept")
+)
 _of_start = jax.jit(lambda *operands, parts: parts.of_start(*operands), static_argnames="parts")
 _of_step = jax.jit(lambda *operands, parts, step: parts.of_step(step, *operands), static_argnames=("parts", "step"))
 _of_steps = jax.jit(
-    lambda *operands, parts, step, kept: parts.of_steps(step, kept, *operands),
-    static_argnames=("parts", "step", "kept"),
+    lambda *operands, parts, step, read: parts.of_steps(step, *read, *operands),
+    static_argnames=("parts", "step", "read"),
 )
 _of_row = jax.jit(lambda *operands, parts: parts.of_row(*operands), static_argnames="parts")
 
@@ -281,18 +305,24 @@ class Backwards:
 
         self.found = [*reals, *some]
         # without what a step computes for its status and account, a third of it, before it is differentiated
-        step = inline_calls(without_dead_code(traced, parts.live))
+        step = inline_calls(without_dead_code(remembered.with_marked_inputs(traced), parts.live))
+        types = remembered.marked_types(traced)
         self.of_start = part(_of_start, reals, some, parts=parts)
         first = [False, False, *self.carried[self.count :]]
         self.of_row = part(_of_row, turn, of_one, self.carry, reals, some, first=first, parts=parts)
-        by_step = _of_step.trace(leaves, self.carry, reals, some, parts=parts, step=step).jaxpr
+        by_step = _of_step.trace(leaves, self.carry, types, reals, some, parts=parts, step=step).jaxpr
+        noted = used_inputs(by_step)[len(leaves) + len(jax.tree.leaves(self.carry)) :][: len(types)]
+        self.remembered = list(compress(types, noted))
         self.kept = self.leaves_read(by_step, len(leaves))
         if self.program_rows:
             by_row = _of_row.trace(leaves, turn, of_one, self.carry, reals, some, parts=parts).jaxpr
             of_row = self.leaves_read(by_row, len(leaves) + len(jax.tree.leaves((turn, of_one))))
             self.kept = tuple(map(operator.or_, self.kept, of_row))
-        self.states = part(_states, kept=self.kept, parts=whole)
-        self.of_steps = part(_of_steps, self.carry, reals, some, step=step, kept=self.kept, parts=parts)
+        forward = remembered.with_marked_outputs(_whole_step.trace(leaves, self.carry, parts=whole).jaxpr)
+        forward = without_dead_code(forward, [*[True] * (len(forward.out_avals) - len(types)), *noted])
+        self.states = part(_states, step=forward, kept=self.kept, parts=whole)
+        read = self.kept, tuple(noted)
+        self.of_steps = part(_of_steps, self.carry, reals, some, step=step, read=read, parts=parts)
 
     def leaves_read(self, jaxpr: ClosedJaxpr, first: int) -> tuple[bool, ...]:
         """Mask of the leaves of the carry that a jaxpr reads; they are its inputs from number ``first`` on."""
@@ -309,7 +339,8 @@ class Backwards:
     def keeps_states(self) -> bool:
         """Tests whether `values` can be had: there are no rows, and the states fit into the memory that stays."""
         every = jax.tree.leaves(self.carry)
-        size = sum(math.prod(x.shape) * x.dtype.itemsize for x in compress(every, self.kept))
+        stored = (*compress(every, self.kept), *self.remembered)
+        size = sum(math.prod(x.shape) * x.dtype.itemsize for x in stored)
         return self.program_rows == 0 and size * (self.steps + 1) * (self.lanes or 1) <= MAX_SPARE_BYTES
 
     def _share(self, of_lanes: Callable, operands: list[np.ndarray], found: list[np.ndarray]) -> None:

@@ -27,22 +27,26 @@ class Walk:
         self.whole = whole
         every = jax.tree.leaves(of.carry)
         self.last = [np.empty((math.prod(x.shape), whole), x.dtype) for x in every]
-        of_values = of.states.results[len(every) : len(of.states.results) - sum(of.kept)]
+        of_values = of.states.results[len(every) : len(of.states.results) - sum(of.kept) - len(of.remembered)]
         self.values = [np.empty((math.prod(a.shape), whole), a.dtype) for a, _ in of_values]
         self.key: bytes | None = None  # of the operands that the states belong to
         self.in_wait = False  # whether a walk back is to come
         # carries before each step and after the last one
         shapes = [(self.steps + 1, *x.shape) for x in self.last]
         self.kept = [np.empty(n, x.dtype) for x, n in compress(zip(every, shapes, strict=True), of.kept)]
-        self.size = sum(x.nbytes for x in self.kept)
+        # what is remembered of each step
+        sizes = [((self.steps, math.prod(x.shape), whole), x.dtype) for x in of.remembered]
+        self.remembered = [np.empty(n, dtype) for n, dtype in sizes]
+        self.size = sum(x.nbytes for x in (*self.kept, *self.remembered))
         # cotangents of carry and inputs in two buffers: a call reads one and writes the other
         self.found = [[np.zeros((math.prod(x.shape), whole), x.dtype) for x in of.found] for _ in range(2)]
         self.results = [np.empty((math.prod(a.shape), whole), a.dtype) for a, _ in of.of_start.results]
         known, rows = [(x, None) for x in self.fixed], iter(self.kept)
         carry = [(next(rows), 0) if k else (x, None) for x, k in zip(self.last, of.kept, strict=True)]
         # a call is given the numbers of a carry and of a row
-        turn, each = [(x, 1) for x in self.of_row], [(x, 0) for x in self.kept]
-        self.states = BoundCall(of.states, known, [*self.last, *self.values, *self.kept], whole, 2)
+        turn, each = [(x, 1) for x in self.of_row], [(x, 0) for x in (*self.kept, *self.remembered)]
+        given = [*self.last, *self.values, *self.kept, *self.remembered]
+        self.states = BoundCall(of.states, known, given, whole, 2)
         self.row = self._in_turn(of.of_row, [*known, *turn, *carry])
         self.back = self._in_turn(of.of_steps, [*known, *((x, None) for x in self.last)], each)
         self.start = [

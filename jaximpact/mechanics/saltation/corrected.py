@@ -28,6 +28,7 @@ from ...jaxtools.batched_branch import run_where_needed
 from ...jaxtools.derivative_rules import graft_once, graft_tree
 from ...jaxtools.jacobians import SMALL
 from ...jaxtools.linalg import MANY
+from ...jaxtools.remembered import remember
 from ..contact.laws import ContactLaw, Held
 from ..events.event_state import Event
 from ..events.force_free import opens_by_change
@@ -81,19 +82,21 @@ class Corrected(Wrapping):
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Makes a step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, state.state)))
+        info = info._replace(impulse=remember(info.impulse), z=remember(info.z))
         misses = missed, gap, _ = near_misses(problem, self.traits, motion, state)
         touches = lambda: self._touching_step(problem, law, motion, state, new, info, misses)[:2]
         if state.last.size <= SMALL:
             return touches()
         # of many contacts none acts in most steps, even in those that are not free steps
         acts = jnp.any(info.impulse != 0) | jnp.any(state.last == LASTING) | jnp.any(missed) | (state.n == 0)
+        acts = remember(acts)
         flies = lambda: self._flying_step(problem, motion, state, new, info, misses)
         sizes = self.sizes_of_sets(problem, motion, state)
 
         def among(sizes: tuple[int, ...], matters: Array) -> tuple[Any, Info]:
             if not sizes:
                 return touches()
-            rows, fit = rows_that_matter(matters, gap, sizes[0])
+            rows, fit = remember(rows_that_matter(matters, gap, sizes[0]))
             some = lambda: self._step_among(rows, problem, law, motion, state, new, info, misses)
             return lax.cond(fit, some, lambda: among(sizes[1:], matters))
 
@@ -230,7 +233,7 @@ class Corrected(Wrapping):
         may, none = slow & (active | lasted), jnp.zeros_like(active)
         pressed = solve_active_forces(balance, here.gap_acceleration, may, none, branches=self.branches)[1]
         closed = reacting & (lasted | pressed)
-        lasting = closed | pressed
+        closed, lasting = remember((closed, closed | pressed))
 
         salted = cross_impacts(
             problem, motion, t_mid, q_mid, v_mid, here, impact, lasting, reacting, resolution, self.branches
