@@ -431,7 +431,7 @@ class MotionLoop:
         If the row lies in the middle of an impact that takes two steps, it is the velocity before the impact.
         """
         traits, h, e, args = self.program.scheme.traits, self.moving.h, self.moving.e, self.moving.args
-        if traits.steps < 2:
+        if traits.steps < 2 or self.problem.slip is not None:
             return row.v
         # the velocity at t0 is what a projection has left
         last = jnp.where(t - self.moving.t0 > ALIGNED * h, row.last, 0)

@@ -27,7 +27,7 @@ from ..events.acceleration_problem import AccelerationProblem
 from ..friction import STRAIGHT, FrictionInfo
 from ..motion import Motion
 from ..problem import Problem
-from ..scheme import Info
+from ..scheme import Info, Traits
 from ..some_contacts import rows_that_matter, with_contacts
 from ..status import Status, as_status
 from .corrected import Corrected, near_misses, nearby_restitution
@@ -84,6 +84,11 @@ class Edge(NamedTuple):
 @dataclass(frozen=True)
 class FrictionCorrected(Corrected):
     """`Corrected` for problems with friction."""
+
+    @property
+    def traits(self) -> Traits:
+        # with friction every scheme ends an impact in the step in which it begins
+        return self.scheme.traits._replace(steps=1)
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Makes a step of the scheme; its derivative is that of its impacts and slip reversals, followed by the step with all modes held fixed.

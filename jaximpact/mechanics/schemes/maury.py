@@ -15,20 +15,22 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from ...switches.switches import Kinks
-from ..contact.laws import ContactLaw
+from ..contact.laws import ContactLaw, Reaction
+from ..friction import impulses_of
 from ..joint_projection import land_chord, shake
-from ..linearisation import Contacts, Metric, acceleration, linearise
+from ..linearisation import Contacts, Metric, acceleration, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, State, Traits, gradient_status, mean_acceleration
 from ..status import Status, as_status
+from .rubbing import impulse_status, modes_at_start, momentum_of, no_friction, rubbing, status_of_rest
 
 
 @jax.tree_util.register_dataclass
@@ -49,7 +51,7 @@ class Maury(Scheme):
     def traits(self) -> Traits:
         # measured: inelastic impacts are best differentiated at the start of their step
         lag = 0.5 if self.half_kick else 0.0
-        return Traits(steps=2, phase=lambda e: 0.0, lag=lag, restitution="none", lists=True, joints=True)
+        return Traits(steps=2, phase=lambda e: 0.0, lag=lag, restitution="none", lists=True, joints=True, friction=True)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         q0, v0, t0, _, h, _, e, args = motion[:8]
@@ -58,8 +60,13 @@ class Maury(Scheme):
             motion = motion._replace(v0=v0 - back)
         # a traced restitution cannot be refused by `check`
         status = as_status(jnp.any(e != 0), Status.INPUT_OUT_OF_RANGE)
-        info = Info.none(q0, motion.v0, problem.count(t0, q0, args))
-        return State.start(motion), info._replace(status=status)
+        state, m = State.start(motion), problem.count(t0, q0, args)
+        if problem.slip is not None:
+            metric = Metric.at(problem, q0, args, t0)
+            contacts = linearise(problem, metric, t0, q0, args)
+            closed = closure(contacts, contacts.gap_velocity(v0), q0, v0).closed
+            state = state._replace(lasting=closed, friction=modes_at_start(problem, metric, motion, closed))
+        return state, Info.none(q0, motion.v0, m, no_friction(problem, motion))._replace(status=status)
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         h, args = motion.h, motion.args
@@ -76,12 +83,17 @@ class Maury(Scheme):
             free, held = shake(problem, metric, t_new, q, h, free, args)
         here = linearise(problem, metric, t_new, q, args)
         contacts = ahead_of_kinks(problem, metric, t_new, q, h * free, here, args)
-        found = law.velocity(contacts, contacts.gap / h + contacts.velocity(free))
-        u = free + found.jump
+        if problem.slip is not None:
+            contacts = rubbing(problem, metric, contacts, t_new, q + h * u, state, args)
+        velocities = contacts.gap / h + contacts.velocity(free)
+        chord = found = law.velocity(contacts.sliding(free), velocities)
+        if problem.slip is not None:
+            found = self.whole_impacts(law, contacts, free, state, chord, velocities)
+        before, u = u, free + chord.jump
         joints, bits = None, None
         if metric.joints is not None:
             u, more = shake(problem, metric, t_new, q, h, u, args)
-            held = held + more + metric.joints.reaction(contacts.jacobian.T @ found.impulse)
+            held = held + more + metric.joints.reaction(momentum_of(contacts, found))
             new, joints, bits = land_chord(problem, t_new, state.moved(h * u, u), h, metric.joints, held, args)
             u = new.v
         else:
@@ -89,7 +101,38 @@ class Maury(Scheme):
         info = Info.of(found, metric, new.q, u, jnp.zeros_like(h))._replace(joints=joints)
         status = gradient_status(law, problem, metric, here, t_new, q, h * free, found.acts, args)
         status = status if bits is None else status | bits
+        if problem.slip is not None:
+            w = u + (found.jump - chord.jump)
+            past = None if state.friction is None else lax.stop_gradient(found.friction)
+            new = new._replace(v=w, lasting=chord.acts, friction=past)
+            if law.solves:
+                status |= impulse_status(
+                    contacts, found, contacts.gap_velocity(before), before, free, w, jnp.zeros_like(h)
+                )
+                status |= status_of_rest(problem, t_new, new.q, w, free, found, args)
         return new, info._replace(status=info.status | status)
+
+    @staticmethod
+    def whole_impacts(
+        law: ContactLaw, contacts: Contacts, free: Array, state: State, chord: Reaction, velocities: Array
+    ) -> Reaction:
+        """Returns the reaction, with friction, that the velocity has where that of the ``chord`` only begins an impact.
+
+        ``velocities`` (m,): gap velocities without impulses at the velocity ``free`` (d,), gaps over h included.
+        """
+        begins = chord.acts & ~cast(Array, state.lasting)
+        offset = jnp.where(begins, contacts.gap_velocity(free), velocities)
+        again = law if contacts.dense else law.beginning(lax.stop_gradient(impulses_of(chord)))
+
+        def whole() -> Reaction:
+            found = again.velocity(contacts.sliding(free), offset, chord.acts)
+            return found._replace(
+                residual=jnp.maximum(found.residual, chord.residual),
+                iterations=found.iterations + chord.iterations,
+                status=found.status | chord.status,
+            )
+
+        return lax.cond(jnp.any(begins), whole, lambda: chord)
 
 
 def ahead_of_kinks(

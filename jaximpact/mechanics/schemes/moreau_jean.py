@@ -27,13 +27,10 @@ from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
 from ...switches.switches import gap_switches
-from ..contact.friction.cones import STICK, ConeProblem, length
-from ..contact.friction.static_friction import modes_at
-from ..contact.laws import ContactLaw, Reaction
-from ..events.jump_search import jumps_at_rest
-from ..friction import FrictionInfo, Slip, impulses_of
+from ..contact.laws import ContactLaw
+from ..friction import impulses_of
 from ..joint_projection import project_state
-from ..linearisation import Contacts, Metric, acceleration, closure, has_known_force, is_steady, linearise
+from ..linearisation import Contacts, Metric, closure, has_known_force, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import (
@@ -49,6 +46,7 @@ from ..scheme import (
     state_switches,
 )
 from ..status import Status, as_status
+from .rubbing import impulse_status, modes_at_start, momentum_of, no_friction, rubbing, status_of_rest
 
 ROOM = 0.05  # fraction of the largest clearance between two facing contacts by which a body may be past both
 CURVED = 0.1  # fraction of the radius of curvature by which a body may sink into a curved surface
@@ -95,13 +93,8 @@ class MoreauJean(Scheme):
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
         m = problem.count(t0, q0, args)
-        steady, static = needs_no_memory(problem, t0, q0, args), problem.static_friction is not None
-        none = (
-            None
-            if problem.slip is None
-            else FrictionInfo.none(m, problem.slip_velocity(t0, q0, v0, args).shape[1], q0.dtype)
-        )
-        still = Info.none(q0, v0, m, none)
+        steady = needs_no_memory(problem, t0, q0, args)
+        still = Info.none(q0, v0, m, no_friction(problem, motion))
         if steady and m < 2:
             return State.start(motion), still
         metric = Metric.at(problem, q0, args, t0)
@@ -111,13 +104,7 @@ class MoreauJean(Scheme):
             return State.start(motion, joined), still
         closed = closure(contacts, contacts.gap_velocity(v0), q0, v0).closed
         state = State.start(motion, closed, None if joined is None else jnp.any(joined))
-        if static:
-            # as after the last step of a motion that is continued, whose contacts stuck at a position O(h^2) away
-            a, slip = acceleration(problem, metric, t0, q0, v0, args), Slip.at(problem, metric, t0, q0, args)
-            moved = problem.slip_velocity(t0, q0 + motion.h**2 * a, v0, args) - slip.of(v0)
-            rounding = 1e3 * jnp.finfo(q0.dtype).eps * motion.h * jnp.max(slip.terms(a), axis=1)
-            state = state._replace(friction=modes_at(slip, v0, closed, length(moved)[:, 0] + rounding))
-        return state, still
+        return state._replace(friction=modes_at_start(problem, metric, motion, closed)), still
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         h, args = motion.h, motion.args
@@ -129,8 +116,7 @@ class MoreauJean(Scheme):
         contacts = linearise(problem, metric, t, q, args)
         if problem.slip is not None:
             # at the new position: a contact that sticks to a moving body then moves with it, to second order
-            slip = Slip.at(problem, metric, t_new, q + h * v, args)._replace(before=state.friction)
-            contacts = contacts.rubbing(slip)
+            contacts = rubbing(problem, metric, contacts, t_new, q + h * v, state, args)
         before = contacts.gap_velocity(v)
         e = problem.restitution_at(motion.e, before, args)
         motion = motion._replace(e=e)
@@ -175,11 +161,9 @@ class MoreauJean(Scheme):
             new = new._replace(friction=lax.stop_gradient(found.friction))
         info = Info.of(found, metric, new.q, chord, e)
         if problem.slip is not None and law.solves:
-            info = info._replace(status=info.status | impulse_status(contacts, found, before, v, free, w, e))
-            if problem.static_friction is not None and found.friction is not None:
-                jumps = jumps_at_rest(problem, t_new, new.q, w, free, found.friction.mode == STICK, motion.args)
-                if jumps is not None:
-                    info = info._replace(status=info.status | as_status(jumps, Status.EVENTS_UNRESOLVED))
+            status = impulse_status(contacts, found, before, v, free, w, e)
+            status |= status_of_rest(problem, t_new, new.q, w, free, found, args)
+            info = info._replace(status=info.status | status)
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
         if callable(problem.restitution):
             status |= restitution_status(e, active & (before < 0))
@@ -191,10 +175,7 @@ class MoreauJean(Scheme):
         if theta > 0 and iterations > 1:
             status |= self.convergence_status(problem, metric, motion, state, (earlier, last, w), free)
         if metric.joints is not None:
-            response = momentum_defect(w) - contacts.jacobian.T @ found.impulse
-            if found.friction is not None:
-                response -= jnp.einsum("mkd,mk->d", contacts.slip.jacobian, found.friction.impulse)  # type: ignore[union-attr]
-            held = -metric.joints.reaction(response)
+            held = -metric.joints.reaction(momentum_defect(w) - momentum_of(contacts, found))
             new, joints, bits = project_state(
                 problem, t_new, new, h * chord, metric.joints, held, jnp.any(found.acts), args
             )
@@ -342,57 +323,6 @@ class MoreauJean(Scheme):
 def needs_no_memory(problem: Problem, t: Array, q: Array, args: Any) -> bool:
     """Tests whether gaps are enough to tell which contacts are active: no gradient depends on t or q, and there are neither joints nor friction."""
     return is_steady(problem, t, q, args) and problem.joints is None and problem.slip is None
-
-
-def impulse_status(
-    contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
-) -> Array:
-    """Returns the status of a step's impulses with friction: `energy_status`, and with several contacts `percussion_status`; arguments as there."""
-    status = energy_status(contacts, found, before, v, free, w, e)
-    if contacts.dense and found.acts.shape[0] > 1:
-        status |= percussion_status(contacts, found, before, free - v, e)
-    return status
-
-
-def energy_status(
-    contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
-) -> Array:
-    """Returns ENERGY_GAINED if the impulses L of a step with restitution do positive work, the sum of L (u+ + u-)/2 over contacts.
-
-    ``found``: the reaction of the contacts, with the impulses L; u- and u+ are the velocities of gaps and slips at the velocities ``free`` and ``w``
-    (d,), without and with the impulses. Since the time of the impact within the step is unknown, positive work is tolerated up to that of L on the
-    velocities that forces give in the step: ``v`` (d,) is the velocity at the start, ``before`` (m,) the gap velocities there. ``e``: restitution, ()
-    or (m,).
-    """
-    slip: Any = contacts.slip
-    normal, along = found.impulse, found.friction.impulse  # type: ignore[union-attr]
-    closing = contacts.gap_velocity(free)
-    work = jnp.sum(normal * (contacts.gap_velocity(w) + closing)) + jnp.sum(along * (slip.of(w) + slip.of(free)))
-    forced = jnp.sum(jnp.abs(normal * (closing - before))) + jnp.sum(jnp.abs(along * (slip.of(free) - slip.of(v))))
-    noise = jnp.finfo(v.dtype).eps ** 0.5 * jnp.sum(contacts.diagonal() * normal**2)
-    return as_status((work > forced + noise) & jnp.any(e > 0), Status.ENERGY_GAINED)
-
-
-def percussion_status(contacts: Contacts, found: Reaction, before: Array, kick: Array, e: Array) -> Array:
-    """Returns IMPULSES_COUPLED if percussions of one step at contacts with friction load each other: in sequence they would give other velocities.
-
-    With restitution it is enough that an impact sends a percussion through another contact. Without restitution that is just the response of
-    a lasting contact; then two impacts must fall into the step, of which the first may open a contact that the second would load.
-
-    ``found``: the reaction of the contacts, with the impulses; ``before`` (m,): gap velocities at the start; ``e``: restitution, () or (m,).
-    Impulses up to twice those of the step's forces, which change velocities by ``kick`` (d,), count as reactions of lasting contacts.
-    """
-    contacts, found, before, kick, e = lax.stop_gradient((contacts, found, before, kick, e))
-    forced = 2 * contacts.velocity_terms(kick)
-    struck = found.acts & (contacts.diagonal() * found.impulse > forced)
-    strikes = struck & (before < -forced)
-
-    def coupled() -> Array:
-        others = struck[None, :] & (jnp.broadcast_to(e > 0, strikes.shape)[:, None] | strikes[None, :])
-        return jnp.any(ConeProblem.of(contacts, before).oblique() & strikes[:, None] & others)
-
-    some = jnp.any(strikes) & (jnp.sum(struck) > 1)
-    return as_status(lax.cond(some, coupled, lambda: jnp.zeros((), bool)), Status.IMPULSES_COUPLED)
 
 
 def delay(e: Any) -> tuple[Array, Array]:

@@ -1,0 +1,117 @@
+"""What steps with friction share: tangential rows, modes at the start of a motion, and status bits of impulses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..contact.friction.cones import STICK, ConeProblem, length
+from ..contact.friction.static_friction import modes_at
+from ..contact.laws import Reaction
+from ..events.jump_search import jumps_at_rest
+from ..friction import FrictionInfo, Slip
+from ..linearisation import Contacts, Metric, acceleration
+from ..motion import Motion
+from ..problem import Problem
+from ..scheme import State
+from ..status import Status, as_status
+
+
+def no_friction(problem: Problem, motion: Motion) -> FrictionInfo | None:
+    """Returns the info of a step in which all contacts are open; None for a problem without friction."""
+    if problem.slip is None:
+        return None
+    t, q, v, args = motion.t0, motion.q0, motion.v0, motion.args
+    return FrictionInfo.none(problem.count(t, q, args), problem.slip_velocity(t, q, v, args).shape[1], q.dtype)
+
+
+def modes_at_start(problem: Problem, metric: Metric, motion: Motion, closed: Array) -> FrictionInfo | None:
+    """Returns the modes of the ``closed`` contacts (m,) at the start of a motion, as `State.friction`; None without static friction."""
+    if problem.static_friction is None:
+        return None
+    t0, q0, v0, args = motion.t0, motion.q0, motion.v0, motion.args
+    # as after the last step of a motion that is continued, whose contacts stuck at a position O(h^2) away
+    a, slip = acceleration(problem, metric, t0, q0, v0, args), Slip.at(problem, metric, t0, q0, args)
+    moved = problem.slip_velocity(t0, q0 + motion.h**2 * a, v0, args) - slip.of(v0)
+    rounding = 1e3 * jnp.finfo(q0.dtype).eps * motion.h * jnp.max(slip.terms(a), axis=1)
+    return modes_at(slip, v0, closed, length(moved)[:, 0] + rounding)
+
+
+def rubbing(
+    problem: Problem, metric: Metric, contacts: Contacts, t: Array, q: Array, state: State, args: Any
+) -> Contacts:
+    """Returns the ``contacts`` with their tangential rows at (t, q); ``state``: the state before the step."""
+    slip = Slip.at(problem, metric, t, q, args)._replace(before=state.friction)
+    return contacts.rubbing(slip)
+
+
+def momentum_of(contacts: Contacts, found: Reaction) -> Array:
+    """Returns the generalised impulse (d,) of the contacts in a step, G' L and with friction T' r."""
+    normal = contacts.jacobian.T @ found.impulse
+    if found.friction is None:
+        return normal
+    return normal + jnp.einsum("mkd,mk->d", contacts.slip.jacobian, found.friction.impulse)  # type: ignore[union-attr]
+
+
+def status_of_rest(problem: Problem, t: Array, q: Array, w: Array, free: Array, found: Reaction, args: Any) -> Array:
+    """Returns EVENTS_UNRESOLVED if the force jumps where static friction holds a contact, so that both hold together.
+
+    (t, q, w): the state after the step; ``free`` (d,): the velocity there without impulses; ``found``: the reaction of the contacts.
+    """
+    jumps = None
+    if problem.static_friction is not None and found.friction is not None:
+        jumps = jumps_at_rest(problem, t, q, w, free, found.friction.mode == STICK, args)
+    return jnp.zeros((), jnp.int32) if jumps is None else as_status(jumps, Status.EVENTS_UNRESOLVED)
+
+
+def impulse_status(
+    contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
+) -> Array:
+    """Returns the status of a step's impulses with friction: `energy_status`, and with several contacts `percussion_status`; arguments as there."""
+    status = energy_status(contacts, found, before, v, free, w, e)
+    if contacts.dense and found.acts.shape[0] > 1:
+        status |= percussion_status(contacts, found, before, free - v, e)
+    return status
+
+
+def energy_status(
+    contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
+) -> Array:
+    """Returns ENERGY_GAINED if the impulses L of a step with restitution do positive work, the sum of L (u+ + u-)/2 over contacts.
+
+    ``found``: the reaction of the contacts, with the impulses L; u- and u+ are the velocities of gaps and slips at the velocities ``free`` and ``w``
+    (d,), without and with the impulses. Since the time of the impact within the step is unknown, positive work is tolerated up to that of L on the
+    velocities that forces give in the step: ``v`` (d,) is the velocity at the start, ``before`` (m,) the gap velocities there. ``e``: restitution, ()
+    or (m,).
+    """
+    slip: Any = contacts.slip
+    normal, along = found.impulse, found.friction.impulse  # type: ignore[union-attr]
+    closing = contacts.gap_velocity(free)
+    work = jnp.sum(normal * (contacts.gap_velocity(w) + closing)) + jnp.sum(along * (slip.of(w) + slip.of(free)))
+    forced = jnp.sum(jnp.abs(normal * (closing - before))) + jnp.sum(jnp.abs(along * (slip.of(free) - slip.of(v))))
+    noise = jnp.finfo(v.dtype).eps ** 0.5 * jnp.sum(contacts.diagonal() * normal**2)
+    return as_status((work > forced + noise) & jnp.any(e > 0), Status.ENERGY_GAINED)
+
+
+def percussion_status(contacts: Contacts, found: Reaction, before: Array, kick: Array, e: Array) -> Array:
+    """Returns IMPULSES_COUPLED if percussions of one step at contacts with friction load each other: in sequence they would give other velocities.
+
+    With restitution it is enough that an impact sends a percussion through another contact. Without restitution that is just the response of
+    a lasting contact; then two impacts must fall into the step, of which the first may open a contact that the second would load.
+
+    ``found``: the reaction of the contacts, with the impulses; ``before`` (m,): gap velocities at the start; ``e``: restitution, () or (m,).
+    Impulses up to twice those of the step's forces, which change velocities by ``kick`` (d,), count as reactions of lasting contacts.
+    """
+    contacts, found, before, kick, e = lax.stop_gradient((contacts, found, before, kick, e))
+    forced = 2 * contacts.velocity_terms(kick)
+    struck = found.acts & (contacts.diagonal() * found.impulse > forced)
+    strikes = struck & (before < -forced)
+
+    def coupled() -> Array:
+        others = struck[None, :] & (jnp.broadcast_to(e > 0, strikes.shape)[:, None] | strikes[None, :])
+        return jnp.any(ConeProblem.of(contacts, before).oblique() & strikes[:, None] & others)
+
+    some = jnp.any(strikes) & (jnp.sum(struck) > 1)
+    return as_status(lax.cond(some, coupled, lambda: jnp.zeros((), bool)), Status.IMPULSES_COUPLED)
