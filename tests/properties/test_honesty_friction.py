@@ -18,7 +18,7 @@ from test_honesty import DELTA, STEPS, T1, Exact, H, batch, located, moved, shak
 import jaximpact as ji
 
 SCHEME = ji.MoreauJean()
-SCHEMES = {"moreau-jean": SCHEME, "event-corrected": ji.EventCorrected()}
+SCHEMES = {"moreau-jean": SCHEME, "maury": ji.Maury(), "event-corrected": ji.EventCorrected()}
 INSIDE = 0.98  # of Painleve's bound: steps are O(h) from the motion
 JAM = int(ji.Status.FRICTION_JAMMED)
 
@@ -27,6 +27,11 @@ JAM = int(ji.Status.FRICTION_JAMMED)
 def exact(seed: int, d: int, walls: int) -> Exact | str:
     """The exact motion of a seed; or why it has none, or none within O(h)."""
     return located(draw(seed, d, walls), Motion)
+
+
+def covered(name: str, systems) -> list:
+    """Those of the systems, each with its seed, whose restitution the scheme covers."""
+    return [x for x in systems if not (name == "maury" and x.e > 0)]
 
 
 def refined_errors(name: str, d: int, walls: int, seed: int, motion: Motion) -> np.ndarray:
@@ -40,7 +45,8 @@ def refined_errors(name: str, d: int, walls: int, seed: int, motion: Motion) -> 
 
 def check_values(d: int, walls: int, seeds, name: str = "moreau-jean") -> collections.Counter:
     counts, wrong, ratios = collections.Counter(), [], []
-    data = batch([draw(seed, d, walls) for seed in seeds])
+    systems = covered(name, [draw(seed, d, walls) for seed in seeds])
+    seeds, data = [x.seed for x in systems], batch(systems)
     data["e"] = data["e"][:, None]
     runs = [ji.ensemble(PROBLEM, **data, h=T1 / steps, scheme=SCHEMES[name]) for steps in STEPS]
     order = 2 if name == "event-corrected" else 1
@@ -166,6 +172,7 @@ def along_direction(name: str, d: int, walls: int, seeds, steps) -> tuple[np.nda
 
 def check_derivatives(d: int, walls: int, seeds, name: str = "moreau-jean") -> int:
     counts = collections.Counter()
+    seeds = [x.seed for x in covered(name, [draw(seed, d, walls) for seed in seeds])]
     known = {seed: found for seed in seeds if not isinstance(found := exact_derivative(seed, d, walls), str)}
     seeds, wrong = list(known), []
     (coarse, _), (some, trusted) = (along_direction(name, d, walls, seeds, steps) for steps in STEPS)
@@ -204,7 +211,8 @@ WAYS = 4  # pairs of data O(h) away
 
 def check_in_space(d: int, walls: int, seeds, name: str = "moreau-jean") -> collections.Counter:
     """Of steps in space against finer ones of `MoreauJean` of the same data, and of data O(h) away: what is told to be right is what they tend to."""
-    systems = [draw_in_space(seed, d, walls) for seed in seeds]
+    systems = covered(name, [draw_in_space(seed, d, walls) for seed in seeds])
+    seeds = [x.seed for x in systems]
     run = lambda some, steps, save="final", scheme=SCHEME: ji.ensemble(
         IN_SPACE, **(data := batch(some)) | {"e": data["e"][:, None]}, h=T1 / steps, scheme=scheme, save=save
     )
