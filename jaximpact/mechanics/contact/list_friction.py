@@ -10,7 +10,7 @@ from jax import Array, lax
 from ...jaxtools.derivative_rules import guard_derivative
 from ..friction import FrictionInfo
 from ..status import Status, as_status
-from .friction.cones import OPEN, SLIP, STICK, direction, modes_of
+from .friction.cones import OPEN, SLIP, STICK, direction, fastest, modes_of
 from .friction.cones import residual as natural_map
 from .friction.static_friction import cones_in_act, slip_before, slip_resolution
 from .laws import Reaction
@@ -36,7 +36,7 @@ def solve_friction_of_list(
     jump, velocity, diagonal = contacts.friction_products()
     b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
     sizes = jnp.where(among, jnp.max(jnp.abs(b), axis=1), 0)
-    largest = jnp.max(sizes, initial=0.0)
+    largest = fastest(b, among)
     floor = 64 * jnp.finfo(offset.dtype).eps * (sizes + 2 * largest)
     allowed = jnp.maximum(solver.allowed(largest), jnp.maximum(floor, jnp.finfo(offset.dtype).tiny))
     guess = jnp.zeros_like(b) if guess is None else guess

@@ -20,7 +20,7 @@ from ..friction import FrictionInfo, Slip
 from ..linearisation import Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
-from .friction.cones import ConeProblem, dependent, jams
+from .friction.cones import ConeProblem, dependent, fastest, jams
 from .friction.static_friction import cones_in_act, slip_before, slip_resolution
 from .geodesic import project_geodesic
 from .implicit_derivative import reaction
@@ -65,7 +65,7 @@ class Solved(ContactLaw):
         among = jnp.ones(contacts.shape[0], bool) if among is None else among
         cones = ConeProblem.of(contacts, offset)
         matrix, slip = cones.delassus(), cast(Slip, contacts.slip)
-        largest = jnp.max(jnp.where(among[:, None], jnp.abs(cones.offset), 0), initial=0.0)
+        largest = fastest(cones.offset, among)
         # twice what the solver allows itself
         allowed = lax.stop_gradient(
             jnp.maximum(self.solver.allowed(largest), 256 * jnp.finfo(offset.dtype).eps * largest)

@@ -5,6 +5,10 @@
 with the velocity u, gaps f, their gradients G, the force g^n of the step and the projection Proj_M in the kinetic metric.
 Joints hold at the end of every step, c(t+, q+) = 0, by impulses along their gradients at its start.
 
+With Coulomb friction the impulses obey its law in that problem, and where a contact begins to act u+ moves the position only: the velocity is that of the
+problem without this contact's gap, 0 <= L _|_ G u+ + f_t >= 0, with the whole percussion in it. Spread over two steps, with Coulomb's law in each, a
+percussion would not obey the law: of a rod that falls on its end the slip behind depended on where in a step it falls.
+
 References:
     B. Maury, A time-stepping scheme for inelastic collisions, Numer. Math. 102 (2006).
     F. Bernicot, A. Lefebvre-Lepot, Existence results for nonsmooth second-order differential inclusions, convergence
@@ -36,7 +40,7 @@ from .rubbing import impulse_status, modes_at_start, momentum_of, no_friction, r
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Maury(Scheme):
-    """Velocity-level scheme for e = 0; every position is admissible where the constraints are convex in q.
+    """Velocity-level scheme for e = 0, also with friction; every position is admissible where the constraints are convex in q.
 
     Attributes:
         half_kick: start from v0 - (h/2) M^-1 g and take the force at t_n: velocities are then those of the middle of the

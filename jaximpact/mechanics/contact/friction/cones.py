@@ -38,6 +38,15 @@ def length(x: Array) -> Array:
     return jnp.where(largest > 0, scale * jnp.sqrt(jnp.sum(some**2, axis=-1, keepdims=True)), largest)
 
 
+def fastest(offset: Array, among: Array) -> Array:
+    """Returns the largest speed () at which contacts ``among`` (m,) close or slip, given their velocities ``offset`` (m, 1 + k) without impulses.
+
+    Gaps that open do not count: divided by the step, as in `Maury`, those of near pairs would be the largest of all, and tolerances with them.
+    """
+    closing = jnp.max(jnp.where(among, -offset[:, 0], 0), initial=0.0)
+    return jnp.maximum(closing, jnp.max(jnp.where(among[:, None], jnp.abs(offset[:, 1:]), 0), initial=0.0))
+
+
 def direction(x: Array) -> Array:
     """Returns x / |x| over the last axis; zero where x is zero."""
     size = length(x)
