@@ -42,7 +42,9 @@ def test_every_system_of_the_table(name, scheme):
     assert float(found["errors of the Jacobian"].split()[-1]) < 0.02 * size, found
     assert float(found["reverse - forward"]) < 1e-10, found  # rounding
     assert float(found["lanes - single"]) < 1e-12 and float(found["float32 [digits]"]) < 303, found
-    assert set(found["status"].split()) <= {"clean", "FRICTION_JAMMED", "DERIVATIVE_GRAZING"}, found
+    assert set(found["status"].split()) <= {"clean", "FRICTION_JAMMED", "DERIVATIVE_GRAZING", "DERIVATIVE_AT_END"}, (
+        found
+    )
 
 
 @pytest.mark.slow
@@ -74,26 +76,27 @@ def test_forces_known_ahead_give_what_newton_iterations_give():
     np.testing.assert_allclose(slope, its_slope, rtol=0, atol=1e-12)
 
 
-def test_lanes_and_executions_are_one_motion():
+@pytest.mark.parametrize(("scheme", "e"), [(SCHEME, 0.7), slow(ji.Maury(), 0.0)])
+def test_lanes_and_executions_are_one_motion(scheme, e):
     """An ensemble over the coefficient has the values of single motions and of XLA to rounding; single precision to its digits."""
     p, _, t1 = MOTIONS["bounces, slips, sticks"]
     mu = np.array([0.0, 0.05, 0.1, 0.4, 2.0])
     args = {key: p[key] for key in ("gx", "gy", "R", "I")} | {"mu": mu}
     axes = dict.fromkeys(args) | {"mu": 0}
     run = lambda **o: ji.ensemble(
-        DISK, p["q0"], p["v0"], t1=t1, h=2e-3, args=args, args_axes=axes, e=0.7, scheme=SCHEME, **o
+        DISK, p["q0"], p["v0"], t1=t1, h=2e-3, args=args, args_axes=axes, e=e, scheme=scheme, **o
     )
     native, xla = run(), run(execution="xla")
     assert np.all(native.status == 0)
     assert np.allclose(native.q, xla.q, rtol=0, atol=1e-11) and np.array_equal(native.status, xla.status)
-    one = ji.solve(DISK, p["q0"], p["v0"], t1=t1, h=2e-3, args=args | {"mu": 0.4}, e=0.7, scheme=SCHEME, save="final")
+    one = ji.solve(DISK, p["q0"], p["v0"], t1=t1, h=2e-3, args=args | {"mu": 0.4}, e=e, scheme=scheme, save="final")
     # products of scalars may be fused with sums where those of vectors are not, or the other way round: a rounding unit in a few hundred steps
     same = lambda x, y: np.allclose(x, y, rtol=0, atol=1e-14)
     assert same(one.q, native.q[3]) and same(one.friction_impulse, native.friction_impulse[3])
     # |Lambda_t| <= mu Lambda_n, over the whole motion
     assert np.all(np.abs(native.friction_impulse[:, -1, 0, 0]) <= mu * native.impulse[:, -1, 0] * (1 + 1e-12))
     single = jax.tree.map(lambda x: np.asarray(x, np.float32), (p["q0"], p["v0"], args))
-    low = ji.ensemble(DISK, *single[:2], t1=1.3, h=2e-3, args=single[2], args_axes=axes, e=0.7, scheme=SCHEME)
+    low = ji.ensemble(DISK, *single[:2], t1=1.3, h=2e-3, args=single[2], args_axes=axes, e=e, scheme=scheme)
     assert low.q.dtype == np.float32 and np.allclose(low.q, native.q, atol=2e-4)  # of 650 steps
 
 

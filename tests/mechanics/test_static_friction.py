@@ -83,8 +83,9 @@ def slopes_of(args, x, v, t1, varied, share):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scheme", [SCHEME, ji.Maury()], ids=repr)
 @pytest.mark.parametrize("name", MOTIONS)
-def test_states_and_jacobians_converge_over_four_step_sizes(name):
+def test_states_and_jacobians_converge_over_four_step_sizes(name, scheme):
     """Means over six neighbouring step numbers, a factor of 27 from the first to the last: order .85 at least, of which .1 is their scatter."""
     changes, (x, v), t1, events = MOTIONS[name]
     args = NUMBERS | changes
@@ -95,7 +96,7 @@ def test_states_and_jacobians_converge_over_four_step_sizes(name):
     for n in (301, 903, 2709, 8127):
         errors = []
         for steps in range(n, n + 12, 2):
-            call = {"t1": t1, "steps": steps, "args": args, "scheme": SCHEME}
+            call = {"t1": t1, "steps": steps, "args": args, "scheme": scheme}
             found = ji.sensitivities(BLOCK, [x, 0.0], [v, 0.0], wrt="args", **call)
             own = np.stack([[found.jacobian[part]["args"][key][0] for part in "qv"] for key in varied], axis=1)
             value = np.array([found.value["q"][0], found.value["v"][0]])
@@ -134,14 +135,15 @@ def test_derivatives_where_static_friction_acts_and_where_it_does_not():
     assert not np.any(found.jacobian["v"]["args"]["static"]) and np.all(found.trusted)
 
 
-def test_what_comes_to_rest_stays_up_to_static_friction_wherever_it_stops_in_a_step():
+@pytest.mark.parametrize("scheme", [SCHEME, slow(ji.Maury())], ids=repr)
+def test_what_comes_to_rest_stays_up_to_static_friction_wherever_it_stops_in_a_step(scheme):
     """Of a block that slides up an incline: it stays or turns round at every one of 16 neighbouring step numbers."""
     pull = np.array([-0.31, -0.44, -0.46, -0.6]) * G
     args = CALL | {"t1": 1.0, "args": NUMBERS | {"F": pull}}
     stop = 3 / (0.3 * G - pull)
     back = np.where(pull < -0.45 * G, (pull + 0.3 * G) * (1 - stop), 0)
     for steps in range(211, 243, 2):
-        found = ji.ensemble(BLOCK, START[0], [3.0, 0.0], **args | {"steps": steps})
+        found = ji.ensemble(BLOCK, START[0], [3.0, 0.0], **args | {"steps": steps, "scheme": scheme})
         np.testing.assert_allclose(found.v[:, -1, 0], back, rtol=0, atol=0.05)  # g h
 
 
