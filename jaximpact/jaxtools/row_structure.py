@@ -245,7 +245,7 @@ MOVED: dict[str, Callable] = {
     "broadcast_in_dim": _broadcast_known, "slice": _slice_known, "gather": _gather_known,
     "transpose": lambda eqn, x: x.transpose(eqn.params["permutation"]), "rev": lambda eqn, x: np.flip(x, eqn.params["dimensions"]),
     "split": lambda eqn, x: np.split(x, np.cumsum(eqn.params["sizes"])[:-1], eqn.params["axis"]),
-    "concatenate": lambda eqn, *x: np.concatenate(x, eqn.params["dimension"]),
+    "concatenate": lambda eqn, *x: np.concatenate(x, eqn.params["dimension"]), "stack": lambda eqn, *x: np.stack(x, eqn.params["axis"]),
 }  # fmt: skip
 # what jax makes of indices
 FOLDED: dict[str, Callable] = {

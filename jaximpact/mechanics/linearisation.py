@@ -219,6 +219,23 @@ class Contacts(NamedTuple):
         """Returns |M^-1 G'| |L| (d,), the magnitude of the terms of `jump`, for its round-off."""
         return jnp.abs(self.response) @ jnp.abs(impulse)
 
+    def largest(self, x: Array) -> Array:
+        """Returns the largest of the numbers x (n,) >= 0, each of an nth part of the coordinates, that each contact has to do with, (m,)."""
+        return jnp.max(jnp.where(self._parts(len(x)), x, 0), axis=1, initial=0.0)
+
+    def spread(self, x: Array, parts: int) -> Array:
+        """Returns for each nth part of the coordinates the largest of the numbers x (m,) >= 0 of contacts that have to do with it, (n,)."""
+        return jnp.max(jnp.where(self._parts(parts), x[:, None], 0), axis=0, initial=0.0)
+
+    def _parts(self, n: int) -> Array:
+        """Returns which of n equal parts of the coordinates each contact depends on, or moves, with friction or without, (m, n)."""
+        m, d = self.shape
+        slip = self.slip
+        used = (self.jacobian != 0) | (self.response.T != 0)
+        if slip is not None:
+            used |= jnp.any((slip.jacobian != 0) | (jnp.moveaxis(slip.response, 0, 2) != 0), axis=1)
+        return jnp.any(used.reshape(m, n, d // n), axis=2)
+
     def diagonal(self) -> Array:
         """Returns the diagonal of the Delassus matrix, (m,)."""
         return jnp.sum(self.jacobian * self.response.T, axis=1)

@@ -24,8 +24,9 @@ from ..mechanics.motion import Motion
 from ..mechanics.paths.crossings import on_border_at_start, problem_of_piece
 from ..mechanics.problem import Problem
 from ..mechanics.rest import Watch
-from ..mechanics.saltation.corrected import Corrected, status_at_end, velocity_at_row_time
+from ..mechanics.saltation.corrected import Corrected, velocity_at_row_time
 from ..mechanics.saltation.friction_corrected import FrictionCorrected
+from ..mechanics.saltation.impact_times import status_at_end
 from ..mechanics.saltation.jump_status import across_jumps, steep_status
 from ..mechanics.saltation.starts import pressed_at_start, put_on_surfaces
 from ..mechanics.saltation.tracked import Tracked

@@ -36,15 +36,15 @@ from ..events.impacts import order_matters, shared
 from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, jacobian, linearise
 from ..motion import Motion
 from ..problem import Problem
-from ..scheme import Info, Scheme, Traits, Wrapping, time_of
+from ..scheme import Info, Scheme, Traits, Wrapping
 from ..some_contacts import rows_that_matter, with_contacts
 from ..status import Status, as_status
 from .impact_saltation import IMPACTS, Instant, cross_impacts, observe, solve_active_forces
+from .impact_times import ImpactTimes, elapsed, parts_of
 from .tracked import FREE, IMPACT, LASTING, REBOUND, Contact, Tracked
 
 FEW = 8  # contacts that a step treats without the others: of a gas of 16 disks, a step with such an impact takes a third of what it takes with 48
 OFF = 4  # steps by which the time of an impact may be wrong that leaves a contact closed without force
-MEANT = 1e-3  # of the resolution of impacts: a motion that stops as near to an impact as that stops at it
 FIRM = 2  # times the effect of a gap's error on the square of an impact's speed: above it the speed, and the derivative, is known to a third
 
 
@@ -74,10 +74,10 @@ class Corrected(Wrapping):
         speed = contacts.gap_velocity(v0)
         closed = closure(contacts, speed, q0, v0, motion.h, acceleration(problem, metric, t0, q0, v0, args)).closed
         last = jnp.where(closed & (speed <= 0), LASTING, FREE).astype(jnp.int32)
-        zero = jnp.zeros((), q0.dtype)
+        times = ImpactTimes.none(parts_of(problem, metric, contacts, t0, q0, v0, args), q0)
         gap = lax.stop_gradient(contacts.gap)
-        none, never = jnp.zeros_like(gap), jnp.full((), -3, jnp.int32)
-        return Tracked(state, last, jnp.zeros_like(closed), never, zero, zero, gap, none, none, info.friction), info
+        none = jnp.zeros_like(gap)
+        return Tracked(state, last, jnp.zeros_like(closed), times, gap, none, none, info.friction), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Makes a step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
@@ -176,7 +176,8 @@ class Corrected(Wrapping):
             return lax.stop_gradient(late_impact_errors(motion.h, metric, contacts, before, after))
 
         # an impact causes errors in all gaps
-        aside = lax.cond(found.latest == new.n, led, lambda: lax.stop_gradient(state.aside))
+        struck = jnp.any(found.last == IMPACT)
+        aside = lax.cond(struck, led, lambda: lax.stop_gradient(state.aside))
         # what of the scheme's state belongs to contacts is as the step leaves it
         of_scheme = jax.tree.map(lambda part, all_of: part if part.shape == all_of.shape else all_of, found.state, new)
         history = {
@@ -276,13 +277,14 @@ class Corrected(Wrapping):
         metric: Metric,
         turned: tuple[Array, Array],
         misses: tuple[Array, Array, Array],
+        slip: Any = None,
     ) -> tuple[Any, Info]:
         """Makes the ``new`` state with the history of its contacts, and adds the status of the derivative to the info.
 
         ``here``: the contacts at the time of impacts in the step, and ``did``, what they do in it; ``turned``: velocities (d,) before and after the
-        impacts; ``misses``: the result of `near_misses`.
+        impacts; ``misses``: the result of `near_misses`; ``slip``: the tangential rows of contacts with friction.
         """
-        before, last, met, latest, early, late, *_, aside = state[:9]
+        before, last, met, times, *_, aside = state[:7]
         active, impact, rebound, reacting, lasting, stays = did
         h, e, q, traits = motion.h, motion.e, before.q, self.traits
         lasted, crossed = last == LASTING, jnp.any(impact)
@@ -311,18 +313,15 @@ class Corrected(Wrapping):
         # an impact of two steps that the first step is part of is not resolved
         at_start = crossed & (before.n == 0) & (traits.steps > 1)
         status = status | as_status(at_start, Status.DERIVATIVE_AT_END)
-        ahead, behind = lax.stop_gradient(traits.delay(e))
-        swing = impact_time_errors(traits, jnp.where(impact, -here.gap_velocity, 0), here.threshold, since)
-        swing = jnp.max(swing, initial=0.0)
-        early, late = (x + jnp.where(crossed, h * steps + swing, 0) for x, steps in ((early, ahead), (late, behind)))
+        timed = here if slip is None else here._replace(contacts=here.contacts.rubbing(slip))
+        after = lambda: times.after(traits, motion, before.n, turned[0], timed, impact, active | lasted | lasting)
+        times = lax.cond(crossed, after, lambda: times) if branches else after()
         last = jnp.where(impact, IMPACT, jnp.where(rebound, REBOUND, jnp.where(lasting, LASTING, FREE)))
-        latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
         # a gap velocity that an impulse reverses is no near miss
         gap, change = jnp.where(active, -jnp.inf, gap), jnp.where(active, 0, change)
         led = lambda: lax.stop_gradient(late_impact_errors(h, metric, here.contacts, *turned))
         aside = lax.cond(crossed, led, lambda: aside) if self.branches else jnp.where(crossed, led(), aside)
-        early, late, aside = lax.stop_gradient((early, late, aside))
-        history = last.astype(jnp.int32), met | impact, latest, early, late, gap, change, aside
+        history = last.astype(jnp.int32), met | impact, times, gap, change, lax.stop_gradient(aside)
         tracked = Tracked(new, *history, friction=info.friction)
         return tracked, info._replace(status=status)
 
@@ -401,21 +400,8 @@ def velocity_at_row_time(
 
 def flight(h: Array, state: Tracked) -> Array:
     """Returns the time () since the latest impact, 0 before any."""
-    return jnp.where(state.latest >= 0, elapsed(h, state.latest, state.n), 0)
-
-
-def elapsed(h: Array, first: Array, last: Any) -> Array:
-    """Returns the time () between two steps, given by their numbers ``first`` and ``last``."""
-    return h * (last - first).astype(h.dtype)
-
-
-def impact_time_errors(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Array:
-    """Estimates errors (m,) of the times of impacts at closing speeds ``speed`` (m,), a time ``flight`` () after the previous impact.
-
-    The velocity after that previous impact has an error of a quarter of h times the acceleration for each step that an impact takes, which is an
-    eighth of the ``threshold`` (m,) of gap velocities for impacts.
-    """
-    return jnp.where(speed > threshold, 0.125 * traits.steps * flight * threshold / jnp.where(speed > 0, speed, 1), 0)
+    latest = jnp.max(state.times.latest)
+    return jnp.where(latest >= 0, elapsed(h, latest, state.n), 0)
 
 
 def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
@@ -460,38 +446,9 @@ def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked
     change = gap - state.gap
     # the threshold, 2 h times the acceleration, over h
     turn = 2 * (change - state.change)
-    steps = jnp.where(state.latest >= 0, state.n - state.latest, 0).astype(gap.dtype)
+    steps = flight(jnp.ones_like(motion.h), state)
     near = state.gap <= turn + gap_errors(traits, steps, turn) + state.aside
     # between bodies that move together the gap changes by rounding only
     rounding = 32 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(q), initial=0.0)
     missed = (state.change < -rounding) & (change >= 0) & near
     return missed, gap, change
-
-
-def status_at_end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any) -> Array:
-    """Returns DERIVATIVE_AT_END if an impact may lie so near the end of the motion that it may be before or after it.
-
-    That holds for impacts within a step or two of the end, plus the errors of impact times accumulated so far; for a scheme that locates impacts,
-    within its `resolution`. ``state``: the state at the end of the motion, after ``steps`` steps.
-    """
-    traits, h = scheme.traits, scheme.resolution(motion)
-    here = observe(problem, h, time_of(motion, state), state.q, state.v, motion.args)
-    fall = jnp.minimum(here.gap_acceleration, 0)
-    # speed at which a contact would close under the present velocity and acceleration
-    square = here.gap_velocity**2 - 2 * fall * here.contacts.gap
-    speed = jnp.where((here.gap_velocity < 0) | (fall < 0), jnp.sqrt(jnp.maximum(square, 0)), 0)
-    early, reach = jnp.zeros_like(h), h
-    if traits.locates:
-        since = motion.time(steps) - state.latest
-    else:
-        since = elapsed(h, state.latest, steps)
-        early, reach = state.early, h + state.late + impact_time_errors(traits, speed, here.threshold, flight(h, state))
-    left = here.contacts.gap + reach * (here.gap_velocity + 0.5 * reach * fall)
-    soon = (speed > here.threshold) & (left < 0)
-    stop = getattr(state, "stop", None)
-    if stop is not None:
-        # an impact at which the motion stops by intent is at its end whatever the data
-        since, near = time_of(motion, state) - state.latest, MEANT * h
-        since = jnp.where(stop.stopped & (since <= near), jnp.inf, since)
-        soon = soon & ~(stop.stopped & (here.contacts.gap <= near * speed))
-    return as_status(jnp.any(soon) | (since < 1.5 * h + early), Status.DERIVATIVE_AT_END)

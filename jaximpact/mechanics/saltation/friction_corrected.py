@@ -188,9 +188,9 @@ class FrictionCorrected(Corrected):
         info = info._replace(status=info.status | bits)
         rebound = jnp.zeros_like(impact)
         masks = Contact(active, impact, rebound, reacting, closed, closed)
-        turns = v_mid, salted.v
+        turns, slip = (v_mid, salted.v), begin.cones.slip()
         found, info = self.tracked(
-            problem, motion._replace(e=e), state, new, info, here, masks, begin.metric, turns, misses
+            problem, motion._replace(e=e), state, new, info, here, masks, begin.metric, turns, misses, slip
         )
         stuck = impact & (jnp.broadcast_to(e, impact.shape) > 0)
         # slip that turned round, or followed an impact, goes on, though a step may stick on the way

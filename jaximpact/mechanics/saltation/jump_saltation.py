@@ -27,7 +27,7 @@ from ..problem import Problem
 from ..scheme import Scheme, State
 from ..trials.borders import jumps_beyond
 from ..trials.pieces import Pieces
-from .corrected import status_at_end
+from .impact_times import status_at_end
 from .tracked import FREE, LASTING, Tracked
 
 CLEAR = 2  # steps by which a jump must be away from other events, plus
@@ -83,7 +83,7 @@ def reach_of(motion: Motion, state: Any) -> Array:
     It grows with the number of steps up to ``state``, as errors of the times of events do.
     """
     reach = motion.h * (CLEAR + DRIFT * jnp.sqrt(state.n.astype(motion.h.dtype)))
-    return reach + state.early + state.late if isinstance(state, Tracked) else reach
+    return reach + jnp.max(state.times.early) + jnp.max(state.times.late) if isinstance(state, Tracked) else reach
 
 
 def passage(

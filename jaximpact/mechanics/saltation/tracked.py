@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
+from .impact_times import ImpactTimes
+
 FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
 
 
@@ -17,8 +19,7 @@ class Tracked(NamedTuple):
     Attributes:
         last: mode of each contact (m,) in the last step: FREE, IMPACT, REBOUND or LASTING.
         met: whether each contact ever had an impact (m,).
-        latest: number () of the step of the latest impact, negative before any.
-        early, late: times () by which the scheme's impacts may be earlier or later than those of the exact motion.
+        times: when impacts were, and by how much they may be too early or too late.
         gap: gaps (m,) at the start of the last step.
         change: change of the gaps (m,) in the step before that.
         aside: bounds (m,) of the errors of gaps that the latest impact caused by being up to a step late, see `corrected.led_aside`.
@@ -29,9 +30,7 @@ class Tracked(NamedTuple):
     state: Any
     last: Array
     met: Array
-    latest: Array
-    early: Array
-    late: Array
+    times: ImpactTimes
     gap: Array
     change: Array
     aside: Array

@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 
 from ....jaxtools import linalg
 from ....jaxtools.semidefinite import invert_semidefinite
+from ...friction import Slip
 from ...linearisation import ORTHOGONAL, Contacts
 
 OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
@@ -171,6 +172,13 @@ class ConeProblem(NamedTuple):
     def velocity(self, x: Array) -> Array:
         """Returns the velocities w (m, 1 + k) for impulses x (m, 1 + k)."""
         return (self.rows @ (self.response @ x.ravel())).reshape(x.shape) + self.offset
+
+    def slip(self) -> Slip:
+        """Returns the tangential rows of the contacts, with velocities without impulses."""
+        (m, size), d = self.offset.shape, self.rows.shape[1]
+        rows, response = self.rows.reshape(m, size, d)[:, 1:], self.response.reshape(d, m, size)[:, :, 1:]
+        velocity = self.offset[:, 1:]
+        return Slip(rows, response, jnp.zeros_like(velocity), self.friction, velocity, self.static)
 
     def modes(self, x: Array, resolution: Array | float = 0.0) -> tuple[Array, Array]:
         """Returns the modes (m,) and the directions of slip (m, k) of contacts, given impulses x (m, 1 + k) that solve the problem.

@@ -1,0 +1,168 @@
+"""By how much a scheme that locates no impacts may have them too early or too late, and whether one may lie at the end of the motion.
+
+A body that an impact leaves behind its exact motion meets others late, and has its later impacts late; one that no impact has to do with keeps its
+times. The errors are therefore known for each part of the coordinates that moves by itself between contacts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...jaxtools.coupling import smallest_parts
+from ...jaxtools.loops import while_loop
+from ..linearisation import Metric
+from ..motion import Motion
+from ..problem import Problem
+from ..scheme import Scheme, Traits, time_of
+from ..status import Status, as_status
+from .impact_saltation import Instant, observe
+
+MEANT = 1e-3  # of the resolution of impacts: a motion that stops as near to an impact as that stops at it
+
+
+class ImpactTimes(NamedTuple):
+    """Times of impacts so far, of n equal parts of the coordinates between which nothing acts but contacts.
+
+    ``latest`` (n,): number of the step of the latest impact that moved each part, negative before any; ``early``, ``late`` (n,): times by which its
+    impacts may be earlier or later than those of the exact motion.
+    """
+
+    latest: Array
+    early: Array
+    late: Array
+
+    @classmethod
+    def none(cls, parts: int, like: Array) -> ImpactTimes:
+        """Makes those of a motion without impacts so far, in the dtype of ``like``."""
+        zero = jnp.zeros(parts, like.dtype)
+        return cls(jnp.full(parts, -3, jnp.int32), zero, zero)
+
+    def since(self, h: Array, n: Any) -> Array:
+        """Returns the time (n,) from the latest impact of each part to the step of number n, 0 before any."""
+        return jnp.where(self.latest >= 0, elapsed(h, self.latest, n), 0)
+
+    def after(
+        self, traits: Traits, motion: Motion, n: Array, v: Array, here: Instant, impact: Array, acting: Array
+    ) -> ImpactTimes:
+        """Returns the times after a step that begins at the number n, with velocity v (d,), and has an ``impact`` at some contacts (m,).
+
+        ``here``: the contacts at that time; ``acting`` (m,): those that pass on the impacts, as they have impulses or are closed.
+        """
+        h, contacts, parts = motion.h, here.contacts, len(self.late)
+        ahead, behind = lax.stop_gradient(traits.delay(motion.e))
+        speed = jnp.where(impact, -here.gap_velocity, 0)
+        swing = impact_time_errors(traits, speed, here.threshold, largest(contacts, self.since(h, n)))
+        struck = impact.astype(h.dtype)
+        errors = self.early, self.late
+        # what each part has when the step begins, and what its impacts bring it
+        delays = [jnp.where(impact, of_contacts(contacts, v, speed, x), 0) for x in errors]
+        found = [spread(contacts, x, parts) for x in (*delays, jnp.where(impact, swing, 0), struck)]
+        found = [jnp.maximum(x, y) for x, y in zip(found, (*errors, *[jnp.zeros_like(self.late)] * 2), strict=True)]
+        early, late, swing, struck = found if parts == 1 else passed_on(contacts, acting | impact, tuple(found))
+        moved = struck > 0
+        early, late = (x + jnp.where(moved, h * steps + swing, 0) for x, steps in ((early, ahead), (late, behind)))
+        latest = jnp.where(moved, n + 1, self.latest).astype(jnp.int32)
+        return lax.stop_gradient(ImpactTimes(latest, early, late))
+
+
+def parts_of(problem: Problem, metric: Metric, contacts: Any, t: Array, q: Array, v: Array, args: Any) -> int:
+    """Returns into how many equal parts the coordinates can be cut such that without contacts none has to do with another; by structure, not values."""
+    d, one = len(q), metric.matrix
+    least = 1 if contacts.dense else d // contacts.bodies
+    if d == least or problem.joints is not None or callable(problem.mass) or not contacts.shape[0]:
+        return 1
+    if one is not None and one.ndim == 2:
+        return 1
+    if one is not None and one.ndim == 3:
+        least = max(least, one.shape[1])
+    force = lambda q, v: problem.generalised_force(t, q, v, args)
+    return d // smallest_parts(force, (q, v), least)
+
+
+def largest(contacts: Any, x: Array) -> Array:
+    """Returns the largest of numbers x (n,) of parts of the coordinates that each contact has to do with, (m,)."""
+    return jnp.broadcast_to(x, contacts.gap.shape) if len(x) == 1 else contacts.largest(x)
+
+
+def spread(contacts: Any, x: Array, parts: int) -> Array:
+    """Returns the largest of numbers x (m,) of contacts that have to do with each of the ``parts`` (n,) of the coordinates."""
+    return jnp.max(x, initial=0.0, keepdims=True) if parts == 1 else contacts.spread(x, parts)
+
+
+def passed_on(contacts: Any, acting: Array, numbers: tuple) -> tuple:
+    """Returns the largest of each of the ``numbers`` (n,) of the parts that are linked by contacts ``acting`` (m,), directly or through others."""
+
+    def body(constants: tuple, carry: tuple) -> tuple:
+        contacts, acting = constants
+        _, numbers = carry
+        shared = lambda x: jnp.maximum(x, contacts.spread(jnp.where(acting, contacts.largest(x), 0), len(x)))
+        found = tuple(map(shared, numbers))
+        more = [jnp.any(x > y) for x, y in zip(found, numbers, strict=True)]
+        return jnp.any(jnp.stack(more)), found
+
+    known = lax.stop_gradient((contacts, acting))
+    return while_loop(lambda constants, carry: carry[0], body, known, (jnp.ones((), bool), lax.stop_gradient(numbers)))[
+        1
+    ]
+
+
+def of_contacts(contacts: Any, v: Array, speed: Array, delays: Array) -> Array:
+    """Returns by how much impacts (m,) at closing speeds ``speed`` (m,) are delayed, of parts with ``delays`` (n,) and velocities v (d,).
+
+    Parts that are delayed alike have their impacts as late as they are. If one is behind that follows another, the impact is later than that.
+    """
+    whole = largest(contacts, delays)
+    if len(delays) == 1:
+        return whole
+    terms = contacts.velocity_terms
+    apart = whole * terms(v) - terms(v * jnp.repeat(delays, len(v) // len(delays)))
+    return whole + jnp.where(speed > 0, jnp.maximum(apart, 0) / jnp.where(speed > 0, speed, 1), 0)
+
+
+def elapsed(h: Array, first: Array, last: Any) -> Array:
+    """Returns the time between two steps, given by their numbers ``first`` and ``last``."""
+    return h * (last - first).astype(h.dtype)
+
+
+def impact_time_errors(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Array:
+    """Estimates errors (m,) of the times of impacts at closing speeds ``speed`` (m,), a time ``flight`` (m,) after the previous impact.
+
+    The velocity after that previous impact has an error of a quarter of h times the acceleration for each step that an impact takes, which is an
+    eighth of the ``threshold`` (m,) of gap velocities for impacts.
+    """
+    return jnp.where(speed > threshold, 0.125 * traits.steps * flight * threshold / jnp.where(speed > 0, speed, 1), 0)
+
+
+def status_at_end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any) -> Array:
+    """Returns DERIVATIVE_AT_END if an impact may lie so near the end of the motion that it may be before or after it.
+
+    That holds for impacts within a step or two of the end, plus the errors of impact times accumulated so far; for a scheme that locates impacts,
+    within its `resolution`. ``state``: the state at the end of the motion, after ``steps`` steps.
+    """
+    traits, h = scheme.traits, scheme.resolution(motion)
+    here = observe(problem, h, time_of(motion, state), state.q, state.v, motion.args)
+    fall = jnp.minimum(here.gap_acceleration, 0)
+    # speed at which a contact would close under the present velocity and acceleration
+    square = here.gap_velocity**2 - 2 * fall * here.contacts.gap
+    speed = jnp.where((here.gap_velocity < 0) | (fall < 0), jnp.sqrt(jnp.maximum(square, 0)), 0)
+    early, reach = jnp.zeros_like(h), h
+    if traits.locates:
+        since = motion.time(steps) - state.latest
+    else:
+        times, contacts = state.times, here.contacts
+        since, early = elapsed(h, times.latest, steps), times.early
+        late = of_contacts(contacts, lax.stop_gradient(state.v), speed, times.late)
+        flight = largest(contacts, times.since(h, steps))
+        reach = h + late + impact_time_errors(traits, speed, here.threshold, flight)
+    left = here.contacts.gap + reach * (here.gap_velocity + 0.5 * reach * fall)
+    soon = (speed > here.threshold) & (left < 0)
+    stop = getattr(state, "stop", None)
+    if stop is not None:
+        # an impact at which the motion stops by intent is at its end whatever the data
+        since, near = time_of(motion, state) - state.latest, MEANT * h
+        since = jnp.where(stop.stopped & (since <= near), jnp.inf, since)
+        soon = soon & ~(stop.stopped & (here.contacts.gap <= near * speed))
+    return as_status(jnp.any(soon) | jnp.any(since < 1.5 * h + early), Status.DERIVATIVE_AT_END)
