@@ -210,12 +210,13 @@ class ConeProblem(NamedTuple):
         matrix = lax.stop_gradient(jax.jacfwd(lambda x: equations(x.reshape(y.shape)).ravel())(y.ravel()))
         # if impulses are not unique, those near x: the shift keeps rounding from moving away
         eps, fixed = float(jnp.finfo(y.dtype).eps), lax.stop_gradient(self)
-        shift = (
-            jnp.where(dependent(fixed.delassus(), modes, fixed.friction), eps**0.5, 64 * eps)
-            if len(y) > 1
-            else 64 * eps
-        )
-        inverse = linalg.inverse(matrix + shift * jnp.eye(y.size, dtype=y.dtype))
+        several = dependent(fixed.delassus(), modes, fixed.friction) if len(y) > 1 else False
+        shift = jnp.where(several, eps**0.5, 64 * eps)
+        eye = jnp.eye(y.size, dtype=y.dtype)
+        inverse = linalg.inverse(matrix + shift * eye)
+        if eps > 1e-10:
+            # in float32 the shift itself changes derivatives, always in the same sense (three disks: by 3e-4), to first order of it
+            inverse = jnp.where(several, inverse, inverse @ (2 * eye - matrix @ inverse))
         for _ in range(times):
             y = y - (inverse @ equations(y).ravel()).reshape(y.shape)
         return y / scale
