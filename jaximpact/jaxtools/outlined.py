@@ -32,7 +32,7 @@ def _named_call(prefix: str, function: Callable) -> Callable:
     def call(*operands: Any) -> Any:
         return function(*operands)
 
-    call.__name__ = call.__qualname__ = prefix + function.__name__
+    call.__name__ = call.__qualname__ = prefix + getattr(function, "__name__", "part")
     return jax.jit(call)
 
 

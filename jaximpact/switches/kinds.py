@@ -47,7 +47,8 @@ def kind_of(eqn: Any, discrete: bool) -> Kind | None:
     """Returns how an operation on real numbers switches; None if it is smooth. An operation with ``discrete`` results always switches."""
     name = eqn.primitive.name
     if not discrete:
-        kind = KINKS.get(name)
+        # magnitudes of complex numbers are smooth but at zero
+        kind = None if jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.complexfloating) else KINKS.get(name)
         return kind._replace(levels=None) if kind and name == "sort" and eqn.params["num_keys"] > 1 else kind
     if name == "convert_element_type" and not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.integer):
         return Kind(apply, _given)

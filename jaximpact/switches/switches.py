@@ -28,6 +28,7 @@ belongs to no piece, unless the function is not finite there without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -35,7 +36,15 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..jaxtools.argument_checks import is_traced
-from ..jaxtools.jaxpr_tools import contains_primitive, depends_on, inline_calls, is_literal, nested_jaxprs
+from ..jaxtools.jaxpr_tools import (
+    contains_primitive,
+    count_equations,
+    depends_on,
+    inline_calls,
+    is_literal,
+    nested_jaxprs,
+)
+from ..jaxtools.outlined import outlined
 from .kinds import Sides
 from .magnitudes import with_magnitudes
 from .walks import (
@@ -80,7 +89,11 @@ class Switches:
     def __init__(self, closed: Any, structure: Any, marks: Sequence[int], reported: Reported) -> None:
         self._closed, self._structure, self._marks, self._reported = closed, structure, list(marks), reported
         self._asks = asks_whether_equal(closed)
-        self._fails = self._asks and _divides(inline_calls(closed).jaxpr, self._marks)
+        inlined = inline_calls(closed).jaxpr if self._asks else None
+        self._fails = inlined is not None and _divides(inlined, self._marks)
+        self._large = self._fails and count_equations(inlined) > LARGE
+        self._outlined: dict[type[Walk], Callable] = {}
+        self._marks_of_sides: list[int] = []  # found by walks
 
     @classmethod
     def of(
@@ -116,61 +129,68 @@ class Switches:
 
     def both(self, *operands: Any) -> tuple[Any, Sides]:
         """Evaluates the function; returns its values and its sides."""
-        record = Record(self._reported)
-        value = self._run_walk(record, operands)
-        return self._filled(value, record.collected, operands), record.collected
+        value, sides = self._walk(Record, operands)
+        return self._filled(value, sides, operands), sides
 
     def sides(self, *operands: Any) -> Sides:
         """Evaluates the sides at the operands."""
-        record = Record(self._reported)
-        self._run_walk(record, operands)
-        return record.collected
+        return self._walk(Record, operands)[1]
 
     def definite(self, *operands: Any) -> Sides:
         """Evaluates the sides, such that a border itself belongs to one of the two sides that it separates (sign(0) is 1)."""
-        walk = Definite(self._reported)
-        self._run_walk(walk, operands)
-        return walk.collected
+        return self._walk(Definite, operands)[1]
 
     def frozen(self, sides: Sides, *operands: Any) -> Any:
         """Evaluates the function with sides fixed: equal to it where it has these sides, and its smooth extension beyond."""
-        return self._filled(self._run_walk(Replay(self._reported, sides), operands), sides, operands)
+        return self._filled(self._walk(Replay, operands, sides)[0], sides, operands)
 
     def _filled(self, value: Any, sides: Sides, operands: Sequence) -> Any:
         """Returns the ``value`` on given sides; where it is not finite, as sin(x)/x at x = 0, that which the function has at this single point."""
         if not self._fails:
             return value
         lost = ~jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(value)]))
-        on = lambda exact: lambda operands: self._run_walk(Replay(self._reported, sides), operands, exact)
         # evaluated again, as reverse mode multiplies derivatives that are not finite by zero
-        return lax.cond(lax.stop_gradient(lost), on(True), on(False), operands)
+        return self._walk(Replay, operands, sides, lax.stop_gradient(lost))[0]
 
     def measured(self, sides: Sides, *operands: Any) -> tuple[list[Array], Sides, list[int]]:
         """Evaluates for each of the fixed sides its levels, an array with one more axis, and the side beyond its nearest border.
 
         Also returns for each side the mark of its operands.
         """
-        walk = Measure(self._reported, sides)
-        self._run_walk(walk, operands)
-        return walk.collected[::2], walk.collected[1::2], walk.marks
+        collected = self._walk(Measure, operands, sides)[1]
+        return collected[::2], collected[1::2], self._marks_of_sides
 
     def chosen(self, where: Sequence[Array], given: Sides, *operands: Any) -> Sides:
         """Evaluates the definite sides, with ``given`` ones in the entries that the masks ``where`` select."""
-        walk = Choose(self._reported, [x for pair in zip(where, given, strict=True) for x in pair])
-        self._run_walk(walk, operands)
-        return walk.collected
+        return self._walk(Choose, operands, [x for pair in zip(where, given, strict=True) for x in pair])[1]
 
-    def _run_walk(self, walk: Walk, operands: Sequence, exact: bool = False) -> Any:
-        """Evaluates the function by a walk; numbers that are equal at single points count as equal if ``exact``."""
+    def _walk(
+        self, kind: type[Walk], operands: Sequence, given: Sequence = (), exact: Array | None = None
+    ) -> tuple[Any, Sides]:
+        """Evaluates the function by a walk of this kind; returns its values and what the walk collects.
+
+        Numbers that are equal at single points count as equal where ``exact``, ().
+        """
+        if not self._large:
+            return self._run_walk(kind, operands, given, exact)
+        if kind not in self._outlined:
+            self._outlined[kind] = outlined(partial(self._run_walk, kind))
+        return self._outlined[kind](tuple(operands), list(given), exact)
+
+    def _run_walk(
+        self, kind: type[Walk], operands: Sequence, given: Sequence, exact: Array | None
+    ) -> tuple[Any, Sides]:
+        walk = kind(self._reported, given, exact)
         leaves = [
             jnp.asarray(x, v.aval.dtype)
             for x, v in zip(jax.tree.leaves(operands), self._closed.jaxpr.invars, strict=True)
         ]
         # what is closed over is data if it is traced
         marks = [DATA if is_traced(x) else 0 for x in self._closed.consts]
-        near = displaced(leaves, self._marks) if self._asks and not exact else ()
+        near = displaced(leaves, self._marks) if self._asks else ()
         values, *_ = walk.run(self._closed, leaves, self._marks, marks, near)
-        return jax.tree.unflatten(self._structure, values)
+        self._marks_of_sides = walk.marks
+        return jax.tree.unflatten(self._structure, values), walk.collected
 
 
 def differ(sides: Sides, others: Sides) -> Array:
@@ -234,6 +254,7 @@ class Crossing(NamedTuple):
 
 
 HALVINGS = 10
+LARGE = 60  # equations of a function that is evaluated twice where it is not finite: walks through more are compiled once (slogdet: 8 s, not 60)
 
 
 def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), halvings: int = HALVINGS) -> Crossing:

@@ -56,8 +56,8 @@ class Walk:
 
     takes = 0
 
-    def __init__(self, reported: Reported, given: Iterable[Array] = ()) -> None:
-        self.reported, self.given = reported, iter(given)
+    def __init__(self, reported: Reported, given: Iterable[Array] = (), exact: Array | None = None) -> None:
+        self.reported, self.given, self.exact = reported, iter(given), exact
         self.collected: list[Array] = []
         self.marks: list[int] = []
         self.poles: list[Any] = []  # equations
@@ -115,7 +115,14 @@ class Walk:
         after = result_marks(eqn, 0 if discrete or eqn.primitive.name in STEPS else moving)
         if kind is None or not self.reported.counts(kind) or eqn.primitive.name in EQUALITIES:
             found, found_near = both(lambda x: apply(eqn, *x))
-            return found_near if eqn.primitive.name in EQUALITIES else found, after, found_near
+            if eqn.primitive.name not in EQUALITIES:
+                return found, after, found_near
+            lasts = (
+                found_near
+                if self.exact is None
+                else [jnp.where(self.exact, *x) for x in zip(found, found_near, strict=True)]
+            )
+            return lasts, after, found_near
         found, sides = self.switch(kind, eqn, values)
         self.marks += [moving] * len(sides)
         return found, after, kind.value(eqn, sides, *near) if some else found
@@ -148,7 +155,7 @@ class Walk:
         walks: dict[int, Walk] = {}
 
         def branch(i: int, operands: list, given: list) -> tuple[list, list]:
-            walks[i] = type(self)(self.reported, given[i])
+            walks[i] = type(self)(self.reported, given[i], self.exact)
             near = displaced(operands, marks[1:]) if some else ()
             found, *_ = walks[i].run(branches[i], operands, marks[1:], near=near)
             return found, walks[i].collected
@@ -183,7 +190,7 @@ class Walk:
 
         def turn(carry: list, both: tuple[list, list]) -> tuple[list, tuple[list, list]]:
             xs, given = both
-            walks.append(type(self)(self.reported, given))
+            walks.append(type(self)(self.reported, given, self.exact))
             operands = [*constants, *carry, *xs]
             near = displaced(operands, of_turn) if some else ()
             found, *_ = walks[-1].run(p["jaxpr"], operands, of_turn, near=near)

@@ -102,6 +102,7 @@ KINKS = {
     "closed angle": lambda t, q, v, s: jnp.sin(near_cut(q)),
     "largest": lambda t, q, v, s: -jnp.max(jnp.stack([q, 0.5 * q, 0 * q]), axis=0),
     "sorted": lambda t, q, v, s: -jnp.sort(jnp.stack([q[0], 0.5 * q[0], 0 * q[0]]))[1:2],
+    "magnitude": lambda t, q, v, s: -jnp.abs(jax.lax.complex(q, jnp.ones_like(q))),
     "loop": lambda t, q, v, s: added(jnp.abs)(q),
     "loop that converges": lambda t, q, v, s: cube_root(q),
     "fixed time": lambda t, q, v, s: jnp.where(t < 0.4, jnp.ones_like(q), -jnp.ones_like(q)),

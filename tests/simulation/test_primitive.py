@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from breadth import slow
+from jax.experimental import sparse
 
 import jaximpact as ji
 
@@ -373,10 +374,15 @@ def test_native_reverse_mode_through_xla(scheme):
     close(jax.grad(total)(numbers, "native"), jax.grad(total)(numbers, "xla"), 1e-10)
 
 
-def test_what_native_code_cannot_take():
-    """A primitive without a rule goes through XLA, with the same derivative."""
+SPARSE = sparse.BCOO.fromdense(jnp.eye(1))
+STRANGE = {"digamma": jax.scipy.special.digamma, "bcoo_dot_general": lambda x: SPARSE @ x}
+
+
+@pytest.mark.parametrize("name", [slow("digamma"), "bcoo_dot_general"])
+def test_what_native_code_cannot_take(name):
+    """A primitive without a rule, elementwise or not, goes through XLA, with the same derivative."""
     strange = ji.Problem(
-        lambda t, q, v, args: -9.81 + 0 * jax.scipy.special.digamma(1 + q**2), lambda t, q, args: q, restitution=0.5
+        lambda t, q, v, args: -9.81 + 0 * STRANGE[name](1 + q**2), lambda t, q, args: q, restitution=0.5
     )
     usual = strange.replace(force=lambda t, q, v, args: -9.81 + 0 * q)
 
@@ -385,7 +391,7 @@ def test_what_native_code_cannot_take():
 
     given = jnp.array([0.2])
     close(jax.jacfwd(height)(given, strange, "auto"), jax.jacfwd(height)(given, usual, "native"), 1e-12)
-    with pytest.raises(ValueError, match=r"execution='native' cannot take this problem \(digamma"):
+    with pytest.raises(ValueError, match=rf"execution='native' cannot take this problem \({name}"):
         jax.jit(lambda q: height(q, strange, "native"))(given)
 
 

@@ -158,7 +158,7 @@ class ScalarInterpreter:
             return self.emitter.array_primitive(self, eqn, inputs)
         if name in RULES:
             return RULES[name](self, eqn, inputs)
-        if len(eqn.outvars) != 1 or np.broadcast_shapes(*(x.shape for x in inputs)) != eqn.outvars[0].aval.shape:
+        if len(eqn.outvars) != 1 or _broadcast_shape(inputs) != eqn.outvars[0].aval.shape:
             raise Unsupported(name)
         # a literal 0 is the user's own, a sparse tangent has zeros as constants
         literal_zero = name in ("mul", "div") and any(is_literal(v) and v.val == 0 for v in eqn.invars)
@@ -166,6 +166,14 @@ class ScalarInterpreter:
         if found.size and found.flat[0].dtype != eqn.outvars[0].aval.dtype:
             raise Unsupported(f"{name} of {', '.join(str(v.aval.dtype) for v in eqn.invars)}")
         return [found]
+
+
+def _broadcast_shape(values: Sequence[Value]) -> tuple | None:
+    """Shape of elementwise results of these values; None if they have none, as of an operation that is another kind of one."""
+    try:
+        return np.broadcast_shapes(*(x.shape for x in values))
+    except ValueError:
+        return None
 
 
 @remember_by_jaxpr
