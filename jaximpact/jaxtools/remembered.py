@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr
 
 from .jaxpr_tools import as_closed, reader, remember_by_jaxpr
 
-MARK = "remembered"
+MARK = "jaximpact_remembered"  # no name that a user marks values by, whose derivatives count
 
 
 def remember(tree: Any) -> Any:
