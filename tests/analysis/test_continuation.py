@@ -250,6 +250,7 @@ def test_bad_arguments_are_refused_by_name(change, message):
         continue_orbit(SHAW_HOLMES, **(given | change))
 
 
+@pytest.mark.slow
 def test_the_picture(tmp_path):
     branch = follow((Z, W, WALL, E), parameter="frequency", bounds=(2.0, 2.7), step=0.1)
     assert branch.plot(tmp_path / "branch.png", title="Shaw and Holmes").stat().st_size > 5000

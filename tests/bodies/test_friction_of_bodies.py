@@ -191,6 +191,7 @@ def test_analyses_of_listed_pairs_and_all_pairs():
         assert np.allclose(np.sort(getattr(of_listed, name)), np.sort(getattr(of_all, name)), rtol=0, atol=1e-8), name
 
 
+@pytest.mark.slow
 def test_a_listed_body_breaks_away_at_static_friction():
     """A block at 1 m/s that is pulled ever harder: 1 - mu g t + F t^2 / 2 = 0 where it stops, F t = static g where it breaks away."""
     pull, static = 4.0, 1.5 * MU

@@ -211,7 +211,7 @@ def test_float32_and_nan(m, k):
     assert np.isnan(residual) and iterations <= 1
 
 
-@pytest.mark.parametrize("solver", [ji.ActiveSet(), ji.ADMM(), ji.ProjectedGradient()])
+@pytest.mark.parametrize("solver", [slow(ji.ActiveSet()), ji.ADMM(), slow(ji.ProjectedGradient())])
 def test_solvers_agree(solver):
     for k in (1, 2):
         rng = np.random.default_rng(6)

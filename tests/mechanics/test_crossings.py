@@ -65,7 +65,7 @@ def test_a_surface_that_is_passed():
     np.testing.assert_allclose([found.jacobian[x]["q0"].item() for x in ("q", "v")], [0.5, -1.0], atol=1e-12)
 
 
-@pytest.mark.parametrize("steps", [1000, 12])
+@pytest.mark.parametrize("steps", [slow(1000), 12])
 def test_crossings_and_an_impact_between_them(steps):
     """Place, wall and place again; of 12 steps one has place and wall, the next one the place."""
     x = (1.0, 0.1, 0.5, 0.6)

@@ -54,7 +54,7 @@ def test_a_drag_beyond_a_speed_and_a_brake_at_a_place(steps):
 
 @pytest.mark.parametrize(
     ("pull", "static", "moves"),
-    [slow(5.0, None, 2.0), slow(2.9, None, 0.0), (3.9, 0.4, 0.0), slow(4.1, 0.4, 1.1)],
+    [slow(5.0, None, 2.0), slow(2.9, None, 0.0), slow(3.9, 0.4, 0.0), slow(4.1, 0.4, 1.1)],
 )
 def test_a_pull_that_sets_in_breaks_a_block_away_or_does_not(pull, static, moves):
     """At t = 1/2, against 3 of slip, and up to 10 ``static`` at rest; ``moves`` is the acceleration behind it."""

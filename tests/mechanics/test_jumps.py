@@ -179,7 +179,7 @@ def test_kink_of_a_force_is_no_jump(scheme, name):
 
 
 @over([*SCHEMES, ji.EventDriven()], default=slice(0, 1))
-@pytest.mark.parametrize(("force", "told"), [(KINKS["table"], 0), (JUMPS["staircase"], ji.Status.DERIVATIVE_JUMP)])
+@pytest.mark.parametrize(("force", "told"), [slow(KINKS["table"], 0), (JUMPS["staircase"], ji.Status.DERIVATIVE_JUMP)])
 def test_start_on_an_entry_of_a_table(scheme, force, told):
     """The next turn of a search in a table asks of other entries on the other side, where nothing but the first may jump; zero has a rate, too."""
     starts = [(q, v) for q in KNOTS[1:-1] for v in (1.0, -1.0)]

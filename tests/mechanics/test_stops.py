@@ -289,7 +289,8 @@ def test_sensitivities_of_an_end_are_those_of_the_motion_there():
         ji.sensitivities(BALL, [1.0], [0.0], t1=1.0, h=0.1, args={"g": g}, scheme=ji.MoreauJean(), until=APEX)
 
 
-@pytest.mark.parametrize("k", [slow(1), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [1, 3])
 def test_ready_made_surfaces_of_a_bouncing_ball(k):
     """Just before the k-th impact, at the k-th apex, and at the k-th return to a height from below."""
     q0, e, g, height = 1.3, 0.8, 9.81, 0.1

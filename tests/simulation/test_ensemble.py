@@ -280,7 +280,7 @@ def jacobians(problem, **given):
 
 
 @pytest.mark.parametrize(
-    "call, room", [(ji.ensemble, np.inf), (ji.ensemble, 1.0), (jacobians, np.inf), slow(jacobians, 1.0)]
+    "call, room", [(ji.ensemble, np.inf), (ji.ensemble, 1.0), slow(jacobians, np.inf), slow(jacobians, 1.0)]
 )
 def test_results_of_an_accelerator(monkeypatch, call, room):
     """They stay there as jax arrays, of several chunks in the order of the lanes, unless they take much of its memory."""

@@ -144,7 +144,7 @@ def test_without_jit_functions_see_numbers():
         seen.append(q)
         return jnp.full_like(v, -9.81)
 
-    fall = lambda problem: ji.solve(problem, [1.0], [0.0], t1=0.2, steps=2, scheme=ji.Maury(), save="final").q[-1, 0]
+    fall = lambda problem: ji.solve(problem, [0.5], [0.0], t1=0.1, steps=1, scheme=ji.Maury(), save="final").q[-1, 0]
     expected = fall(ji.Problem(force))
     seen.clear()
     with jax.disable_jit():
