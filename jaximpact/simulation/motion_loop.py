@@ -381,13 +381,15 @@ class MotionLoop:
         """Adds a failure to the account if the force is too stiff for h; checked at intervals, since it costs two force evaluations."""
         state, motion = lax.stop_gradient((state, self.moving))
         traits = self.scheme.traits
-        if traits.explicit <= 0:
+        if traits.explicit <= 0 and not traits.damping:
             return account
         problem = problem_of_piece(self.problem, motion, state)
-        bits = as_status(unstable(traits, problem, motion, state), Status.STEP_UNSTABLE)
-        steep = steep_status(traits, problem, motion, state) if self.tells_jumps else None
-        bits = bits if steep is None else bits | steep
-        return account.with_status(bits, motion.time(state.n))
+        found = [steep_status(traits, problem, motion, state) if self.tells_jumps else None]
+        if traits.explicit > 0:
+            found.append(as_status(unstable(traits, problem, motion, state), Status.STEP_UNSTABLE))
+        for bits in found:
+            account = account if bits is None else account.with_status(bits, motion.time(state.n))
+        return account
 
     # rows
 

@@ -155,18 +155,26 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
 
     Under such a force a scheme that is explicit in the velocity alternates, or stays where two forces cancel. At rest it stays, too, and its
     derivative alternates and grows: there every force that is too steep for a step counts (`unstable` knows the direction of the velocity alone).
-    None (decided at trace time) if the force does not depend on position and velocity, or the scheme is not explicit.
+    By an implicit scheme it alternates and shrinks, which takes many steps where the force is steep.
+    None (decided at trace time) if the force does not depend on position and velocity, or by an implicit scheme not on the velocity.
     """
     q, v, args = state.q, state.v, motion.args
-    if traits.explicit <= 0:
-        return None
     depends = lambda on: depends_on(problem.generalised_force, (motion.t0, q, v, args), (on,))
     of_velocity = traits.damping and depends(2)
-    if not of_velocity and not depends(1):
+    explicit = traits.explicit > 0
+    if not of_velocity and not (explicit and depends(1)):
         return None
     t = motion.time(state.n)
     metric = Metric.at(problem, q, args, t)
     norm = lambda answer: metric_norm(answer, metric.solve(answer))
+
+    def shrinks_slowly() -> Array:
+        # a step multiplies by (1 - (1 - theta) z)/(1 + theta z): 1e-5 is left of a change that should vanish after 3 z steps of theta = 1/2
+        w = generic_change(v)
+        change = jax.jvp(lambda v: problem.generalised_force(t, q, v, args), (v,), (w,))[1]
+        z = norm(motion.h * change) / metric_norm(w, metric.times(w))
+        kept = ((1 + traits.explicit) * z - 2) / (2 + (1 - traits.explicit) * z)
+        return (kept > 0) & (kept ** jnp.asarray(motion.steps, kept.dtype) > 1e-5)
 
     def at_rest() -> Array:
         # a solution that alternates, as in `unstable`, near this state
@@ -176,8 +184,8 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
         return norm(motion.h * change) > (STABLE / traits.explicit) * metric_norm(w, metric.times(w))
 
     rests = jnp.any(jnp.abs(v) <= 64 * jnp.finfo(v.dtype).eps * jnp.max(jnp.abs(v)))
-    steep = lax.cond(rests, at_rest, lambda: jnp.zeros((), bool))
-    if of_velocity:
+    steep = lax.cond(rests, at_rest if explicit else shrinks_slowly, lambda: jnp.zeros((), bool))
+    if of_velocity and explicit:
         # a little beyond rest, where saturating forces have reversed: also for velocities below h that a force of 1 gives in a step
         beyond = problem.generalised_force(t, q, -0.1 * v, args) - problem.generalised_force(t, q, v, args)
         steep |= norm((2 / 1.1 * motion.h) * beyond) > TURNED * metric_norm(v, metric.times(v))
