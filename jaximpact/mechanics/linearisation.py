@@ -304,7 +304,9 @@ class Contacts(NamedTuple):
 
     def balance(self) -> Callable[[Array, Array], Array]:
         """Returns the function (offset (m,), closed (m,)) -> L (m,) of `balanced`."""
-        contacts = self.with_delassus() if len(self.jacobian) <= linalg.MOST else self
+        contacts = (
+            self.with_delassus() if len(self.jacobian) <= (linalg.MOST if self.symmetric else linalg.MANY) else self
+        )
         return lambda offset, closed: contacts.balanced(closed)(offset)
 
     def walked(

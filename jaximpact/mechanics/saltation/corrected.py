@@ -230,9 +230,8 @@ class Corrected(Wrapping):
         # lasts, or that an impact opens in this very step, may get none
         slow = ~impact & ~rebound & (rest | (jnp.abs(here.gap_velocity) <= here.threshold))
         reacting, lasted = slow & active, last == LASTING
-        balance = here.contacts.balance()
         may, none = slow & (active | lasted), jnp.zeros_like(active)
-        pressed = solve_active_forces(balance, here.gap_acceleration, may, none, branches=self.branches)[1]
+        pressed = solve_active_forces(here.contacts, here.gap_acceleration, may, none, branches=self.branches)[1]
         closed = reacting & (lasted | pressed)
         closed, lasting = remember((closed, closed | pressed))
 

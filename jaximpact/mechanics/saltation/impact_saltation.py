@@ -17,6 +17,7 @@ from jax import Array, lax
 from ...jaxtools.batched_branch import run_where_needed
 from ...jaxtools.derivative_rules import graft
 from ...jaxtools.linalg import MAX_UNROLLED
+from ...jaxtools.remembered import remember
 from ..joints import Joints
 from ..linearisation import (
     Contacts,
@@ -89,7 +90,7 @@ def observe_at(
 
 
 def solve_active_forces(
-    balance: Callable,
+    contacts: Contacts,
     offset: Array,
     closed: Array,
     always: Array,
@@ -98,10 +99,11 @@ def solve_active_forces(
 ) -> tuple[Array, Array]:
     """Solves A L + offset = 0 for forces or impulses L (m,) at the ``closed`` contacts (m,), and releases those that pull.
 
-    Contacts ``always`` (m,) are kept even if they pull. Returns L and the contacts (m,) that act. The contact that pulls most is released first,
-    since without it others may push. With ``slack`` (m,), contacts that pull by less are kept: the sign of their force is round-off. ``balance`` is
-    that of `Contacts`, ``branches`` as of `Corrected`.
+    Contacts ``always`` (m,) are kept even if they pull. Returns L and the contacts (m,) that act, which are constants of the derivative of L. The
+    contact that pulls most is released first, since without it others may push. With ``slack`` (m,), contacts that pull by less are kept: the sign of
+    their force is round-off. A is the Delassus matrix of the ``contacts``, ``branches`` as of `Corrected`.
     """
+    balance, known = lax.stop_gradient(contacts).balance(), lax.stop_gradient(offset)
 
     def released(force: Array, acting: Array, last: Any) -> Array:
         pull = jnp.where(acting & ~always, -force, -jnp.inf)
@@ -109,28 +111,28 @@ def solve_active_forces(
         return lets_go & ((pull >= jnp.max(pull)) | last)
 
     def settle(acting: Array, left: int) -> tuple[Array, Array]:
-        force = balance(offset, acting)
+        force = balance(known, acting)
         if left == 0:
             return force, acting
         goes = released(force, acting, left == 1)
         release = lambda: settle(acting & ~goes, left - 1)
         return run_where_needed(branches, jnp.any(goes), release, lambda: (force, acting))
 
-    if closed.shape[0] <= MAX_UNROLLED:
-        return settle(closed, min(closed.shape[0], RELEASES))
-
     def release(now: tuple) -> tuple:
         k, acting, *_ = now
-        force = known(acting)
+        force = balance(known, acting)
         goes = released(force, acting, k == RELEASES - 1)
         return k + 1, acting & ~goes, force, jnp.any(goes)
 
-    # with many contacts the balance is compiled once, and where all push it runs once
-    known = lambda acting: lax.stop_gradient(balance(offset, acting))
-    start = (jnp.zeros((), jnp.int32), closed, jnp.zeros_like(offset), jnp.any(closed))
-    _, acting, force, left = lax.while_loop(lambda now: (now[0] < RELEASES) & now[3], release, start)
-    force = lax.cond(left, known, lambda _: force, acting)
-    return graft(force, balance(offset, acting)), acting
+    if closed.shape[0] <= MAX_UNROLLED:
+        force, acting = settle(closed, min(closed.shape[0], RELEASES))
+    else:
+        # with many contacts the balance is compiled once, and where all push it runs once
+        start = (jnp.zeros((), jnp.int32), closed, jnp.zeros_like(offset), jnp.any(closed))
+        _, acting, force, left = lax.while_loop(lambda now: (now[0] < RELEASES) & now[3], release, start)
+        force = lax.cond(left, lambda: balance(known, acting), lambda: force)
+    acting = remember(acting)
+    return graft(force, contacts.balance()(offset, acting)), acting
 
 
 class StateAfterImpacts(NamedTuple):
@@ -168,9 +170,8 @@ def cross_impacts(
     m = impact.shape[0]
     index, none = jnp.arange(m), jnp.zeros(m, bool)
     given = jnp.broadcast_to(motion.e, (m,))
-    balance = here.contacts.balance()
     # of the state before an impact
-    begins = lambda: solve_active_forces(balance, here.gap_acceleration, closed, none, branches=branches)[0]
+    begins = lambda: solve_active_forces(here.contacts, here.gap_acceleration, closed, none, branches=branches)[0]
     force = run_where_needed(branches, jnp.any(impact), begins, lambda: jnp.zeros(m, q.dtype))
     # an impact changes the velocity only
     there, placed = lax.stop_gradient((t, q)), here
@@ -207,14 +208,16 @@ def cross_impacts(
         diagonal = contacts.diagonal()
         slack = jnp.maximum(here.noise, resolution) / jnp.where(diagonal > 0, diagonal, 1)
         percussion, acting = solve_active_forces(
-            contacts.balance(), offset, this | reacting, this, lax.stop_gradient(slack), branches
+            contacts, offset, this | reacting, this, lax.stop_gradient(slack), branches
         )
         v_after = v_at + contacts.jump(percussion)
         before = here.joint_forces(force)
         # the motion after it, in which an inelastic contact may stay
         here = observe_at(problem, h, at_rest, placed.contacts, *there, jnp.where(some, v_after, v), args)
         stays = acting & (~this | (e <= 0))
-        force_after, staying = solve_active_forces(balance, here.gap_acceleration, stays, none, branches=branches)
+        force_after, staying = solve_active_forces(
+            placed.contacts, here.gap_acceleration, stays, none, branches=branches
+        )
         a_after = here.acceleration + here.contacts.jump(force_after)
         impulse = impulse + jnp.where(some, percussion + delay * (force - force_after), 0)
         if metric.joints is not None:
