@@ -101,7 +101,7 @@ class Problem(metaclass=Named):
         slip: ``slip(t, q, v, args) -> (m,)`` in the plane, ``(m, 2)`` in space: the relative tangential velocity of the two bodies at every
             contact, affine in v [m/s]. By virtual power it also gives the direction of friction.
         friction: Coulomb's coefficient mu >= 0 where ``slip`` is given: a number, one per contact ``(m,)``, or a function of args that returns
-            either. `MoreauJean` and `EventCorrected` take it.
+            either. `MoreauJean`, `EventCorrected` and, for e = 0, `Maury` take it.
         static_friction: the coefficient >= ``friction`` up to which a contact at rest sticks, by default ``friction``: likewise a number, one per
             contact, or a function of args. A contact that breaks away slips with ``friction``.
 

@@ -92,6 +92,7 @@ def test_an_oblique_impact_of_two_disks(pair, mu):
     assert found.status == 0
 
 
+@pytest.mark.slow
 def test_friction_across_a_periodic_boundary():
     v0 = np.array([1.0, 0.5, 0, -1.0, 0, 0])
     pair = disks([0.1, 0.1], periodic=(1.0, None), friction=MU, inertias="solid")

@@ -87,6 +87,7 @@ def test_dgsm_says_where_the_output_jumps():
     assert np.sum(found.index["bound"]) < 1
 
 
+@pytest.mark.slow
 def test_names_and_units_of_the_problem():
     """Elementary effects have the unit of the output, nu that of (output/input)^2; shares and their bounds have none."""
     ranges, units = RANGES | {"args.gravity": (9.0, 10.0)}, {"args.gravity": "m/s^2"}

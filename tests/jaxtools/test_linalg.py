@@ -28,7 +28,7 @@ def masked(at, active):
 
 
 # of the active rows: a handful, several, and more than are solved by themselves
-@pytest.mark.parametrize("count", [slow(0), slow(3), slow(20), 70])
+@pytest.mark.parametrize("count", [slow(0), slow(3), slow(20), slow(70)])
 def test_active_rows_of_many(count):
     rng = np.random.default_rng(count)
     rows, columns, b = rng.normal(size=(N, D)), rng.normal(size=(D, N)), rng.normal(size=N)

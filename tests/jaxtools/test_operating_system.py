@@ -67,6 +67,7 @@ def run(program, *args):
     return found.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_windows_computes_by_xla_and_locks_studies(tmp_path):
     pytest.importorskip("zarr")
     lines = run(WINDOWS + BALL + STUDY + NATIVE, str(tmp_path / "study"))

@@ -136,6 +136,7 @@ def test_what_a_force_prints_is_printed(capfd):
     assert "at 0.1" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_jit_functions_see_numbers():
     """`jax.disable_jit`, to look at what a force is given: the operations of a motion run one by one, and the motion is the same."""
     seen = []
@@ -286,7 +287,11 @@ def test_gradients_of_motions_in_a_loop(checkpoint):
     body = jax.checkpoint(step) if checkpoint else step
     chain = lambda q: jax.lax.scan(lambda q, _: (body(q), None), q, None, length=3)[0]
     given = jnp.asarray(Q0[0])
-    forward = jax.jacfwd(lambda q: step(step(step(q))))(given)
+    one = jax.jit(lambda q: (step(q), jax.jacfwd(step)(q)))
+    now, forward = given, jnp.eye(2)
+    for _ in range(3):
+        now, slopes = one(now)
+        forward = slopes @ forward
     close(jax.jacrev(chain)(given), forward, 1e-12)
     pushed = jax.jit(lambda change: jax.jvp(chain, (given,), (change,))[1])
     close(jax.linear_transpose(pushed, given)(jnp.ones(2))[0], forward.sum(0), 1e-12)

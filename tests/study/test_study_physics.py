@@ -310,6 +310,7 @@ print(json.dumps({name: here.computes(store) for name, store in stores.items()})
 """
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_same(tmp_path):
     folders = Path(__file__).parent, Path(__file__).parents[1], Path(ji.__file__).parents[1]
     paths = os.pathsep.join(map(str, folders))
