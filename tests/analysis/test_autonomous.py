@@ -245,6 +245,7 @@ def test_neimark_sacker_and_fold_of_two_coupled_oscillators():
     assert np.min(np.abs(folds[0].multipliers - 1)) < 1e-4
 
 
+@pytest.mark.slow
 def test_crossings_are_located_to_the_order_of_the_scheme():
     """The first passage, behind an impact, of surfaces of position, of velocity and of time; and none where the velocity jumps."""
     e, _, motion = exact(4.5, {"z": Z})

@@ -78,6 +78,7 @@ def test_what_cannot_be_a_packing_is_refused(column):
         analysis.packing(dense, ji.solve(dense, [0.0, 0.5], [0.0, 0.0], t1=0.1, h=H), h=H)
 
 
+@pytest.mark.slow
 def test_a_motion_is_kept_in_the_disk_cache_whatever_its_solver_states(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXIMPACT_CACHE", str(tmp_path))
     _, motion = at_rest([[0.0, 0.5], [1.5, 0.5]], walls=[None, (0, None)])

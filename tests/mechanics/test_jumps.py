@@ -248,7 +248,7 @@ def test_fixed_time_of_a_jump_is_none_under_transformations(wrt):
 
 @pytest.mark.parametrize(
     ("execution", "dtype"),
-    [("native", np.float32), slow("xla", np.float64), slow("native", np.float64), slow("xla", np.float32)],
+    [slow("native", np.float32), slow("xla", np.float64), slow("native", np.float64), slow("xla", np.float32)],
 )
 def test_kinks_and_jumps_of_lanes_are_told_apart(execution, dtype):
     """Each lane has its own: lanes that jump, kink and do neither."""
