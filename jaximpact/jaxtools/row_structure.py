@@ -246,6 +246,7 @@ MOVED: dict[str, Callable] = {
     "transpose": lambda eqn, x: x.transpose(eqn.params["permutation"]), "rev": lambda eqn, x: np.flip(x, eqn.params["dimensions"]),
     "split": lambda eqn, x: np.split(x, np.cumsum(eqn.params["sizes"])[:-1], eqn.params["axis"]),
     "concatenate": lambda eqn, *x: np.concatenate(x, eqn.params["dimension"]), "stack": lambda eqn, *x: np.stack(x, eqn.params["axis"]),
+    "unstack": lambda eqn, x: list(np.moveaxis(x, eqn.params["axis"], 0)),
 }  # fmt: skip
 # what jax makes of indices
 FOLDED: dict[str, Callable] = {
