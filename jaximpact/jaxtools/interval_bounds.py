@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .jaxpr_tools import CALLS, IDENTITIES, as_closed, needed_equations, nested_jaxprs, reader
+from .jaxpr_tools import CALLS, IDENTITIES, as_closed, called_jaxpr, needed_equations, nested_jaxprs, reader
 
 
 class Unbounded(Exception):
@@ -61,7 +61,7 @@ def _apply(eqn: Any, pairs: list[Pair]) -> list[Pair]:
     if name in IDENTITIES:
         return pairs[: len(eqn.outvars)]
     if name in CALLS:
-        called = as_closed(eqn.params[CALLS[name]])
+        called = as_closed(called_jaxpr(eqn))
         return _evaluate(called.jaxpr, called.consts, pairs)
     found = _bound_rule(eqn, values)
     if all(b is None for _, b in pairs):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from itertools import compress
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,13 +19,27 @@ from .argument_checks import is_traced
 IDENTITIES = {"guard", "forward_only", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "eval_jaxpr": "call_jaxpr",
          "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call",
-         "checkpoint": "jaxpr", "remat2": "jaxpr", "linear_call": "callee"}  # fmt: skip
+         "checkpoint": "jaxpr", "remat2": "jaxpr", "linear_call": "callee", "call_hi_primitive": "_prim"}  # fmt: skip
 _JAXPR_TYPES, _SEQUENCE_TYPES = (ClosedJaxpr, Jaxpr), (tuple, list)
 
 
 def as_closed(jaxpr: Any) -> ClosedJaxpr:
     """Closes a jaxpr that has no constants; returns a closed jaxpr unchanged."""
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+
+
+def called_jaxpr(eqn: Any) -> Any:
+    """The jaxpr, open or closed, that an equation of one of CALLS evaluates."""
+    found = eqn.params[CALLS[eqn.primitive.name]]
+    return found if isinstance(found, _JAXPR_TYPES) else _expanded(found)
+
+
+@lru_cache(maxsize=256)
+def _expanded(operation: Any) -> ClosedJaxpr:
+    """The jaxpr of an operation that newer versions of jax keep whole, such as `jnp.searchsorted`."""
+    leaves = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in operation.in_avals_flat]
+    run = lambda *xs: jax.tree.leaves(operation.expand(*jax.tree.unflatten(operation.in_tree, xs)))
+    return jax.make_jaxpr(run)(*leaves)
 
 
 def is_literal(v: Any) -> bool:
@@ -65,6 +79,8 @@ def nested_jaxprs(eqn: Any) -> list:
 def _nested_params(eqn: Any) -> list:
     """Returns the jaxprs in an equation's parameters as they are there, closed or open."""
     found = []  # called for every equation many times: parameters that are no sequences make no list
+    if eqn.primitive.name == "call_hi_primitive":
+        return [called_jaxpr(eqn)]
     for value in eqn.params.values():
         if isinstance(value, _JAXPR_TYPES):
             found.append(value)
@@ -247,7 +263,7 @@ def used_inputs(jaxpr: Jaxpr, wanted: tuple[bool, ...] | None = None) -> list[bo
         if name == "guard":
             flags = [True, False]
         elif name in CALLS:
-            flags = used_inputs(eqn.params[CALLS[name]], found)
+            flags = used_inputs(called_jaxpr(eqn), found)
         elif name == "cond":
             flags = [True, *map(any, zip(*(used_inputs(x, found) for x in eqn.params["branches"]), strict=True))]
         used.update(v for v, flag in zip(eqn.invars, flags, strict=True) if flag and not is_literal(v))
@@ -299,7 +315,7 @@ def varying_outvars(eqn: Any, given: Sequence[bool]) -> list[bool]:
             return [True] * len(eqn.outvars)
         return [any(x) for x in zip(*(varying_outputs(branch, given[1:]) for branch in p["branches"]), strict=True)]
     if name in CALLS:
-        return varying_outputs(p[CALLS[name]], given)
+        return varying_outputs(called_jaxpr(eqn), given)
     return [any(given)] * len(eqn.outvars)
 
 

@@ -15,7 +15,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import linear_call
 
-from .jaxpr_tools import CALLS, as_closed, is_literal, needed_equations, scan_counts, varying_outvars, without_dead_code
+from .jaxpr_tools import (
+    CALLS,
+    as_closed,
+    called_jaxpr,
+    is_literal,
+    needed_equations,
+    scan_counts,
+    varying_outvars,
+    without_dead_code,
+)
 
 
 def transpose(linear: Callable, *at: Any) -> Callable:
@@ -52,7 +61,7 @@ def _evaluate(
         if not any(flags):
             found, results = _bind(eqn, given), [False] * len(eqn.outvars)
         elif name in CALLS:
-            called = as_closed(eqn.params[CALLS[name]])
+            called = as_closed(called_jaxpr(eqn))
             found, results = _evaluate(called.jaxpr, called.consts, given, flags, linear)
         elif name == "cond" and not flags[0]:
             results = varying_outvars(eqn, flags)

@@ -15,7 +15,15 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import jaxpr_as_fun
 
-from ..jaxtools.jaxpr_tools import CALLS, as_closed, contains_primitive, is_literal, nested_jaxprs, scan_counts
+from ..jaxtools.jaxpr_tools import (
+    CALLS,
+    as_closed,
+    called_jaxpr,
+    contains_primitive,
+    is_literal,
+    nested_jaxprs,
+    scan_counts,
+)
 from .kinds import KINKS, POLE, STEPS, Kind, Sides, apply, kind_of
 
 STATE, TIME, DATA, SPEED = (
@@ -135,8 +143,8 @@ class Walk:
         name = eqn.primitive.name
         if not any(may_switch(part) for part in nested_jaxprs(eqn)):
             return None
-        if name in NESTED:
-            return self.run(eqn.params[NESTED[name]], values, marks, near=near)
+        if name in CALLS:
+            return self.run(called_jaxpr(eqn), values, marks, near=near)
         within = self.walk_cond if name == "cond" else self.walk_scan if name == "scan" else None
         found = None if within is None else within(eqn, values, marks, bool(near))
         return found and (*found, displaced(*found) if near else found[0])
@@ -389,5 +397,3 @@ BOUNDED = (
     "sin",
     "cos",
 )  # with a limit on one side at least, or none
-# operations that call a jaxpr, with the name of the parameter that holds it
-NESTED = CALLS | {"custom_vjp_call": "call_jaxpr"}

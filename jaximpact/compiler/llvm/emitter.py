@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...jaxtools.jaxpr_tools import CALLS, contains_primitive, scan_counts, varying_outvars
+from ...jaxtools.jaxpr_tools import called_jaxpr, contains_primitive, scan_counts, varying_outvars
 from ...jaxtools.outlined import is_seldom
 from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS, MIN_SELDOM_OPS
 from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
@@ -114,7 +114,7 @@ class LLVMEmitter:
 
     def call(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         if is_seldom(eqn):
-            jaxpr = eqn.params[CALLS[eqn.primitive.name]]
+            jaxpr = called_jaxpr(eqn)
             if self.pack == 1 or cost(jaxpr, self.max_scalars) < MIN_SELDOM_OPS:
                 return machine.run(jaxpr, inputs)
             return self.functions.apart(machine, jaxpr, inputs, seldom=True)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...jaxtools.jaxpr_tools import (
-    CALLS,
     as_closed,
+    called_jaxpr,
     closed_over_values,
     nested_jaxprs,
     remember_by_jaxpr,
@@ -89,7 +89,7 @@ class Functions:
 
     def call(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Emits an equation that calls an outlined function, as a call, or as the function's code where that is cheaper; returns its results."""
-        e, jaxpr = self.emitter, as_closed(eqn.params[CALLS[eqn.primitive.name]])
+        e, jaxpr = self.emitter, as_closed(called_jaxpr(eqn))
         if self.inside or self.counts[id(jaxpr.jaxpr)] < 2 or cost(jaxpr, e.max_scalars) < MIN_FUNCTION_OPS:
             return machine.run(jaxpr, inputs)
         captured = _find_captured(machine, jaxpr)

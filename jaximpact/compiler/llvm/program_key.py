@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from ...jaxtools.argument_checks import is_traced
-from ...jaxtools.jaxpr_tools import is_literal
+from ...jaxtools.jaxpr_tools import called_jaxpr, is_literal
 from ...jaxtools.outlined import is_outlined
 
 # parameters of primitives that do not affect what is computed: rules for derivatives and batching, placement, names
@@ -157,7 +157,9 @@ class _ProgramHasher:
             self.text(f"{name} {is_outlined(eqn)}")
             self.operands(eqn.invars)
             apart = IGNORED_PARAMS.get(name, IGNORED_ELSEWHERE)
-            for key, x in sorted(eqn.params.items()):
+            # an operation that is kept whole stands for the jaxpr that it makes
+            whole = name == "call_hi_primitive"
+            for key, x in sorted({"jaxpr": called_jaxpr(eqn)}.items() if whole else eqn.params.items()):
                 if key not in apart:
                     self.text(key)
                     self.value(x)

@@ -14,6 +14,7 @@ from ...jaxtools.jaxpr_tools import (
     CALLS,
     IDENTITIES,
     as_closed,
+    called_jaxpr,
     closed_over_values,
     is_literal,
     reader,
@@ -150,7 +151,7 @@ class ScalarInterpreter:
         if name in CALLS and (is_outlined(eqn) or is_seldom(eqn)):
             return self.emitter.call(self, eqn, inputs)
         if name in CALLS:
-            return self.run(eqn.params[CALLS[name]], inputs)
+            return self.run(called_jaxpr(eqn), inputs)
         if name in CONTROL:
             return CONTROL[name](self, eqn, inputs)
         large = is_large(eqn, self.emitter.max_scalars) and not self.is_sparse(eqn, inputs)
