@@ -43,6 +43,7 @@ def dense_pairs(contact):
 SAME = 1e-7
 
 
+@pytest.mark.slow
 def test_impacts_are_those_of_dense_constraints(both):
     (listed, found), (dense, reference) = both
     a, b = analysis.impacts(listed, found), analysis.impacts(dense, reference)
@@ -57,6 +58,7 @@ def test_impacts_are_those_of_dense_constraints(both):
     assert np.array_equal(found.impacts(listed).pairs, a.pairs)
 
 
+@pytest.mark.slow
 def test_balances_are_those_of_dense_constraints(both):
     (listed, found), (dense, reference) = both
     a, b = analysis.balance(listed, found), analysis.balance(dense, reference)
@@ -155,6 +157,7 @@ def test_rows_that_are_not_all_steps(both):
             look(problem, some)
 
 
+@pytest.mark.slow
 def test_solutions_of_other_problems(both):
     (listed, found), (dense, reference) = both
     with pytest.raises(ValueError, match="solution is of listed bodies"):

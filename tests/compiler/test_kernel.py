@@ -90,7 +90,7 @@ end = motion(save="final")
 @pytest.mark.parametrize(
     "derivative",
     [
-        lambda: jax.vmap(jax.grad(end, (0, 2)), (0, 0, None))(Q0, V0, 0.7),
+        pytest.param(lambda: jax.vmap(jax.grad(end, (0, 2)), (0, 0, None))(Q0, V0, 0.7), marks=pytest.mark.slow),
         pytest.param(lambda: end(Q0[0], V0[0], 0.7), marks=pytest.mark.slow),
         pytest.param(lambda: jax.grad(lambda e: jnp.sum(jax.vmap(lambda q, v: end(q, v, e))(Q0, V0)))(0.7), marks=pytest.mark.slow),
         pytest.param(lambda: jax.jacfwd(end, (0, 2))(Q0[0], V0[0], 0.7), marks=pytest.mark.slow),

@@ -257,6 +257,7 @@ def test_a_contact_that_a_jump_leaves_without_a_load_is_told(scheme, steps):
     assert found == [Status.OK, Status.DERIVATIVE_GRAZING, Status.OK]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "steps"), BOTH)
 def test_impacts_at_once_between_which_the_force_jumps_are_told(scheme, steps):
     """In a corner: whether the wall that turns the force round is met before the other one decides with which speed that is met."""

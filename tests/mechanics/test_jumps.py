@@ -151,6 +151,7 @@ def test_jumps_inside_a_loop_of_unknown_length_are_told():
 
 
 KINKED = [
+    "triangle wave",
     "closed angle",
     "root of one side",
     "cube root",

@@ -63,6 +63,7 @@ RODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rod", ["1-r", pytest.param("1-r^2", marks=pytest.mark.slow), pytest.param("r^2", marks=pytest.mark.slow)]
 )

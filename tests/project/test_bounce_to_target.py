@@ -42,6 +42,7 @@ def _implicit_promotion():
         yield
 
 
+@pytest.mark.slow
 def test_cosines_are_orthonormal_and_represent_the_kernels():
     t, weights = np.polynomial.legendre.leggauss(60)
     values = sampled(TASK, MODES, TASK.duration * (1 + t) / 2).T
@@ -94,6 +95,7 @@ def test_optimum_is_that_of_a_direct_search():
     np.testing.assert_allclose(found.x.reshape(MODES, 2), c, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_more_cosines_approach_the_optimum_among_all_forces():
     free = optimum(TASK, None)
     costs = np.array([optimum(TASK, modes).cost for modes in (8, 32, 128)])

@@ -48,6 +48,7 @@ def test_bouncing_ball():
     close(found.v[:, 0], table[:, 2], 1e-12)
 
 
+@pytest.mark.slow
 def test_column_of_beads():
     table = reference("ColumnOfBeadsTS")
     n, radius = len(table) - 1, 0.1
