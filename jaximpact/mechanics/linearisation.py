@@ -229,8 +229,7 @@ class Contacts(NamedTuple):
 
     def _parts(self, n: int) -> Array:
         """Returns which of n equal parts of the coordinates each contact depends on, or moves, with friction or without, (m, n)."""
-        m, d = self.shape
-        slip = self.slip
+        (m, d), slip = self.shape, self.slip
         used = (self.jacobian != 0) | (self.response.T != 0)
         if slip is not None:
             used |= jnp.any((slip.jacobian != 0) | (jnp.moveaxis(slip.response, 0, 2) != 0), axis=1)
@@ -289,10 +288,7 @@ class Contacts(NamedTuple):
         return jnp.any(self.oblique() & acting[:, None] & acting[None, :])
 
     def balanced(self, closed: Array) -> Callable[[Array], Array]:
-        """Returns a function offset (m,) -> forces or impulses L (m,) with A L + offset = 0 at ``closed`` contacts (m,), L = 0 elsewhere.
-
-        A is the Delassus matrix.
-        """
+        """Returns a function offset (m,) -> L (m,), impulses with A L + offset = 0 at ``closed`` contacts (m,), A the Delassus matrix; 0 elsewhere."""
         rows, columns, matrix = self.jacobian, self.response, self.gram
         if self.symmetric and linalg.MAX_UNROLLED < len(rows) <= linalg.MOST:
             solver = linalg.semidefinite_solver(rows, columns, self.delassus(), closed)
@@ -304,9 +300,8 @@ class Contacts(NamedTuple):
 
     def balance(self) -> Callable[[Array, Array], Array]:
         """Returns the function (offset (m,), closed (m,)) -> L (m,) of `balanced`."""
-        contacts = (
-            self.with_delassus() if len(self.jacobian) <= (linalg.MOST if self.symmetric else linalg.MANY) else self
-        )
+        most = linalg.MOST if self.symmetric else linalg.MANY
+        contacts = self.with_delassus() if len(self.jacobian) <= most else self
         return lambda offset, closed: contacts.balanced(closed)(offset)
 
     def walked(

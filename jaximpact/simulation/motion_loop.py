@@ -384,12 +384,9 @@ class MotionLoop:
         if traits.explicit <= 0 and not traits.damping:
             return account
         problem = problem_of_piece(self.problem, motion, state)
-        found = [steep_status(traits, problem, motion, state) if self.tells_jumps else None]
-        if traits.explicit > 0:
-            found.append(as_status(unstable(traits, problem, motion, state), Status.STEP_UNSTABLE))
-        for bits in found:
-            account = account if bits is None else account.with_status(bits, motion.time(state.n))
-        return account
+        bits = as_status(unstable(traits, problem, motion, state), Status.STEP_UNSTABLE)
+        steep = steep_status(traits, problem, motion, state) if self.tells_jumps else None
+        return account.with_status(bits if steep is None else bits | steep, motion.time(state.n))
 
     # rows
 
