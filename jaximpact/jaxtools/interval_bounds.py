@@ -13,7 +13,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .jaxpr_tools import CALLS, IDENTITIES, as_closed, called_jaxpr, needed_equations, nested_jaxprs, reader
+from .jaxpr_tools import (
+    CALLS,
+    IDENTITIES,
+    as_closed,
+    called_jaxpr,
+    evaluate_equation,
+    needed_equations,
+    nested_jaxprs,
+    reader,
+)
 
 
 class Unbounded(Exception):
@@ -63,21 +72,16 @@ def _apply(eqn: Any, pairs: list[Pair]) -> list[Pair]:
     if name in CALLS:
         called = as_closed(called_jaxpr(eqn))
         return _evaluate(called.jaxpr, called.consts, pairs)
-    found = _bound_rule(eqn, values)
+    found = evaluate_equation(eqn, values)
     if all(b is None for _, b in pairs):
         return [(x, None) for x in found]
     if name in LINEAR and all(b is None for _, b in pairs[LINEAR[name] or len(pairs) :]):
         moves = [jnp.zeros_like(x) if b is None else b for x, b in pairs[: LINEAR[name] or len(pairs)]]
-        changes = _bound_rule(eqn, [*moves, *values[len(moves) :]])
+        changes = evaluate_equation(eqn, [*moves, *values[len(moves) :]])
         return list(zip(found, changes, strict=True))
     if name not in RULES or len(found) != 1:
         raise Unbounded(name)
     return [(found[0], RULES[name](eqn, found[0], *pairs))]
-
-
-def _bound_rule(eqn: Any, values: Sequence) -> list:
-    found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
-    return list(found) if eqn.primitive.multiple_results else [found]
 
 
 # linear operations, by the number of leading operands they are linear in; None: all
@@ -107,7 +111,7 @@ def _mul(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:
 
 
 def _dot(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:
-    return _product(lambda a, b: _bound_rule(eqn, [a, b])[0], x, y)
+    return _product(lambda a, b: evaluate_equation(eqn, [a, b])[0], x, y)
 
 
 def _div(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:
@@ -127,7 +131,7 @@ def _power(eqn: Any, found: Array, x: Pair) -> Array:
 def _select(eqn: Any, found: Array, which: Pair, *cases: Pair) -> Array:
     if which[1] is not None:
         raise Unbounded("select_n by what moves")
-    return _bound_rule(eqn, [which[0], *(jnp.zeros_like(x) if b is None else b for x, b in cases)])[0]
+    return evaluate_equation(eqn, [which[0], *(jnp.zeros_like(x) if b is None else b for x, b in cases)])[0]
 
 
 def _extreme(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:

@@ -109,6 +109,12 @@ def closed_over_values(jaxpr: Any) -> dict:
     return found
 
 
+def evaluate_equation(eqn: Any, values: Sequence, **changes: Any) -> list:
+    """Returns the results of an equation's primitive for the operands ``values``, with the ``changes`` of its parameters."""
+    found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params | changes))
+    return list(found) if eqn.primitive.multiple_results else [found]
+
+
 def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Returns a jaxpr with calls of jitted functions inlined, equal equations (common subexpressions) merged, and dead ones removed.
 
@@ -139,10 +145,8 @@ def _once(eqn: Any, given: list, seen: dict) -> list:
     names = [(v.val, v.aval) if is_literal(v) else id(x) for v, x in zip(eqn.invars, given, strict=True)]
     key = (eqn.primitive, str(names), str(eqn.params)) if not nested_jaxprs(eqn) else None
     if key is None or key not in seen:
-        params = eqn.primitive.get_bind_params(eqn.params | _inline_nested(eqn.params))
-        found = eqn.primitive.bind(*given, **params)
         # the operands are stored too: while they live, their ids are not given to other objects
-        seen[key] = found if eqn.primitive.multiple_results else [found], given
+        seen[key] = evaluate_equation(eqn, given, **_inline_nested(eqn.params)), given
     return seen[key][0]
 
 

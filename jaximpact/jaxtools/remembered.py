@@ -15,7 +15,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import ClosedJaxpr
 
-from .jaxpr_tools import as_closed, reader, remember_by_jaxpr
+from .jaxpr_tools import as_closed, evaluate_equation, reader, remember_by_jaxpr
 
 MARK = "jaximpact_remembered"  # no name that a user marks values by, whose derivatives count
 
@@ -38,20 +38,15 @@ def _parts(eqn: Any) -> list:
 
 
 @remember_by_jaxpr
-def _marked_types(jaxpr: Any) -> list:
+def marked_types(jaxpr: Any) -> list:
     """Returns shapes and dtypes of the marked values in a jaxpr, in the order of its equations, branch by branch."""
     found = []
     for eqn in jaxpr.eqns:
         if _is_marked(eqn):
             found.append(jax.ShapeDtypeStruct(eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype))
         for part in _parts(eqn):
-            found += _marked_types(part)
+            found += marked_types(part)
     return found
-
-
-def marked_types(closed: ClosedJaxpr) -> list:
-    """Returns shapes and dtypes of the marked values of a closed jaxpr."""
-    return _marked_types(closed)
 
 
 def with_marked_outputs(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -62,12 +57,12 @@ def with_marked_outputs(closed: ClosedJaxpr) -> ClosedJaxpr:
 def with_marked_inputs(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Returns a jaxpr with the marked values as further inputs, in place of what computes them."""
     count = len(closed.in_avals)
-    return _remade(closed, lambda given: _evaluate(closed, given[:count], given[count:])[0], len(_marked_types(closed)))
+    return _remade(closed, lambda given: _evaluate(closed, given[:count], given[count:])[0], len(marked_types(closed)))
 
 
 def _remade(closed: ClosedJaxpr, function: Any, more: int) -> ClosedJaxpr:
     types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in closed.in_avals]
-    return jax.make_jaxpr(lambda *given: function(list(given)))(*types, *_marked_types(closed)[:more])
+    return jax.make_jaxpr(lambda *given: function(list(given)))(*types, *marked_types(closed)[:more])
 
 
 def _evaluate(closed: ClosedJaxpr, given: Sequence, known: Sequence | None) -> tuple[list, list]:
@@ -77,14 +72,13 @@ def _evaluate(closed: ClosedJaxpr, given: Sequence, known: Sequence | None) -> t
     read = reader(env)
     for eqn in jaxpr.eqns:
         operands, count = [read(v) for v in eqn.invars], len(marked)
-        size = sum(len(_marked_types(part)) for part in _parts(eqn))
+        size = sum(len(marked_types(part)) for part in _parts(eqn))
         own = None if known is None else known[count : count + size]
         if _is_marked(eqn):
             found = operands if known is None else [known[count]]
             marked += found
         elif size == 0:
-            found = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
-            found = found if eqn.primitive.multiple_results else [found]
+            found = evaluate_equation(eqn, operands)
         elif eqn.primitive.name == "cond":
             found, inside = _branches(eqn, operands, own)
             marked += inside
@@ -99,7 +93,7 @@ def _branches(eqn: Any, operands: Sequence, known: Sequence | None) -> tuple[lis
     """Evaluates a cond as `_evaluate` does a jaxpr."""
     index, *operands = operands
     parts = _parts(eqn)
-    types = list(map(_marked_types, parts))
+    types = list(map(marked_types, parts))
     rest: Iterator = iter(known or ())
     of_part = [None if known is None else [next(rest) for _ in some] for some in types]
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array, lax
 
 from .argument_checks import is_traced
-from .jaxpr_tools import IDENTITIES, inline_calls, is_literal, needed_equations
+from .jaxpr_tools import IDENTITIES, evaluate_equation, inline_calls, is_literal, needed_equations
 
 ELEMENTWISE = {
     "add", "add_any", "sub", "mul", "div", "rem", "neg", "abs", "sign", "max", "min", "clamp", "select_n", "square", "integer_pow", "pow",
@@ -125,7 +125,7 @@ class RowWalk:
             return v.val
         if v not in self.values:
             eqn = self.makers[v]
-            self.values.update(zip(eqn.outvars, apply(eqn, list(map(self.full, eqn.invars))), strict=True))
+            self.values.update(zip(eqn.outvars, evaluate_equation(eqn, list(map(self.full, eqn.invars))), strict=True))
         return self.values[v]
 
     def fixed(self, v: Any) -> Any:
@@ -147,10 +147,10 @@ class RowWalk:
         eqn = self.makers[v]
         name = eqn.primitive.name
         if name in ELEMENTWISE:
-            return apply(eqn, [self.operand(w, v, axis, rows) for w in eqn.invars])[0]
+            return evaluate_equation(eqn, [self.operand(w, v, axis, rows) for w in eqn.invars])[0]
         if name in REDUCTIONS:
             kept = [i for i in range(len(eqn.invars[0].aval.shape)) if i not in eqn.params["axes"]]
-            return apply(eqn, [self.take(eqn.invars[0], kept[axis], rows)])[0]
+            return evaluate_equation(eqn, [self.take(eqn.invars[0], kept[axis], rows)])[0]
         if name not in RULES:
             raise Unstructured(name)
         return RULES[name](self, eqn, v, axis, rows)
@@ -186,12 +186,6 @@ class RowWalk:
         self.known.clear()
         self.given = None if given is None else iter(given)
         return self.take(self.jaxpr.outvars[0], 0, Rows(rows))
-
-
-def apply(eqn: Any, values: Sequence, **changes: Any) -> list:
-    """Returns the results of an equation's primitive for the operands ``values``, with the ``changes`` of its parameters."""
-    found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params | changes))
-    return list(found) if eqn.primitive.multiple_results else [found]
 
 
 # rules on known arrays: equation and operands; None if there is none
@@ -306,7 +300,7 @@ def _transpose(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
 
 def _concatenate(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
     if eqn.params["dimension"] != axis:
-        return apply(eqn, [walk.take(w, axis, rows) for w in eqn.invars])[0]
+        return evaluate_equation(eqn, [walk.take(w, axis, rows) for w in eqn.invars])[0]
     found, first = None, 0
     for i, w in enumerate(eqn.invars):
         size = w.aval.shape[axis]
@@ -354,7 +348,7 @@ def _dot_general(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Arra
         raise Unstructured("dot_general of rows")
     which, along = order[axis - len(batch[0])]
     operands = [walk.take(w, along, rows) if i == which else walk.fixed(w) for i, w in enumerate(eqn.invars)]
-    return apply(eqn, operands)[0]
+    return evaluate_equation(eqn, operands)[0]
 
 
 RULES: dict[str, Callable] = {

@@ -19,6 +19,7 @@ from .jaxpr_tools import (
     CALLS,
     as_closed,
     called_jaxpr,
+    evaluate_equation,
     is_literal,
     needed_equations,
     scan_counts,
@@ -59,7 +60,7 @@ def _evaluate(
     for eqn in needed_equations(jaxpr):
         name, given, flags = eqn.primitive.name, [read(v) for v in eqn.invars], list(map(moved, eqn.invars))
         if not any(flags):
-            found, results = _bind(eqn, given), [False] * len(eqn.outvars)
+            found, results = evaluate_equation(eqn, given), [False] * len(eqn.outvars)
         elif name in CALLS:
             called = as_closed(called_jaxpr(eqn))
             found, results = _evaluate(called.jaxpr, called.consts, given, flags, linear)
@@ -68,15 +69,10 @@ def _evaluate(
             found = _branch(eqn, given, flags[1:], results, linear)
         else:
             results = varying_outvars(eqn, flags)
-            found = _bind(eqn, given) if linear else _values(eqn, given, flags, results)
+            found = evaluate_equation(eqn, given) if linear else _values(eqn, given, flags, results)
         env.update(zip(eqn.outvars, found, strict=True))
         moving.update(compress(eqn.outvars, results))
     return [read(v) for v in jaxpr.outvars], list(map(moved, jaxpr.outvars))
-
-
-def _bind(eqn: Any, given: Sequence) -> Sequence:
-    found = eqn.primitive.bind(*given, **eqn.primitive.get_bind_params(eqn.params))
-    return found if eqn.primitive.multiple_results else [found]
 
 
 def _values(eqn: Any, given: Sequence, flags: Sequence[bool], results: Sequence[bool]) -> list:

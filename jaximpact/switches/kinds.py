@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ..jaxtools.jaxpr_tools import evaluate_equation
+
 Sides = list[Array]
 
 
@@ -39,8 +41,7 @@ class Kind(NamedTuple):
 
 def apply(eqn: Any, *values: Any) -> list:
     """Evaluates the operation of an equation."""
-    found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
-    return list(found) if eqn.primitive.multiple_results else [found]
+    return evaluate_equation(eqn, values)
 
 
 def kind_of(eqn: Any, discrete: bool) -> Kind | None:

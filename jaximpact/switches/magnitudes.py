@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr
 
-from ..jaxtools.jaxpr_tools import contains_primitive, inline_calls, is_literal, reader
+from ..jaxtools.jaxpr_tools import contains_primitive, evaluate_equation, inline_calls, is_literal, reader
 
 # functions of x^n, by the magnitude of x
 OF_POWER: dict[str, Callable] = {
@@ -58,7 +58,7 @@ def with_magnitudes(closed: ClosedJaxpr) -> ClosedJaxpr:
             found = [None if is_literal(case) else root(eqn, case, others) for case in cases]
             if all(x is None for x in found):
                 return None
-            own = lambda case: _bind(eqn, [read(case), *others])[0]
+            own = lambda case: evaluate_equation(eqn, [read(case), *others])[0]
             return lax.select_n(read(which), *(own(y) if x is None else x for x, y in zip(found, cases, strict=True)))
 
         for eqn in jaxpr.eqns:
@@ -77,17 +77,12 @@ def with_magnitudes(closed: ClosedJaxpr) -> ClosedJaxpr:
                 choices[eqn.outvars[0]] = eqn
             elif (base := _base(eqn, given, bases.get(first))) is not None:
                 bases[eqn.outvars[0]] = base
-            env.update(zip(eqn.outvars, _bind(eqn, given) if found is None else [found], strict=True))
+            env.update(zip(eqn.outvars, evaluate_equation(eqn, given) if found is None else [found], strict=True))
         return [read(v) for v in jaxpr.outvars]
 
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
     found = jax.make_jaxpr(evaluate)(*avals)
     return found if replaced else closed
-
-
-def _bind(eqn: Any, given: Sequence) -> list:
-    found = eqn.primitive.bind(*given, **eqn.primitive.get_bind_params(eqn.params))
-    return list(found) if eqn.primitive.multiple_results else [found]
 
 
 def _angle(y: Array, x: Array) -> Array:
@@ -115,7 +110,7 @@ def _base(eqn: Any, given: Sequence, base: Base | None) -> Base | None:
     if base is None:
         return None
     if name in MOVES:
-        return Base(_bind(eqn, [base.x, *given[1:]])[0], base.n)
+        return Base(evaluate_equation(eqn, [base.x, *given[1:]])[0], base.n)
     if name == "reduce_sum" and math.prod(eqn.invars[0].aval.shape[i] for i in p["axes"]) == 1:
         return Base(jnp.squeeze(base.x, p["axes"]), base.n)
     return None
