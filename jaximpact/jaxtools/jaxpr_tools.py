@@ -31,13 +31,16 @@ def as_closed(jaxpr: Any) -> ClosedJaxpr:
 def called_jaxpr(eqn: Any) -> Any:
     """The jaxpr, open or closed, that an equation of one of CALLS evaluates."""
     found = eqn.params[CALLS[eqn.primitive.name]]
-    return found if isinstance(found, _JAXPR_TYPES) else _expanded(found)
+    return found if isinstance(found, _JAXPR_TYPES) else _expanded(found, tuple(found.in_avals_flat))
 
 
 @lru_cache(maxsize=256)
-def _expanded(operation: Any) -> ClosedJaxpr:
-    """The jaxpr of an operation that newer versions of jax keep whole, such as `jnp.searchsorted`."""
-    leaves = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in operation.in_avals_flat]
+def _expanded(operation: Any, avals: tuple) -> ClosedJaxpr:
+    """The jaxpr of an operation that newer versions of jax keep whole, such as `jnp.searchsorted`.
+
+    ``avals``: of its operands, as a part of the key: operations on arrays of other shapes are equal to jax.
+    """
+    leaves = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
     run = lambda *xs: jax.tree.leaves(operation.expand(*jax.tree.unflatten(operation.in_tree, xs)))
     return jax.make_jaxpr(run)(*leaves)
 

@@ -101,7 +101,7 @@ def test_the_folder_is_bounded_and_shared(kept):
     assert cache.load("same") == code
 
 
-def test_a_program_is_named_by_what_it_computes(tmp_path, monkeypatch):
+def test_a_program_is_named_by_what_it_computes(tmp_path, monkeypatch, caplog):
     """Traced anew it is the same; another operation, parameter, whole number or kind of operand makes another; real numbers do not."""
     monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path))
     x, y = np.arange(3.0), np.arange(3, dtype=np.float32)
@@ -125,6 +125,7 @@ def test_a_program_is_named_by_what_it_computes(tmp_path, monkeypatch):
     assert compiles(made(), x) == 1 and compiles(made(), x) == 0 and compiles(made(a=3.0), x) == 0
     assert [compiles(f, x) for f in others] == [1, 1, 1, 1] and compiles(made(), y) == 1
     assert [compiles(f, x) for f in others] == [0, 0, 0, 0] and compiles(made(), y) == 0
+    assert "without a stable hash" not in caplog.text  # of a program without a name the code is written each time
 
 
 def test_jaxprs_that_share_variables_are_told_apart():

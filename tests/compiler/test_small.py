@@ -220,7 +220,7 @@ def test_second_derivatives_of_custom_rules_are_those_of_jax(function):
 
 
 def places(a, b):
-    """Indices that differ between lanes, inside and outside; windows, and batches of them."""
+    """Indices that differ between lanes, inside and outside; windows, and batches of them; places in tables of two lengths."""
     i = jnp.argsort(a)
     m = jnp.outer(a, b)
     j = jnp.where(a > 0.5, 7, i)
@@ -228,7 +228,8 @@ def places(a, b):
     pairs = jnp.stack([i, j], 1)
     return (a[i], a[j], m[i, j], m[:, i[0]], m.at[i[1]].set(b), m.at[j, i].add(2.0), window, m.at[pairs[:, 0]].max(0.3),
             a.at[j].get(mode="fill", fill_value=9.0), lax.dynamic_update_slice(m, window, (i[2], i[0])),
-            jax.vmap(lambda row, k: row[k])(m, i), jnp.take_along_axis(m, i[:, None], 1), jnp.searchsorted(jnp.sort(a), b))  # fmt: skip
+            jax.vmap(lambda row, k: row[k])(m, i), jnp.take_along_axis(m, i[:, None], 1), jnp.searchsorted(jnp.sort(a), b),
+            jnp.searchsorted(jnp.sort(jnp.tile(a, 4)), b))  # fmt: skip
 
 
 def stacks(a, b):

@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from ...jaxtools.argument_checks import is_traced
-from ...jaxtools.jaxpr_tools import called_jaxpr, is_literal
+from ...jaxtools.jaxpr_tools import called_jaxpr, is_literal, scan_counts
 from ...jaxtools.outlined import is_outlined
 
 # parameters of primitives that do not affect what is computed: rules for derivatives and batching, placement, names
@@ -32,6 +32,7 @@ IGNORED_PARAMS = {
     "remat2": {"policy"},
     "checkpoint": {"policy"},
     "linear_call": {"transpose_thunk", "num_callee_consts", "num_res"},
+    "scan": {"ft_in", "ft_out"},  # trees of operands, of which their numbers count
 }  # fmt: skip
 IGNORED_PARAMS["pjit"] = IGNORED_PARAMS["jit"]
 IGNORED_ELSEWHERE = {"sharding", "out_sharding"}
@@ -75,6 +76,16 @@ def _sources() -> bytes:
     ):
         found.update(path.read_bytes())
     return found.digest()
+
+
+def _params(eqn: Any) -> dict[str, Any]:
+    """Returns the parameters of an equation that affect what is computed."""
+    name = eqn.primitive.name
+    if name == "call_hi_primitive":  # an operation that is kept whole stands for the jaxpr that it makes
+        return {"jaxpr": called_jaxpr(eqn)}
+    apart = IGNORED_PARAMS.get(name, IGNORED_ELSEWHERE)
+    found = {key: x for key, x in eqn.params.items() if key not in apart}
+    return found | {"counts": scan_counts(eqn.params)} if name == "scan" else found
 
 
 class _ProgramHasher:
@@ -156,13 +167,9 @@ class _ProgramHasher:
             name = eqn.primitive.name
             self.text(f"{name} {is_outlined(eqn)}")
             self.operands(eqn.invars)
-            apart = IGNORED_PARAMS.get(name, IGNORED_ELSEWHERE)
-            # an operation that is kept whole stands for the jaxpr that it makes
-            whole = name == "call_hi_primitive"
-            for key, x in sorted({"jaxpr": called_jaxpr(eqn)}.items() if whole else eqn.params.items()):
-                if key not in apart:
-                    self.text(key)
-                    self.value(x)
+            for key, x in sorted(_params(eqn).items()):
+                self.text(key)
+                self.value(x)
             self.number_variables(eqn.outvars)
         self.operands(jaxpr.outvars)
 
