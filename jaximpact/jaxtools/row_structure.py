@@ -24,7 +24,7 @@ ELEMENTWISE = {
     "add", "add_any", "sub", "mul", "div", "rem", "neg", "abs", "sign", "max", "min", "clamp", "select_n", "square", "integer_pow", "pow",
     "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "logistic", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
     "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "floor", "ceil", "round", "is_finite", "convert_element_type",
-    "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not",
+    "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "polynomial", "one_minus_square",
 } | IDENTITIES - {"guard", "forward_only", "optimization_barrier"}  # fmt: skip
 REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"}
 

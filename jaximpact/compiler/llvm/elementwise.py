@@ -195,6 +195,14 @@ def convert_type(w: Writer, x: LaneValue, dtype: Any) -> LaneValue:
     return with_flags(w, found, bits if bits and max(bit for _, bit in bits) <= np.iinfo(new).max else None)
 
 
+def _bitcast(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    (x,), new = values, np.dtype(params["new_dtype"])
+    llvm_scalar_type(new)
+    if BOOL in (x.dtype, new) or new.itemsize != x.dtype.itemsize:
+        raise Unsupported(f"bits of {x.dtype} as {new}")
+    return w.convert("bitcast", x, new) if x.is_float != (new.kind == "f") else LaneValue(x.name, new, x.is_vector)
+
+
 def _is_finite(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     size = w.intrinsic("fabs", values[0])
     found = w.op("fcmp olt", size, constant_like(size, np.inf), dtype=BOOL)
@@ -345,16 +353,25 @@ def _one_minus_square(w: Writer, params: Any, values: list[LaneValue]) -> LaneVa
     return w.op("fmul", w.op("fsub", one, x), w.op("fadd", one, x))
 
 
+def _polynomial(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    """Rule for a polynomial of x with the given coefficients, the constant one first, by Horner's scheme."""
+    x, *coefficients = values
+    found = coefficients[-1]
+    for coefficient in coefficients[-2::-1]:
+        found = RULES["add"](w, params, [_mul(w, params, [found, x]), coefficient])
+    return found
+
+
 RULES: dict[str, Rule] = {
     "add": _arithmetic_rule("fadd", "add"), "add_any": _arithmetic_rule("fadd", "add"), "sub": _sub, "mul": _mul,
     "div": _div, "rem": _rem, "neg": _neg, "abs": _abs, "sign": _sign, "max": maximum, "min": minimum, "clamp": _clamp,
     "eq": comparison_rule("oeq", "eq", "eq"), "ne": _ne, "lt": comparison_rule("olt", "slt", "ult"),
     "le": comparison_rule("ole", "sle", "ule"), "gt": comparison_rule("ogt", "sgt", "ugt"),
     "ge": comparison_rule("oge", "sge", "uge"), "le_to": _total_order_rule("le"), "lt_to": _total_order_rule("lt"),
-    "select_n": _select_n, "convert_element_type": _convert, "is_finite": _is_finite, "round": _round,
+    "select_n": _select_n, "convert_element_type": _convert, "bitcast_convert_type": _bitcast, "is_finite": _is_finite, "round": _round,
     "floor": _intrinsic_rule("floor"), "ceil": _intrinsic_rule("ceil"), "sqrt": _intrinsic_rule("sqrt"), "rsqrt": _rsqrt,
     "square": lambda w, params, values: _mul(w, params, values * 2), "one_minus_square": _one_minus_square,
-    "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic,
+    "polynomial": _polynomial, "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic,
     "sin": lambda w, params, values: sine(w, values[0], call_library),
     "cos": lambda w, params, values: cosine(w, values[0], call_library),
     "and": _and, "or": _or, "xor": lambda w, params, values: w.op("xor", *values), "not": _not,

@@ -167,6 +167,8 @@ class _ProgramHasher:
             name = eqn.primitive.name
             self.text(f"{name} {is_outlined(eqn)}")
             self.operands(eqn.invars)
+            if name == "stream":  # its constants are operands, which newer versions of jax keep with its jaxpr too
+                self.inputs.update(eqn.params["jaxpr"].constvars)
             for key, x in sorted(_params(eqn).items()):
                 self.text(key)
                 self.value(x)
