@@ -20,10 +20,12 @@ from jax import Array, lax
 
 from ...jaxtools.linalg import nonzero
 from ...switches.switches import Kinks
-from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, length
+from ..contact.friction.cones import OPEN, SLIP, STICK, length
 from ..contact.laws import ContactLaw
-from ..events.event_state import Event, impulses_to_change
-from ..events.impacts import behind, collision_status, lasting_at_end, met_together, order_matters, shared
+from ..events.event_state import Event
+from ..events.frictional_impacts import Rubbing, collide_rubbing
+from ..events.impacts import behind, lasting_at_end
+from ..events.rubbing_contacts import Place, heading
 from ..friction import FrictionInfo, Slip, tangents, turn_components, turn_onto
 from ..joint_projection import put_on_joints
 from ..linearisation import noise, span
@@ -35,10 +37,9 @@ from ..trials.borders import EDGE
 from ..trials.pieces import Pieces
 from .crossings import AT_ONCE, Border, located_pieces, sliding_problem
 from .cubic_paths import STEEP, near_grazing
-from .frictional_impacts import fall_back, strike
 from .mode_ends import at_once, ends, only_just, spare
 from .pieces_in_modes import pieces_in_modes
-from .rubbing_paths import Place, Progress, Segment, braking, follow, heading
+from .rubbing_paths import Progress, Segment, follow
 
 
 def arrive(
@@ -81,49 +82,17 @@ def arrive(
         pulled, past = lax.cond(last, lambda: behind(law, h, *frozen, closed), lambda: (pulled, jnp.array(False)))
         candidates = candidates | (pulled & ~closed)
         status |= as_status(past, Status.PENETRATION_DEEP)
-    oblique = ConeProblem.of(contacts._replace(slip=slip), speed).oblique()
-    impact, beside, together = met_together(contacts, oblique, v, speed, closed, candidates, near, left)
-    others = impact & ~candidates
-    delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
-    gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
-    q = q + contacts.jump(impulses_to_change(contacts, -gap, pulled | (impact & ~last)))
-    # errors of a path: velocities of lasting gaps and of sticking slips
     still = closed & (did.mode == STICK) & ~jnp.any(progress.breaks != 0, axis=1)
-    rows = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
-    left_over = braking(rows, rows.offset, closed, still)
-    v = v + rows.response @ left_over.ravel()
-    event = event._replace(q=q, v=v, speed=contacts.gap_velocity(v))
-    e = problem.restitution_at(motion.e, event.speed, args)
-    involved = (closed | impact | beside) & jnp.any(impact)
-    motion = motion._replace(e=e)
-    guess = braking(rows, rows.offset, jammed, jammed)
-    found = strike(problem, motion, event, slip, impact, involved, still | stopped, did.direction, guess)
-    strikes = jnp.any(impact)
-    found = fall_back(problem, motion, event, slip, rows, found, closed)
-    choose = lambda x, y: jnp.where(strikes, x, y)
-    q = q - choose(rows.response @ (found.impulse * delay[:, None]).ravel(), 0)
-    v = choose(found.v, v)
-    zeno = impact & ~jammed & found.lands & (e > 0)
-    grazing = impact & ~jammed & ~zeno & (event.speed >= -found.slow)
-    pairs = oblique & impact[:, None] & (impact | progress.met)[None, :]
-    through = shared(
-        oblique, impact & ~found.lands, closed | impact | beside, jnp.zeros_like(closed), found.impulse[:, 0], e
-    )
-    in_order = order_matters(problem, event, closed, candidates, e, motion.h, args)
-    status |= jnp.where(strikes, found.status, 0) | collision_status(
-        problem, event.metric, e, impact, unresolved=last & jnp.any(impact & ~zeno & (event.speed < -found.slow)), zeno=jnp.any(zeno),
-        grazing=jnp.any(grazing), through=through, at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
-    )  # fmt: skip
-    impulse = progress.impulse + left_over + jnp.where(strikes, found.impulse, 0)
+    before = Rubbing(closed, still, stopped, did.direction, jammed)
+    found = collide_rubbing(problem, law, motion, event, slip, before, candidates, near, pulled, progress.met, left, h)
     joints = progress.joints
     if joints is not None:
-        told = rows.rows.T @ (left_over + jnp.where(strikes, found.impulse, 0)).ravel()
-        joints = joints._replace(impulse=joints.impulse + event.metric.joints.reaction(told))  # type: ignore[union-attr]
-    closed = (closed | (found.lands & strikes)) & ~(found.opened & strikes)
-    residual = jnp.maximum(progress.residual, jnp.where(strikes, found.error, 0))
+        joints = joints._replace(impulse=joints.impulse + event.metric.joints.reaction(found.momentum))  # type: ignore[union-attr]
+    strikes = jnp.any(found.impact)
     return progress._replace(
-        q=q, v=v, closed=closed, impulse=impulse, residual=residual, met=progress.met | impact, status=status,
-        breaks=jnp.where(strikes, 0, progress.breaks), rests=jnp.where(strikes, found.rests, still | stopped | jnp.any(progress.breaks != 0, axis=1)), joints=joints,
+        q=found.q, v=found.v, closed=found.closed, impulse=progress.impulse + found.impulse,
+        residual=jnp.maximum(progress.residual, found.error), met=progress.met | found.impact, status=status | found.status,
+        breaks=jnp.where(strikes, 0, progress.breaks), rests=found.rests | (~strikes & jnp.any(progress.breaks != 0, axis=1)), joints=joints,
     )  # fmt: skip
 
 

@@ -13,9 +13,10 @@ from jax import Array, lax
 from ...jaxtools.derivative_rules import graft
 from ...jaxtools.linalg import nonzero
 from ..contact.friction.cones import OPEN, SLIP, STICK, direction, length
+from ..events.rubbing_contacts import Place, heading
 from ..problem import Problem
 from .cubic_paths import Path, double_crossing, first_zero, near_grazing
-from .rubbing_paths import Place, Segment, heading
+from .rubbing_paths import Segment
 
 SECANTS = 2  # iterations for the time at which a contact breaks away, from that of forces linear in time
 

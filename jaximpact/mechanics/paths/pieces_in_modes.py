@@ -16,12 +16,12 @@ from jax import Array, lax
 from ...jaxtools.outlined import outlined
 from ...switches.kinds import Sides
 from ..contact.friction.cones import SLIP
+from ..events.rubbing_contacts import Place, heading
 from ..friction import FrictionInfo
 from ..problem import Problem
 from ..status import Status, as_status
 from ..trials.pieces import Held, Pieces, Where
 from ..trials.trial import frozen
-from .rubbing_paths import Place, heading
 
 ROUNDS = 2  # in which modes and the mixture of forces settle
 

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.linalg import nonzero
-from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, could_jam, dependent, direction, jams, length
-from ..events.acceleration_problem import AccelerationProblem
-from ..events.event_state import View
-from ..friction import STRAIGHT, FrictionInfo, Slip
-from ..linearisation import Metric, gap_derivatives, joint_acceleration, linearise, noise
+from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, direction, jams, length
+from ..events.rubbing_contacts import Place, braking, heading
+from ..friction import STRAIGHT, FrictionInfo
+from ..linearisation import noise
 from ..problem import Problem
 from ..scheme import JointInfo
 from ..status import Status, as_status
@@ -27,105 +26,34 @@ NEARLY = (
 TURNED = 0.88  # cosine of the angle by which slip in space turns in a step, below which it is not resolved
 
 
-class Place(NamedTuple):
-    """Contacts (m,) at one instant.
+def forces_after(
+    there: Place, here: Place, r: Array, did: FrictionInfo, near: Array, towards: Array, a: Array
+) -> Array:
+    """As `Place.forces`, ``there`` at the end of a path over a time r that begins ``here`` with the acceleration a (d,).
 
-    The `View`; ``cones``, the contact problem of accelerations, whose offset are the accelerations of gaps and slips without contact forces; slip
-    velocities, ``slip`` (m, k), and their round-off ``noise`` (m,); the metric; and the ``frame`` onto which tangents are turned, as in `Progress`.
+    In space a contact slips in the direction of its slip at the end of the path, which follows from the mean of the accelerations at both ends,
+    so that the direction does not turn too far however slow the slip is. A contact that stops on the path, or nearly so, keeps its direction.
     """
-
-    view: View
-    cones: ConeProblem
-    slip: Array
-    noise: Array
-    metric: Metric
-    frame: Array | None
-
-    @classmethod
-    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, frame: Array | None) -> Place:
-        metric = Metric.at(problem, q, args, t)
-        free, joint_force = joint_acceleration(problem, metric, t, q, v, args)
-        contacts = linearise(problem, metric, t, q, args)
-        slip = Slip.of_acceleration(problem, metric, (t, q, v), free, args, frame)
-        rates = gap_derivatives(problem, t, q, v, args)
-        cones = ConeProblem.of(contacts._replace(slip=slip), contacts.velocity(free) + rates[1])
-        view = View(contacts, free, *rates, metric.joints, joint_force)
-        return cls(view, cones, slip.of(v), slip_noise(slip, v), metric, frame)
-
-    def moving(self, h: Array) -> Array:
-        """Finds the contacts (m,) whose slip exceeds the rounding of velocities and of their changes in a step h; without derivatives."""
-        eps, accelerations = float(jnp.finfo(self.slip.dtype).eps), length(self.cones.offset[:, 1:])[:, 0]
-        return lax.stop_gradient(length(self.slip)[:, 0] > self.noise + 1e3 * eps * h * accelerations)
-
-    def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
-        """Returns the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,), without derivatives.
-
-        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides. A contact whose force is zero up to rounding
-        is OPEN: it neither sticks nor slips. If several forces satisfy the law, those nearest to ``near`` (m, 1 + k) are taken.
-        """
-        place = lax.stop_gradient(self)
-        accelerations = AccelerationProblem(place.metric, place.view.free, place.cones, place.velocity())
-        _, force, did = accelerations.solve(closed, *lax.stop_gradient((towards, near)))
-        acts = place.cones.scales() * force[:, 0] > place.rounding()
-        mode, way = jnp.where(acts, did.mode, OPEN), jnp.where(acts[:, None], did.direction, 0)
-        return jnp.where(acts[:, None], force, 0), did._replace(mode=mode, direction=way)
-
-    def velocity(self) -> Array:
-        """Returns the velocities (m, 1 + k) of gaps and slips."""
-        return jnp.concatenate([self.view.gap_velocity[:, None], self.slip], axis=1)
-
-    def rounding(self) -> Array:
-        """Returns the round-off (m,) of accelerations of gaps and slips."""
-        view = self.view
-        return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + length(self.cones.offset[:, 1:])[:, 0])
-
-    def forces(self, did: FrictionInfo, near: Array, towards: Array) -> Array:
-        """Solves for the forces (m, 1 + k) of contacts in known modes, starting from ``near`` (m, 1 + k), with two derivatives.
-
-        ``did``: the modes. Contacts that slip do so in the directions ``towards`` (m, k); where that is zero, they begin to slip in the direction of
-        their acceleration.
-        """
-        turning = towards.shape[1] > 1
-        start = lax.stop_gradient(self).cones.in_modes(*lax.stop_gradient((near, did.mode, towards)), turning=turning)
-        return self.cones.in_modes(start, did.mode, towards, times=2, turning=turning)
-
-    def forces_after(self, here: Place, r: Array, did: FrictionInfo, near: Array, towards: Array, a: Array) -> Array:
-        """As `forces`, at the end of a path over a time r that begins ``here`` with the acceleration a (d,).
-
-        In space a contact slips in the direction of its slip at the end of the path, which follows from the mean of the accelerations at both ends,
-        so that the direction does not turn too far however slow the slip is. A contact that stops on the path, or nearly so, keeps its direction.
-        """
-        if towards.shape[1] == 1:
-            return self.forces(did, near, towards)
-        m, k = self.slip.shape
-        slips, kept = (did.mode == SLIP)[:, None], jnp.where(towards != 0, towards, did.direction)
-        turn = (self.cones.rows @ (self.view.free - a)).reshape(m, 1 + k)[:, 1:]
-        tangent = jnp.where(slips, 2 / nonzero(r) * self.slip + turn, self.cones.offset[:, 1:])
-        ahead = self._replace(cones=self.cones._replace(offset=self.cones.offset.at[:, 1:].set(tangent)))
-        frozen, kept_now = lax.stop_gradient((ahead.cones, kept))
-        # the impulse that would stop a contact is opposite to the direction in which it slips without it
-        stuck = frozen.in_modes(lax.stop_gradient(near), jnp.minimum(did.mode, STICK), kept_now)
-        onwards = -direction(stuck[:, 1:])
-        start = frozen.in_modes(stuck, did.mode, jnp.where(slips, onwards, kept_now))
-        along = lambda way, x: jnp.sum(way * x, axis=1, keepdims=True)
-        speed, before = along(onwards, frozen.velocity(start)[:, 1:]), along(did.direction, here.slip)
-        goes_on = slips & (0.5 * r * speed > lax.stop_gradient(NEARLY * jnp.maximum(before, 0)))
-        # slip that comes back on the line that it came on stops in between
-        goes_on &= ~(lax.stop_gradient((before > 0) & (along(did.direction, onwards) < STRAIGHT)))
-        kept = jnp.where(goes_on, onwards, kept)
-        start = frozen.in_modes(start, did.mode, lax.stop_gradient(kept))
-        return turning_forces(ahead.cones, start, did.mode, goes_on, kept)
-
-
-def slip_noise(slip: Slip, v: Array) -> Array:
-    """Returns the round-off (m,) of slips at v (d,)."""
-    terms = jnp.abs(slip.jacobian) @ jnp.abs(v) + jnp.abs(slip.drift)
-    return lax.stop_gradient(1e3 * jnp.finfo(v.dtype).eps * jnp.max(terms, axis=1))
-
-
-def heading(slip: Array) -> Array:
-    """Returns the directions (m, k) of slip velocities (m, k); in the plane these are signs, without derivatives."""
-    return lax.stop_gradient(jnp.sign(slip)) if slip.shape[1] == 1 else direction(slip)
+    if towards.shape[1] == 1:
+        return there.forces(did, near, towards)
+    m, k = there.slip.shape
+    slips, kept = (did.mode == SLIP)[:, None], jnp.where(towards != 0, towards, did.direction)
+    turn = (there.cones.rows @ (there.view.free - a)).reshape(m, 1 + k)[:, 1:]
+    tangent = jnp.where(slips, 2 / nonzero(r) * there.slip + turn, there.cones.offset[:, 1:])
+    ahead = there._replace(cones=there.cones._replace(offset=there.cones.offset.at[:, 1:].set(tangent)))
+    frozen, kept_now = lax.stop_gradient((ahead.cones, kept))
+    # the impulse that would stop a contact is opposite to the direction in which it slips without it
+    stuck = frozen.in_modes(lax.stop_gradient(near), jnp.minimum(did.mode, STICK), kept_now)
+    onwards = -direction(stuck[:, 1:])
+    start = frozen.in_modes(stuck, did.mode, jnp.where(slips, onwards, kept_now))
+    along = lambda way, x: jnp.sum(way * x, axis=1, keepdims=True)
+    speed, before = along(onwards, frozen.velocity(start)[:, 1:]), along(did.direction, here.slip)
+    goes_on = slips & (0.5 * r * speed > lax.stop_gradient(NEARLY * jnp.maximum(before, 0)))
+    # slip that comes back on the line that it came on stops in between
+    goes_on &= ~(lax.stop_gradient((before > 0) & (along(did.direction, onwards) < STRAIGHT)))
+    kept = jnp.where(goes_on, onwards, kept)
+    start = frozen.in_modes(start, did.mode, lax.stop_gradient(kept))
+    return turning_forces(ahead.cones, start, did.mode, goes_on, kept)
 
 
 class Progress(NamedTuple):
@@ -195,16 +123,6 @@ class Segment(NamedTuple):
         return self.kick + s * (self.force + (0.5 * (s / nonzero(self.path.r))) * (self.force_end - self.force))
 
 
-def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Array:
-    """Returns the impulses (m, 1 + k) after which the gap velocities of contacts ``kept`` (m,) are zero, and the slips of those also ``still`` (m,).
-
-    ``velocity`` (m, 1 + k): velocities of gaps and slips without these impulses.
-    """
-    cones = rows._replace(offset=velocity, friction=jnp.zeros_like(rows.friction))
-    mode = jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN)
-    return cones.in_modes(jnp.zeros_like(velocity), mode, jnp.ones_like(velocity[:, 1:]))
-
-
 def turn_on(
     here: Place, h: Array, progress: Progress, did: FrictionInfo, towards: Array
 ) -> tuple[FrictionInfo, Array, Array]:
@@ -260,7 +178,7 @@ def follow(
     end = t + r, q + r * (v + (0.5 * r) * a), v + r * a
     of_there, part_end = (problem, None) if sliding is None else sliding(*end)
     there = Place.at(of_there, *end, args, progress.frame)
-    force_end = there.forces_after(here, r, did, force, towards, a)
+    force_end = forces_after(there, here, r, did, force, towards, a)
     a_end = there.view.free + there.cones.response @ force_end.ravel()
     parts = None if part is None else (part, part_end)
     segment = Segment(Path(t, r, q, v, a, a_end - a, args), here, there, did, force, force_end, kick, border, parts)

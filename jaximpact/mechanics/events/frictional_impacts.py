@@ -1,4 +1,4 @@
-"""Impacts of `event_friction`: Newton's and Coulomb's laws, and contacts that are kept closed as an impact opens them too slowly to resolve."""
+"""Impacts of contacts with friction: Newton's and Coulomb's laws, and contacts that are kept closed as an impact opens them too slowly to resolve."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from jax import Array, lax
 from ..contact.friction.cone_solver import frictional_impulses
 from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, direction, jams, length
 from ..contact.friction.static_friction import cones_in_act
-from ..events.acceleration_problem import AccelerationProblem
-from ..events.event_state import Event
+from ..contact.laws import ContactLaw
 from ..friction import FrictionInfo, Slip
 from ..linearisation import gap_derivatives, joint_acceleration, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
-from .rubbing_paths import braking, slip_noise
+from .acceleration_problem import AccelerationProblem
+from .event_state import Event, impulses_to_change
+from .impacts import collision_status, met_together, order_matters, shared
+from .rubbing_contacts import braking, slip_noise
 
 BRIEF = 8  # steps of flight under the largest acceleration of a gap, within which contacts are tested for falling back
 SHARP = 1e-12  # relative accuracy of percussions
@@ -147,3 +149,96 @@ def fall_back(
     status = found.status | as_status(jnp.any(back), Status.DERIVATIVE_ZENO)
     v, impulse = found.v + rows.response @ rest.ravel(), found.impulse + rest
     return found._replace(v=v, impulse=impulse, lands=found.lands | back, opened=found.opened & ~back, status=status)
+
+
+class Rubbing(NamedTuple):
+    """What contacts did until an event.
+
+    Masks (m,): those ``closed``; those of them that stick, ``still``, or whose slip has just ``stopped``; those that have ``jammed``. Directions (m,
+    k) in which the others slipped, ``way``.
+    """
+
+    closed: Array
+    still: Array
+    stopped: Array
+    way: Array
+    jammed: Array
+
+
+class RubbingCollision(NamedTuple):
+    """Result of `collide_rubbing`: q and v (d,) after the event, the contacts (m,) that are ``closed`` then, those (m,) that had an ``impact`` in it, and
+    those (m,) that do not slip after it, ``rests``.
+
+    Also the ``impulse`` (m, 1 + k) of the event and its generalised ``momentum`` (d,), the residual ``error`` () of the laws, and status ().
+    """
+
+    q: Array
+    v: Array
+    closed: Array
+    impact: Array
+    rests: Array
+    impulse: Array
+    momentum: Array
+    error: Array
+    status: Array
+
+
+def collide_rubbing(
+    problem: Problem,
+    law: ContactLaw,
+    motion: Motion,
+    event: Event,
+    slip: Slip,
+    before: Rubbing,
+    candidates: Array,
+    near: Array,
+    pulled: Array,
+    met: Array,
+    left: Array,
+    spread: Array | None,
+) -> RubbingCollision:
+    """As `impacts.collide`, for contacts that rub: also removes the slip of those that stick, and applies Coulomb's law at impacts.
+
+    ``motion``: its step h is the time below which flights are not resolved; ``slip``: tangential rows at the ``event``; other arguments as there.
+    """
+    (_, q, v, metric, contacts, speed), last, closed = event, left == 0, before.closed
+    oblique = ConeProblem.of(contacts._replace(slip=slip), speed).oblique()
+    impact, beside, together = met_together(contacts, oblique, v, speed, closed, candidates, near, left)
+    others = impact & ~candidates
+    delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
+    gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
+    q = q + contacts.jump(impulses_to_change(contacts, -gap, pulled | (impact & ~last)))
+    # errors of a path: velocities of lasting gaps and of sticking slips
+    rows = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
+    left_over = braking(rows, rows.offset, closed, before.still)
+    v = v + rows.response @ left_over.ravel()
+    event = event._replace(q=q, v=v, speed=contacts.gap_velocity(v))
+    e = problem.restitution_at(motion.e, event.speed, motion.args)
+    involved = (closed | impact | beside) & jnp.any(impact)
+    motion, rests = motion._replace(e=e), before.still | before.stopped
+    guess = braking(rows, rows.offset, before.jammed, before.jammed)
+    found = strike(problem, motion, event, slip, impact, involved, rests, before.way, guess)
+    strikes = jnp.any(impact)
+    found = fall_back(problem, motion, event, slip, rows, found, closed)
+    choose = lambda x, y: jnp.where(strikes, x, y)
+    q = q - choose(rows.response @ (found.impulse * delay[:, None]).ravel(), 0)
+    v = choose(found.v, v)
+    zeno = impact & ~before.jammed & found.lands & (e > 0)
+    grazing = impact & ~before.jammed & ~zeno & (event.speed >= -found.slow)
+    pairs = oblique & impact[:, None] & (impact | met)[None, :]
+    through = shared(
+        oblique, impact & ~found.lands, closed | impact | beside, jnp.zeros_like(closed), found.impulse[:, 0], e
+    )
+    in_order = jnp.zeros((), bool)
+    if spread is not None:
+        in_order = order_matters(problem, event, closed, candidates, e, spread, motion.args)
+    status = choose(found.status, 0) | collision_status(
+        problem, metric, e, impact, unresolved=last & jnp.any(impact & ~zeno & (event.speed < -found.slow)), zeno=jnp.any(zeno),
+        grazing=jnp.any(grazing), through=through, at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
+    )  # fmt: skip
+    impulse = left_over + choose(found.impulse, 0)
+    closed = (closed | (found.lands & strikes)) & ~(found.opened & strikes)
+    momentum = rows.rows.T @ impulse.ravel()
+    return RubbingCollision(
+        q, v, closed, impact, choose(found.rests, rests), impulse, momentum, choose(found.error, 0), status
+    )

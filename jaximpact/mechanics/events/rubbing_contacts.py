@@ -1,0 +1,100 @@
+"""Contacts with friction at one instant: the problem of their accelerations, what they do, and their forces."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, direction, length
+from ..friction import FrictionInfo, Slip
+from ..linearisation import Metric, gap_derivatives, joint_acceleration, linearise, noise
+from ..problem import Problem
+from .acceleration_problem import AccelerationProblem
+from .event_state import View
+
+
+class Place(NamedTuple):
+    """Contacts (m,) at one instant.
+
+    The `View`; ``cones``, the contact problem of accelerations, whose offset are the accelerations of gaps and slips without contact forces; slip
+    velocities, ``slip`` (m, k), and their round-off ``noise`` (m,); the metric; and the ``frame`` (m, 2, d) onto which
+    tangents in space are turned (`Slip.along_turned`), or None.
+    """
+
+    view: View
+    cones: ConeProblem
+    slip: Array
+    noise: Array
+    metric: Metric
+    frame: Array | None
+
+    @classmethod
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, frame: Array | None) -> Place:
+        metric = Metric.at(problem, q, args, t)
+        free, joint_force = joint_acceleration(problem, metric, t, q, v, args)
+        contacts = linearise(problem, metric, t, q, args)
+        slip = Slip.of_acceleration(problem, metric, (t, q, v), free, args, frame)
+        rates = gap_derivatives(problem, t, q, v, args)
+        cones = ConeProblem.of(contacts._replace(slip=slip), contacts.velocity(free) + rates[1])
+        view = View(contacts, free, *rates, metric.joints, joint_force)
+        return cls(view, cones, slip.of(v), slip_noise(slip, v), metric, frame)
+
+    def moving(self, h: Array) -> Array:
+        """Finds the contacts (m,) whose slip exceeds the rounding of velocities and of their changes in a step h; without derivatives."""
+        eps, accelerations = float(jnp.finfo(self.slip.dtype).eps), length(self.cones.offset[:, 1:])[:, 0]
+        return lax.stop_gradient(length(self.slip)[:, 0] > self.noise + 1e3 * eps * h * accelerations)
+
+    def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
+        """Returns the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,), without derivatives.
+
+        Contacts with a direction ``towards`` (m, k) slip that way; for the others Coulomb's law decides. A contact whose force is zero up to rounding
+        is OPEN: it neither sticks nor slips. If several forces satisfy the law, those nearest to ``near`` (m, 1 + k) are taken.
+        """
+        place = lax.stop_gradient(self)
+        accelerations = AccelerationProblem(place.metric, place.view.free, place.cones, place.velocity())
+        _, force, did = accelerations.solve(closed, *lax.stop_gradient((towards, near)))
+        acts = place.cones.scales() * force[:, 0] > place.rounding()
+        mode, way = jnp.where(acts, did.mode, OPEN), jnp.where(acts[:, None], did.direction, 0)
+        return jnp.where(acts[:, None], force, 0), did._replace(mode=mode, direction=way)
+
+    def velocity(self) -> Array:
+        """Returns the velocities (m, 1 + k) of gaps and slips."""
+        return jnp.concatenate([self.view.gap_velocity[:, None], self.slip], axis=1)
+
+    def rounding(self) -> Array:
+        """Returns the round-off (m,) of accelerations of gaps and slips."""
+        view = self.view
+        return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + length(self.cones.offset[:, 1:])[:, 0])
+
+    def forces(self, did: FrictionInfo, near: Array, towards: Array) -> Array:
+        """Solves for the forces (m, 1 + k) of contacts in known modes, starting from ``near`` (m, 1 + k), with two derivatives.
+
+        ``did``: the modes. Contacts that slip do so in the directions ``towards`` (m, k); where that is zero, they begin to slip in the direction of
+        their acceleration.
+        """
+        turning = towards.shape[1] > 1
+        start = lax.stop_gradient(self).cones.in_modes(*lax.stop_gradient((near, did.mode, towards)), turning=turning)
+        return self.cones.in_modes(start, did.mode, towards, times=2, turning=turning)
+
+
+def slip_noise(slip: Slip, v: Array) -> Array:
+    """Returns the round-off (m,) of slips at v (d,)."""
+    terms = jnp.abs(slip.jacobian) @ jnp.abs(v) + jnp.abs(slip.drift)
+    return lax.stop_gradient(1e3 * jnp.finfo(v.dtype).eps * jnp.max(terms, axis=1))
+
+
+def heading(slip: Array) -> Array:
+    """Returns the directions (m, k) of slip velocities (m, k); in the plane these are signs, without derivatives."""
+    return lax.stop_gradient(jnp.sign(slip)) if slip.shape[1] == 1 else direction(slip)
+
+
+def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Array:
+    """Returns the impulses (m, 1 + k) after which the gap velocities of contacts ``kept`` (m,) are zero, and the slips of those also ``still`` (m,).
+
+    ``velocity`` (m, 1 + k): velocities of gaps and slips without these impulses.
+    """
+    cones = rows._replace(offset=velocity, friction=jnp.zeros_like(rows.friction))
+    mode = jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN)
+    return cones.in_modes(jnp.zeros_like(velocity), mode, jnp.ones_like(velocity[:, 1:]))
