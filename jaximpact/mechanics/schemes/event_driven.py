@@ -30,6 +30,7 @@ from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import forward_only
 from ..contact.laws import ContactLaw
 from ..events.impact_record import ImpactRecord
+from ..friction import FrictionInfo
 from ..linearisation import Metric, acceleration, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
@@ -38,6 +39,7 @@ from ..status import Status, as_status
 from ..trials.bases import TERMS
 from ..trials.driven_step import first_carry, goes_on, turn
 from ..trials.pieces import Pieces, Where
+from ..trials.rubbing import Modes, start_in_modes
 from ..trials.stops import Stop, Until
 from ..trials.tableau import TABLEAUS
 from ..trials.trial import Tolerance, frozen, held
@@ -53,7 +55,7 @@ SPREAD = 1e3  # times the relative tolerance: error of the times of impacts, as 
 class DrivenState(NamedTuple):
     """State of `EventDriven` between steps: as `EventState`, with the exact time of the ``latest`` impact and the ``substep`` () that the next trial
     tries; the ``record`` of the first impacts and the ``stop`` of the motion if they are asked for; ``where``, the sides of a force with jumps
-    (`pieces`). Each of the last three is None where it is not needed."""
+    (`pieces`) or what contacts that rub do. Each of the last three is None where it is not needed."""
 
     n: Array
     q: Array
@@ -64,7 +66,7 @@ class DrivenState(NamedTuple):
     low: Array | None = None
     record: ImpactRecord | None = None
     stop: Stop | None = None
-    where: Where | None = None
+    where: Where | Modes | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -97,7 +99,7 @@ class EventDriven(Scheme):
         reverse, tells = self.trials <= SCANNED, self.jumps
         return Traits(
             locates=True, order=None, explicit=0.0, damping=False, reverse=reverse, tells_jumps=tells, tells_error=True,
-            joints=True, resets=True, approach=True,
+            joints=True, resets=True, approach=True, friction=True,
         )  # fmt: skip
 
     def for_values(self) -> EventDriven:
@@ -112,6 +114,10 @@ class EventDriven(Scheme):
 
     def check(self, problem: Problem, e: Any, m: int) -> None:
         super().check(problem, e, m)
+        if problem.slip is not None and problem.switches is not None:
+            raise ValueError(
+                "EventDriven with friction locates no surfaces that the problem states (switches): use EventCorrected(), or state the force without them"
+            )
         if self.order not in TABLEAUS:
             raise ValueError(f"EventDriven(order=...) must be 5 or 8, got {self.order}")
         if not is_traced(self.rtol, self.atol) and not (self.rtol > 0 and self.atol > 0):
@@ -130,20 +136,28 @@ class EventDriven(Scheme):
         state = DrivenState(
             zero, q0, v0, at.closed & ~at.outward, time_before_start(motion), substep, zero_remainder(q0)
         )
-        pieces = Pieces.of(problem, t0, q0, v0, args)
-        if pieces is not None:
-            state = state._replace(where=pieces.start(t0, q0, v0, args))
+        m, info = len(at.closed), Info.none(q0, v0, len(at.closed))._replace(error=jnp.zeros_like(t0))
+        if problem.slip is not None:
+            v0 = start_in_modes(problem, motion, state.closed)
+            state = state._replace(v=v0, where=Modes.none(m, q0.dtype))
+            info = info._replace(friction=FrictionInfo.none(m, 1, q0.dtype))
+        else:
+            pieces = Pieces.of(problem, t0, q0, v0, args)
+            if pieces is not None:
+                state = state._replace(where=pieces.start(t0, q0, v0, args))
         if self.impacts:
             state = state._replace(record=ImpactRecord.empty(self.impacts, q0))
         if self.until is not None:
             force = held(problem, t0, q0, v0, state.closed, jnp.zeros_like(t0), args)[0]
             state = state._replace(stop=Stop.start(self.until, t0, q0, v0, force, motion.h, args))
-        return state, Info.none(q0, v0, len(at.closed))._replace(error=jnp.zeros_like(t0))
+        return state, info
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
         """Returns an invalid step (``info.acts``): whether a contact acts is known only after the trials of `step`."""
         info = Info.none(state.q, state.v, state.closed.shape[0])
         joints = JointInfo.none(problem, state.q, motion.args)
+        if problem.slip is not None:
+            info = info._replace(friction=FrictionInfo.none(state.closed.shape[0], 1, state.q.dtype))
         return state._replace(n=state.n + 1), info._replace(
             acts=jnp.array(True), joints=joints, error=jnp.zeros_like(motion.t0)
         )
@@ -167,15 +181,19 @@ class EventDriven(Scheme):
         short = short if told.stop is None else short & ~told.stop.stopped
         status |= as_status(short, Status.TRIALS_EXHAUSTED)
         ending = jnp.where(short, 0, search.substep)  # after a failure no more trials are made
+        impulse, rubbed = told.impulse, None
+        if problem.slip is not None:
+            impulse, rubbed = told.impulse[:, 0], base.where.of(base.closed)._replace(impulse=told.impulse[:, 1:])
         info = Info(
             base.q,
             (base.q - q) / whole,
-            told.impulse,
-            jnp.any(told.impulse > 0),
+            impulse,
+            jnp.any(impulse > 0),
             told.residual,
             told.trials,
             status,
             told.joints,
+            rubbed,
             error=told.error,
         )
         return DrivenState(

@@ -85,7 +85,7 @@ def base_at(
     view = View.at(problem, t, q, v, args)
     contacts = view.contacts
     allowed, slack = (
-        _rounding(contacts, q, v, view, substep) + NOTHING * atol,
+        rounding_of_gaps(contacts, q, v, view, substep) + NOTHING * atol,
         NOTHING * atol / jnp.maximum(substep, substep**2),
     )
     still = frozen(noise(contacts, v, view.gap_velocity))
@@ -96,7 +96,7 @@ def base_at(
     return Base(elapsed, q, v, a, stays, force, push, allowed, still, slack, joint_force=joint_force), status
 
 
-def _rounding(contacts: Contacts, q: Array, v: Array, view: View, substep: Array) -> Array:
+def rounding_of_gaps(contacts: Contacts, q: Array, v: Array, view: View, substep: Array) -> Array:
     """Returns the round-off (m,) of gaps within a substep."""
     bent = jnp.abs(contacts.velocity(view.free)) + jnp.abs(view.gap_acceleration)
     found = 64 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, TERMS * substep)

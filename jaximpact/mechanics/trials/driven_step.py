@@ -15,7 +15,7 @@ from jax import Array, lax
 from ...switches.switches import Kinks
 from ..events.event_state import Event
 from ..events.impact_record import ImpactRecord
-from ..events.impacts import collide, lasting_at_end
+from ..events.impacts import Speed, collide, lasting_at_end
 from ..events.jump_search import path_jumped
 from ..scheme import JointInfo, Step, gradient_status
 from ..status import FAILURES, Status, as_status
@@ -24,6 +24,7 @@ from .borders import SettledSides, border_status, seek_border, settle_sides, sta
 from .impacts_on_borders import Meeting, status_at_impact
 from .pieces import Pieces
 from .resets import cross_border
+from .rubbing import Change, RubbingContacts, base_in_modes, ends_of_modes, strike_rubbing
 from .searches import TOGETHER, Search, Verdict, decide_on_trial
 from .stops import Stop, check_surface, move_to_zero, surface_to_watch
 from .tableau import TABLEAUS
@@ -72,21 +73,38 @@ def first_carry(step: Step, state: Any) -> TrialCarry:
     step = in_pieces(step, q, v)
     # zeros that depend on v, as in later iterations: the derivative of an iteration is traced once
     moves = jnp.where(jnp.zeros((), bool), v[0], zero)
-    base, failure, _ = _settle(step, step.start, moves, q, v, closed, jnp.zeros_like(closed), substep, where)
+    if step.problem.slip is None:
+        base, failure, _ = _settle(step, step.start, moves, q, v, closed, jnp.zeros_like(closed), substep, where)
+    else:
+        base, failure = _settle_rubbing(step, step.start, moves, q, v, closed, substep, where, Change.none(m), n == 0)
     search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
     if step.pieces is not None:
-        # a first trial of length zero finds the sides on which the motion begins
-        search = search._replace(s=jnp.where(n == 0, 0, substep), borders=jnp.zeros(step.pieces.count, bool))
+        search = search._replace(borders=jnp.zeros(step.pieces.count, bool))
+        if step.problem.slip is None:
+            # a first trial of length zero finds the sides on which the motion begins
+            search = search._replace(s=jnp.where(n == 0, 0, substep))
     joints = JointInfo.none(step.problem, q, step.motion.args)
     told = StepTotals(
-        jnp.broadcast_to(moves, m), jnp.zeros(m, bool), zero, latest, none, failure, record, stop, joints, zero
+        jnp.broadcast_to(moves, base.force.shape),
+        jnp.zeros(m, bool),
+        zero,
+        latest,
+        none,
+        failure,
+        record,
+        stop,
+        joints,
+        zero,
     )
     return TrialCarry(base._replace(low=low), search, told)
 
 
 def in_pieces(step: Step, q: Array, v: Array) -> Step:
-    """Returns the step with the pieces of its force, for states of the shapes of q and v."""
-    return step._replace(pieces=Pieces.of(step.problem, step.start, q, v, step.motion.args))
+    """Returns the step with the pieces of its force, or the contacts that rub, for states of the shapes of q and v."""
+    problem, args = step.problem, step.motion.args
+    if problem.slip is not None:
+        return step._replace(pieces=RubbingContacts(problem, problem.count(step.start, q, args)))
+    return step._replace(pieces=Pieces.of(problem, step.start, q, v, args))
 
 
 def goes_on(step: Step, carry: TrialCarry) -> Array:
@@ -135,7 +153,10 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
         joints = add_joint_impulse(told.joints, found.joint_impulse, found.joint_residual)
         began, has_reset = base, jnp.zeros((), bool)
         if pieces is not None and switched is not None:
-            flown, has_reset, bits = cross_border(pieces, hold, switched, t, base, flown, search.substep, args)
+            if isinstance(pieces, RubbingContacts):
+                flown, bits = pieces.end(switched, hold, t + s, flown, search.substep, args)
+            else:
+                flown, has_reset, bits = cross_border(pieces, hold, switched, t, base, flown, search.substep, args)
             joints = add_late_impulse(joints, flown.elapsed - base.elapsed - s, flown)
             began, status = base._replace(closed=flown.closed), status | bits
         if scheme.until is not None:
@@ -149,7 +170,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
         if scheme.until is not None and told.stop is not None:
             at = (start + after.elapsed, after.q, after.v)
             # contacts that close at the same time have an impulse too
-            met_now = more.impulse > told.impulse + found.impulse
+            met_now = _normal(more.impulse) > _normal(told.impulse + found.impulse)
             struck = frozen(verdict.impact | (~base.closed & met_now & jnp.any(verdict.impact)))
             stop = told.stop.after(scheme.until, *at, args, known.sight, stops, struck, has_reset)
             more = more._replace(
@@ -183,7 +204,7 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
     off = scheme.resolution(motion)
     # a contact that an edge releases may be open just before it
     path = frozen(((t, base.q, base.v), (t + s + off, found.q + off * found.v, found.v)))
-    piece = problem if pieces is None else pieces.on(base.where.sides)
+    piece = pieces.on(base.where.sides) if isinstance(pieces, Pieces) else problem
     jumps = path_jumped(piece, base.closed, *path, args)
     status = none if jumps is None else as_status(jumps, Status.DERIVATIVE_JUMP)
     near = grazes(frozen(base), frozen(found), s, scheme.tolerance(s.dtype))
@@ -192,6 +213,9 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
         return status
     ending = covers & (start + whole >= motion.t1 - off)
     atol = scheme.tolerance(s.dtype).absolute
+    if isinstance(pieces, RubbingContacts):
+        known = frozen((base.where, found.borders, s))
+        return status | pieces.status_of_trial(*known, atol, jnp.where(ending, off, 0))
     return status | border_status(
         pieces,
         frozen(base.where),
@@ -225,10 +249,12 @@ def _onward(
     if m == 0 and pieces is None:
         return flown, told
     # the trial of length zero with which a motion under a force in pieces begins
-    begins = (frozen(flown.elapsed) <= 0) & (began <= motion.t0) & (pieces is not None)
+    begins = (frozen(flown.elapsed) <= 0) & (began <= motion.t0) & isinstance(pieces, Pieces)
     turned = event if switched is None else event | jnp.any(switched) | begins
     if m:
         arrive = lambda: _arrive(step, hold, began, base, flown, verdict, switched, begins, told)
+        if isinstance(pieces, RubbingContacts) and switched is not None:
+            arrive = lambda: _arrive_rubbing(step, hold, began, base, flown, verdict, switched, told)
         return lax.cond(turned | jnp.any(base.closed), arrive, lambda: (flown, told))
 
     def settle() -> tuple[Base, StepTotals]:
@@ -258,23 +284,9 @@ def _arrive(
     (): whether this is the trial of length zero with which a motion under a force in pieces begins.
     """
     scheme, problem, law, motion, *_, pieces = step
-    args, impact = motion.args, verdict.impact
-    t = began + (flown.elapsed - base.elapsed)
-    some = jnp.any(impact)
-    delay, q, v = at_impact(problem, hold, t, flown, impact, args)
-    t, q, v = t + delay, jnp.where(some, q, flown.q), jnp.where(some, v, flown.v)
-    event = Event.at(problem, t, q, v, args)
-    metric, contacts, speed = event.metric, event.contacts, event.speed
-    substep = verdict.search.substep
-    near = frozen(contacts.gap <= flown.allowed + TOGETHER * substep * jnp.abs(speed))
-    kinks = Kinks.at(problem, began, base.q, args)
-    idle = jnp.zeros_like(base.closed)
-    closed, struck = lasting_at_end(kinks, idle, event, base.closed, args)
-    candidates, near = impact | struck, near | struck
-    left = jnp.full((), WITHOUT_END, jnp.int32)
-    atol = scheme.tolerance(q.dtype).absolute
-    e = problem.restitution_at(motion.e, speed, args)
-    slowest = partial(slowest_followed, atol, *frozen((e, contacts.gap, speed)), near | closed | candidates)
+    args, substep, left = motion.args, verdict.search.substep, jnp.full((), WITHOUT_END, jnp.int32)
+    event, delay, closed, candidates, near, slowest = _arrival(step, hold, began, base, flown, verdict)
+    t, q, v, metric, contacts, speed = event
     found = collide(
         problem, law, motion, slowest, event, closed, candidates, near, closed | candidates, jnp.zeros_like(closed), left,
         scheme.resolution(motion) if scheme.jumps else None,
@@ -286,7 +298,7 @@ def _arrive(
         meeting = Meeting((t, q, v, args), base.a, candidates, speed, motion.e)
         status |= status_at_impact(problem, pieces, where, scheme.resolution(motion), meeting)
     at = (t, flown.elapsed + delay, found.q, found.v, found.closed & ~verdict.loosed, verdict.loosed)
-    changed = begins | some | jnp.any(verdict.loosed | (found.closed != base.closed))
+    changed = begins | jnp.any(verdict.impact) | jnp.any(verdict.loosed | (found.closed != base.closed))
     after, failure, at_start = _settle(step, *at, substep, flown.where, switched, changed)
     failure = failure | jnp.where(begins, at_start, 0)
     if switched is not None and pieces is not None and scheme.jumps:
@@ -307,6 +319,89 @@ def _arrive(
         # flights that are left out: up to atol each
         told.error + jnp.where((found.status & int(Status.DERIVATIVE_ZENO)) != 0, 1.0, 0.0),
     )
+
+
+class _Arrival(NamedTuple):
+    """The end of a trial: the state there as an ``event``, the ``delay`` () of an impact behind the trial, masks (m,) of contacts that are still
+    ``closed``, that have an impact (``candidates``), and whose gaps are ``near`` zero; and the function ``slowest`` of `collide`."""
+
+    event: Event
+    delay: Array
+    closed: Array
+    candidates: Array
+    near: Array
+    slowest: Speed
+
+
+def _arrival(step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict) -> _Arrival:
+    """Finds what contacts meet at the end of a trial; arguments as of `_onward`."""
+    scheme, problem, _, motion, *_ = step
+    args, impact = motion.args, verdict.impact
+    t = began + (flown.elapsed - base.elapsed)
+    some = jnp.any(impact)
+    delay, q, v = at_impact(problem, hold, t, flown, impact, args)
+    t, q, v = t + delay, jnp.where(some, q, flown.q), jnp.where(some, v, flown.v)
+    event = Event.at(problem, t, q, v, args)
+    contacts, speed = event.contacts, event.speed
+    near = frozen(contacts.gap <= flown.allowed + TOGETHER * verdict.search.substep * jnp.abs(speed))
+    kinks = Kinks.at(problem, began, base.q, args)
+    idle = jnp.zeros_like(base.closed)
+    closed, struck = lasting_at_end(kinks, idle, event, base.closed, args)
+    candidates, near = impact | struck, near | struck
+    atol = scheme.tolerance(q.dtype).absolute
+    e = problem.restitution_at(motion.e, speed, args)
+    slowest = partial(slowest_followed, atol, *frozen((e, contacts.gap, speed)), near | closed | candidates)
+    return _Arrival(event, delay, closed, candidates, near, slowest)
+
+
+def _arrive_rubbing(
+    step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, switched: Array, told: StepTotals
+) -> tuple[Base, StepTotals]:
+    """As `_arrive`, for contacts that rub; ``switched`` (2m,): the level at whose zero the trial ends (`RubbingContacts`)."""
+    scheme, problem, law, motion, *_ = step
+    args, none = motion.args, jnp.zeros((), jnp.int32)
+    event, delay, closed, candidates, near, slowest = _arrival(step, hold, began, base, flown, verdict)
+    t, q, v, metric, contacts, _ = event
+    stopped, breaks = ends_of_modes(step.pieces, t, flown, v, switched, args)
+    found = strike_rubbing(
+        problem, law, motion, slowest, event, base, stopped, breaks, closed, candidates, near,
+        jnp.full((), WITHOUT_END, jnp.int32), scheme.resolution(motion) if scheme.jumps else None,
+    )  # fmt: skip
+    moved = APPROACH * frozen(flown.q - base.q)
+    status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
+    change = Change(verdict.loosed, stopped, breaks, found.rests, jnp.any(found.impact))
+    elapsed, still_closed = flown.elapsed + delay, found.closed & ~verdict.loosed
+    after, failure = _settle_rubbing(
+        step, t, elapsed, found.q, found.v, still_closed, verdict.search.substep, flown.where, change, none > 0
+    )
+    record = told.record
+    if record is not None:
+        record = record.with_impacts(found.impact, t, found.q, v, found.v, found.impulse[:, 0])
+    joints = add_late_impulse(told.joints, delay, flown)
+    if joints is not None:
+        joints = add_joint_impulse(joints, metric.joints.reaction(found.momentum))  # type: ignore[union-attr]
+    more = told._replace(
+        impulse=told.impulse + found.impulse, met=told.met | found.impact, residual=jnp.maximum(told.residual, frozen(found.error)),
+        latest=jnp.where(jnp.any(found.impact), frozen(t), told.latest), status=told.status | status | failure, record=record, joints=joints,
+        error=told.error + jnp.where((found.status & int(Status.DERIVATIVE_ZENO)) != 0, 1.0, 0.0),
+    )  # fmt: skip
+    return after._replace(low=flown.low), more
+
+
+def _settle_rubbing(
+    step: Step, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, substep: Array, where: Any, change: Change, begins: Array
+) -> tuple[Base, Array]:  # fmt: skip
+    """Makes the base at a state with contacts that rub, by `base_in_modes`; also returns its status."""
+    atol = step.scheme.tolerance(q.dtype).absolute
+    base, status = base_in_modes(
+        step.pieces, t, elapsed, q, v, closed, where, change, begins, substep, atol, step.motion.args
+    )
+    return base, status if step.scheme.jumps else status & ~int(Status.DERIVATIVE_FRICTION)
+
+
+def _normal(impulse: Array) -> Array:
+    """Returns the normal impulses (m,) of impulses (m,) or, with friction, (m, 2)."""
+    return impulse if impulse.ndim == 1 else impulse[:, 0]
 
 
 def slowest_followed(atol: Array, e: Array, gap: Array, speed: Array, touching: Array, normal: Array) -> Array:

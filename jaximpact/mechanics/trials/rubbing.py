@@ -1,0 +1,323 @@
+"""Contacts that rub in the trials of `EventDriven`: what they do is held over a trial, and ends where a level falls to zero.
+
+A contact that slips does so one way, until its slip vanishes; a contact that sticks does, until its force leaves the cone of static friction. Both
+are levels, found as the borders of a force in pieces are (`borders`). Behind each event Coulomb's law for accelerations says what contacts do, or, at
+an impact, that for velocities.
+
+Slip has one direction, as in the plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..contact.friction.cones import OPEN, SLIP, STICK, dependent, jams
+from ..contact.laws import ContactLaw
+from ..events.event_state import Event
+from ..events.frictional_impacts import Rubbing, RubbingCollision, collide_rubbing
+from ..events.rubbing_contacts import Place, heading
+from ..friction import FrictionInfo, Slip
+from ..linearisation import noise
+from ..motion import Motion
+from ..problem import Problem
+from ..status import Status, as_status
+from .bases import NOTHING, rounding_of_gaps
+from .stops import move_to_zero
+from .trial import Base, Hold, Sight, frozen
+
+EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a contact sticks
+
+
+class Modes(NamedTuple):
+    """What contacts do between two events: the ``mode`` (m,) of each and the direction (m, 1) in which it slips, ``way``; forces (m, 2) near those
+    that act, ``force``; and how far below zero the levels (2m,) may be by round-off, ``allowed``."""
+
+    mode: Array
+    way: Array
+    force: Array
+    allowed: Array
+
+    @classmethod
+    def none(cls, m: int, dtype: Any) -> Modes:
+        """Modes of m open contacts."""
+        zero = jnp.zeros((m, 2), dtype)
+        return cls(jnp.zeros(m, jnp.int32), zero[:, :1], zero, zero.ravel())
+
+    def of(self, closed: Array) -> FrictionInfo:
+        """Returns the modes as a contact problem takes them; contacts that are not ``closed`` (m,) are open."""
+        return FrictionInfo(self.force[:, 1:], jnp.where(closed, self.mode, OPEN), self.way)
+
+
+class RubbingContacts:
+    """The contacts of a problem with friction; its functions are those of `Pieces` for a force in pieces, with `Modes` in place of sides.
+
+    The 2m levels are first the slips, along their directions, of contacts that slip, and then the room that forces leave in the cone of static
+    friction, of contacts that stick; 1 where a contact does neither.
+    """
+
+    steep = ()
+
+    def __init__(self, problem: Problem, m: int) -> None:
+        self.problem, self.count = problem, 2 * m
+
+    def hold(self, where: Modes) -> Hold:
+        """Returns the function that gives accelerations in these modes, with the arguments and results of `trial.held`; forces are (m, 2)."""
+
+        def found(t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> tuple:
+            return held_in_modes(Place.at(self.problem, t, q, v, args, None), where, closed, slack)
+
+        return found
+
+    def levels(self, where: Modes, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+        """Returns the levels (2m,) at a state."""
+        place = Place.at(self.problem, t, q, v, args, None)
+        slips, sticks = _rubs(place, where, closed)
+        slip = jnp.where(slips, jnp.sum(where.way * place.slip, axis=1), 1)
+
+        def room() -> Array:
+            return jnp.where(sticks, _room(place, where, _forces(place, where, closed)), 1)
+
+        return jnp.concatenate([slip, lax.cond(jnp.any(sticks), room, lambda: jnp.ones_like(slip))])
+
+    def watch(self, where: Modes, closed: Array, slack: Array, args: Any) -> Callable:
+        """Returns the function of (t, q, v, a) by which trials watch the levels: it gives them and their rates (2m,)."""
+
+        def watched(t: Array, q: Array, v: Array, a: Array) -> tuple[Array, Array]:
+            along = lambda s: self.levels(where, t + s, q + s * v, v + s * a, closed, args)
+            return jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
+
+        return watched
+
+    def slid(self, where: Modes) -> Array:
+        """Returns the mask (2m,) of levels whose times are searched to full accuracy: those of sticking contacts, whose force does not jump."""
+        sticks = where.mode == STICK
+        return jnp.concatenate([jnp.zeros_like(sticks), sticks])
+
+    def end(self, switched: Array, hold: Hold, t: Array, flown: Base, substep: Array, args: Any) -> tuple[Base, Array]:
+        """Moves the end ``flown`` of a trial, at time t, to where the level that has ``switched`` (2m,) is zero, by `stops.move_to_zero`."""
+
+        def value(t: Array, q: Array, v: Array, args: Any) -> Array:
+            return jnp.sum(jnp.where(switched, self.levels(flown.where, t, q, v, flown.closed, args), 0))
+
+        moved = lambda: move_to_zero(hold, value, t, flown, substep, args)
+        return lax.cond(jnp.any(switched), moved, lambda: (flown, jnp.zeros((), jnp.int32)))
+
+    def status_of_trial(self, where: Modes, sight: Sight, s: Array, atol: Array, off: Array) -> Array:
+        """Returns DERIVATIVE_FRICTION if in a trial of length s a contact only just goes on to slip or to stick, or ends within a time ``off`` () of a change.
+
+        ``sight``: record of the levels; ``atol`` (): error of levels.
+        """
+        (_, began), (value, rate) = sight.before, sight.after
+        moves = s * jnp.maximum(jnp.abs(rate), jnp.abs(began)) > atol
+        close = jnp.abs(value) <= jnp.maximum(atol, where.allowed)
+        touches = moves & close & (rate**2 * s <= 2 * atol * jnp.abs(rate - began))
+        # in the plane a contact whose force only just stays within the cone goes on as it does, unless breaking away makes the force jump
+        matters = ~self.slid(where) | (self.problem.static_friction is not None)
+        ends = (jnp.abs(value) < off * jnp.abs(rate)) & (rate < 0)
+        return as_status(jnp.any((touches | ends) & matters), Status.DERIVATIVE_FRICTION)
+
+
+def _rubs(place: Place, where: Modes, closed: Array) -> tuple[Array, Array]:
+    """Returns the masks (m,) of the ``closed`` contacts (m,) that slip, and of those that stick, which have levels."""
+    mu = frozen(place.cones.friction)
+    return closed & (where.mode == SLIP) & (mu > 0), closed & (where.mode == STICK)
+
+
+def _forces(place: Place, where: Modes, closed: Array) -> Array:
+    """Returns the forces (m, 2) of contacts in known modes, with two derivatives."""
+    return place.forces(where.of(closed), where.force, where.way)
+
+
+def _room(place: Place, where: Modes, force: Array) -> Array:
+    """Returns the room (m,) that forces (m, 2) leave in the cone of static friction, a smooth function, as an acceleration.
+
+    It is (mu N)^2 - T^2 over a constant force near mu N + |T|.
+    """
+    cones = place.cones
+    mu, near = cones.at_rest, frozen(jnp.abs(where.force))
+    size = frozen(mu) * near[:, 0] + near[:, 1]
+    limit = mu * force[:, 0]
+    return frozen(cones.scales()) * (limit * jnp.abs(limit) - force[:, 1] ** 2) / jnp.where(size > 0, size, 1)
+
+
+def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> tuple[Array, Array, Array, Any]:
+    """As `trial.hold`, at a `Place`, with ``closed`` contacts (m,) in their modes; forces are (m, 2)."""
+    force, view = _forces(place, where, closed), place.view
+    a = view.free + place.cones.response @ force.ravel()
+    push = place.cones.scales() * force[:, 0] + place.rounding() + slack
+    of_joints = view.joint_force
+    if view.joints is not None:
+        of_joints = of_joints + view.joints.reaction(place.cones.rows.T @ force.ravel())
+    return a, force, frozen(jnp.where(closed, push, 0)), of_joints
+
+
+class Change(NamedTuple):
+    """What has happened at the end of a trial: masks (m,) of contacts that have opened, ``loosed``; whose slip has ``stopped``; that break away,
+    ``breaks``; that do not slip after an impact, ``rests``; and whether there was an impact, ``struck`` ()."""
+
+    loosed: Array
+    stopped: Array
+    breaks: Array
+    rests: Array
+    struck: Array
+
+    @classmethod
+    def none(cls, m: int) -> Change:
+        no = jnp.zeros(m, bool)
+        return cls(no, no, no, no, jnp.zeros((), bool))
+
+    @property
+    def some(self) -> Array:
+        return jnp.any(self.loosed | self.stopped | self.breaks) | self.struck
+
+
+def ends_of_modes(
+    contacts: RubbingContacts, t: Array, flown: Base, v: Array, switched: Array, args: Any
+) -> tuple[Array, Array]:
+    """Returns the masks (m,) of contacts whose slip stops at the end ``flown`` of a trial, where a level has ``switched`` (2m,), and that break away.
+
+    Other levels that are zero at the same time end too.
+    """
+    where, m = frozen(flown.where), len(flown.closed)
+    level = contacts.levels(where, *frozen((t, flown.q, v, flown.closed, args)))
+    ended = (switched | (level <= where.allowed)) & jnp.any(switched)
+    return ended[:m], ended[m:]
+
+
+class _Decision(NamedTuple):
+    """Contacts (m,) that are ``closed``, what they do (``where``), and status bits."""
+
+    closed: Array
+    where: Modes
+    status: Array
+
+
+def base_in_modes(
+    contacts: RubbingContacts, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, change: Change, begins: Array,
+    substep: Array, atol: Array, args: Any,
+) -> tuple[Base, Array]:  # fmt: skip
+    """As `bases.base_at`, for contacts that rub, which were in the modes ``where``; after a ``change``, or where the motion ``begins`` (), Coulomb's
+    law says what they do."""
+    place = Place.at(contacts.problem, t, q, v, args, None)
+    view = place.view
+    allowed = rounding_of_gaps(view.contacts, q, v, view, substep) + NOTHING * atol
+    slack = NOTHING * atol / jnp.maximum(substep, substep**2)
+    still = frozen(noise(view.contacts, v, view.gap_velocity))
+    touching = frozen((view.contacts.gap <= allowed) & (jnp.abs(view.gap_velocity) <= still)) & ~change.loosed
+    among = (closed & ~change.loosed) | touching
+    changed = change.some | begins | jnp.any(among & ~closed)
+    anew = lambda: _decide(place, among, where, change, begins, closed, slack)
+    as_before = lambda: _Decision(closed, where, jnp.zeros((), jnp.int32))
+    closed, where, status = frozen(lax.cond(changed, anew, as_before))
+    a, force, push, of_joints = held_in_modes(place, where, closed, slack)
+    rounding = jnp.concatenate([place.noise + NOTHING * atol, place.rounding() + slack])
+    where = where._replace(force=frozen(force), allowed=frozen(rounding))
+    status = status | _status_of_forces(place, where, closed, frozen(force), slack)
+    base = Base(
+        elapsed, q, v, a, closed, force, push, frozen(allowed), still, slack, joint_force=of_joints, where=where
+    )
+    return base, status
+
+
+def _decide(
+    place: Place, among: Array, where: Modes, change: Change, begins: Array, closed: Array, slack: Array
+) -> _Decision:
+    """Decides what the contacts ``among`` (m,) do from a place on, by Coulomb's law for accelerations; ``closed`` (m,): those that were closed."""
+    place = frozen(place)
+    moves = jnp.abs(place.slip[:, 0]) > place.noise
+    anew = change.struck | begins | ~closed
+    slips = jnp.where(anew, moves & ~change.rests, (where.mode == SLIP) & ~change.stopped)
+    way = jnp.where(anew[:, None] | (where.way == 0), heading(place.slip), where.way)
+    towards = jnp.where(slips[:, None], way, 0)
+    towards = jnp.where(change.breaks[:, None], -heading(where.force[:, 1:]), towards)
+    none = jnp.zeros((), bool)
+
+    def law(carry: tuple) -> tuple:
+        towards, *_ = carry
+        force, did = place.decide(among, towards, where.force)
+        accelerations = place.cones.velocity(force)
+        tolerated = 1e3 * noise(place.view.contacts, place.view.free, place.view.gap_acceleration) + slack
+        stays = among & ((did.mode != OPEN) | (accelerations[:, 0] <= tolerated))
+        rubs = place.cones.friction > 0
+        # a contact without force is held, and does what it would with one
+        mode = jnp.where(did.mode != OPEN, did.mode, jnp.where(towards[:, 0] != 0, SLIP, STICK))
+        mode = jnp.where(stays, jnp.where(rubs, mode, SLIP), OPEN).astype(jnp.int32)
+        way = jnp.where((mode == SLIP)[:, None], jnp.where(did.direction != 0, did.direction, towards), 0)
+        found = Modes(mode, jnp.where(rubs[:, None], way, 0), force, where.allowed)
+        held = _forces(place, found, stays)
+        # the solver's accuracy is not that of the forces in its modes
+        out = (mode == STICK) & (_room(place, found._replace(force=held), held) < -(place.rounding() + slack))
+        again = jnp.where(out[:, None], -heading(held[:, 1:]), towards)
+        return again, jnp.any(again != towards), stays, found, accelerations
+
+    m = len(among)
+    first = (towards, ~none, among, where, jnp.zeros_like(where.force))
+    # no more than once for each contact: each time one more begins to slip
+    _, _, stays, found, accelerations = lax.fori_loop(
+        0, m + 1, lambda _, carry: lax.cond(carry[1], law, lambda x: x, carry), first
+    )
+    edge = _on_edge(place, stays, found, towards, accelerations)
+    return _Decision(stays, found, as_status(edge, Status.DERIVATIVE_FRICTION))
+
+
+def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelerations: Array) -> Array:
+    """Tests whether a contact at rest only just sticks, or only just begins to slip, (): a small change of a force would change its mode."""
+    room = _room(place, found, found.force)
+    most = place.cones.scales() * place.cones.at_rest * found.force[:, 0]
+    rests = closed & (place.cones.friction > 0) & (towards[:, 0] == 0)
+    sticks = rests & (found.mode == STICK) & (room <= EDGE * most)
+    begins = rests & (found.mode == SLIP) & (jnp.abs(accelerations[:, 1]) <= EDGE * jnp.abs(place.cones.offset[:, 1]))
+    return jnp.any(sticks | begins)
+
+
+def _status_of_forces(place: Place, where: Modes, closed: Array, force: Array, slack: Array) -> Array:
+    """Returns the status of the forces (m, 2) of contacts that are ``closed`` (m,)."""
+    place = frozen(place)
+    matrix, mu = place.cones.delassus(), place.cones.friction
+    mode = where.of(closed).mode
+    beyond = closed & (where.mode != OPEN) & jams(matrix, mu)
+    pulls = closed & (place.cones.scales() * force[:, 0] < -(1e3 * place.rounding() + slack))
+    status = as_status(jnp.any(beyond), Status.FRICTION_JAMMED) | as_status(
+        jnp.any(pulls), Status.PROJECTION_NOT_CONVERGED
+    )
+    return status | as_status(dependent(matrix, mode, mu), Status.IMPULSES_NOT_UNIQUE)
+
+
+def start_in_modes(problem: Problem, motion: Motion, closed: Array) -> Array:
+    """Returns the velocity (d,) at the start of a motion without the slip of contacts that stick: it differs by rounding, but derivatives do not.
+
+    ``closed`` (m,): mask of closed contacts.
+    """
+    t, q, v, args = motion.t0, motion.q0, motion.v0, motion.args
+    place = Place.at(problem, t, q, v, args, None)
+    moves = frozen(jnp.abs(place.slip[:, 0]) > place.noise)
+    _, did = place.decide(closed, jnp.where(moves[:, None], heading(place.slip), 0), jnp.zeros_like(place.cones.offset))
+    rows = place.cones._replace(offset=place.velocity())
+    stuck = jnp.where(did.mode == STICK, STICK, OPEN)
+    return v + rows.response @ rows.in_modes(jnp.zeros_like(rows.offset), stuck, did.direction).ravel()
+
+
+def strike_rubbing(
+    problem: Problem, law: ContactLaw, motion: Motion, slowest: Callable, event: Event, base: Base, stopped: Array, breaks: Array,
+    closed: Array, candidates: Array, near: Array, left: Array, spread: Array | None,
+) -> RubbingCollision:  # fmt: skip
+    """Puts contacts back onto their surfaces and applies the laws of impact, by `collide_rubbing`, at the end of a trial from ``base``.
+
+    ``slowest``: function from magnitudes of gap accelerations (m,) to the lowest gap velocities (m,) that are resolved.
+    """
+    where, m = base.where, len(closed)
+    normal = jnp.max(frozen(jnp.abs(event.contacts.velocity(base.a)) + event.contacts.velocity_terms(base.a)))
+    resolved = jnp.min(slowest(jnp.broadcast_to(normal, m)))
+    h = resolved / (2 * jnp.where(normal > 0, normal, 1))
+    slip = Slip.at(problem, event.metric, event.t, event.q, motion.args)
+    still = closed & (where.mode == STICK) & ~breaks
+    none = jnp.zeros_like(closed)
+    before = Rubbing(closed, still, stopped, where.way, none)
+    return collide_rubbing(
+        problem, law, motion._replace(h=h), event, slip, before, candidates, near, closed | candidates, none, left, spread
+    )  # fmt: skip
