@@ -37,7 +37,7 @@ from ..problem import Problem
 from ..scheme import Info, JointInfo, Scheme, Step, Traits, mass_status, time_before_start, zero_remainder
 from ..status import Status, as_status
 from ..trials.bases import TERMS
-from ..trials.driven_step import first_carry, goes_on, turn
+from ..trials.driven_step import first_carry, goes_on, in_pieces, turn
 from ..trials.pieces import Pieces, Where
 from ..trials.rubbing import Modes, start_in_modes
 from ..trials.stops import Stop, Until
@@ -169,6 +169,8 @@ class EventDriven(Scheme):
         whole = motion.h if length is None else length
         n, q = state.n, state.q
         step = Step(self, problem, law, motion, motion.time(n), whole)
+        if problem.slip is not None:
+            step = in_pieces(step, q, state.v)
         carry = first_carry(step, state)
         if self.trials > SCANNED:
             carry = forward_only(lax.while_loop(partial(goes_on, step), partial(turn, step), carry), NO_REVERSE)

@@ -24,7 +24,7 @@ from .borders import SettledSides, border_status, seek_border, settle_sides, sta
 from .impacts_on_borders import Meeting, status_at_impact
 from .pieces import Pieces
 from .resets import cross_border
-from .rubbing import Change, RubbingContacts, base_in_modes, ends_of_modes, strike_rubbing
+from .rubbing import Change, RubbingContacts, ends_of_modes, strike_rubbing
 from .searches import TOGETHER, Search, Verdict, decide_on_trial
 from .stops import Stop, check_surface, move_to_zero, surface_to_watch
 from .tableau import TABLEAUS
@@ -102,6 +102,8 @@ def first_carry(step: Step, state: Any) -> TrialCarry:
 def in_pieces(step: Step, q: Array, v: Array) -> Step:
     """Returns the step with the pieces of its force, or the contacts that rub, for states of the shapes of q and v."""
     problem, args = step.problem, step.motion.args
+    if isinstance(step.pieces, RubbingContacts):
+        return step
     if problem.slip is not None:
         return step._replace(pieces=RubbingContacts(problem, problem.count(step.start, q, args)))
     return step._replace(pieces=Pieces.of(problem, step.start, q, v, args))
@@ -124,6 +126,9 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     rest = whole - base.elapsed
     covers = search.s >= frozen(rest) * (1 - 1e-10)
     s = jnp.where(covers, rest, search.s)
+    if isinstance(pieces, RubbingContacts):
+        jams = jnp.any(base.where.jammed)
+        covers, s = covers & ~jams, jnp.where(jams, 0, s)
     tolerance = scheme.tolerance(base.q.dtype)
     hold = partial(held, problem) if pieces is None else pieces.hold(base.where)
     borders = None if pieces is None else pieces.watch(*frozen((base.where, base.closed, base.slack, args)))
@@ -362,6 +367,7 @@ def _arrive_rubbing(
     args, none = motion.args, jnp.zeros((), jnp.int32)
     event, delay, closed, candidates, near, slowest = _arrival(step, hold, began, base, flown, verdict)
     t, q, v, metric, contacts, _ = event
+    candidates = candidates | (closed & base.where.jammed)
     stopped, breaks = ends_of_modes(step.pieces, t, flown, v, switched, args)
     found = strike_rubbing(
         problem, law, motion, slowest, event, base, stopped, breaks, closed, candidates, near,
@@ -393,9 +399,7 @@ def _settle_rubbing(
 ) -> tuple[Base, Array]:  # fmt: skip
     """Makes the base at a state with contacts that rub, by `base_in_modes`; also returns its status."""
     atol = step.scheme.tolerance(q.dtype).absolute
-    base, status = base_in_modes(
-        step.pieces, t, elapsed, q, v, closed, where, change, begins, substep, atol, step.motion.args
-    )
+    base, status = step.pieces.base(t, elapsed, q, v, closed, where, change, begins, substep, atol, step.motion.args)
     return base, status if step.scheme.jumps else status & ~int(Status.DERIVATIVE_FRICTION)
 
 

@@ -10,13 +10,15 @@ Slip has one direction, as in the plane.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..contact.friction.cones import OPEN, SLIP, STICK, dependent, jams
+from ...jaxtools.outlined import outlined
+from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
 from ..contact.laws import ContactLaw
 from ..events.event_state import Event
 from ..events.frictional_impacts import Rubbing, RubbingCollision, collide_rubbing
@@ -35,22 +37,26 @@ EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a cont
 
 class Modes(NamedTuple):
     """What contacts do between two events: the ``mode`` (m,) of each and the direction (m, 1) in which it slips, ``way``; forces (m, 2) near those
-    that act, ``force``; and how far below zero the levels (2m,) may be by round-off, ``allowed``."""
+    that act, ``force``; how far below zero the levels (2m,) may be by round-off, ``allowed``; whether forces are not unique, ``several`` (); and
+    contacts (m,) that have ``jammed``, for which velocities jump at once."""
 
     mode: Array
     way: Array
     force: Array
     allowed: Array
+    several: Array
+    jammed: Array
 
     @classmethod
     def none(cls, m: int, dtype: Any) -> Modes:
         """Modes of m open contacts."""
         zero = jnp.zeros((m, 2), dtype)
-        return cls(jnp.zeros(m, jnp.int32), zero[:, :1], zero, zero.ravel())
+        no = jnp.zeros(m, bool)
+        return cls(jnp.zeros(m, jnp.int32), zero[:, :1], zero, zero.ravel(), jnp.zeros((), bool), no)
 
     def of(self, closed: Array) -> FrictionInfo:
-        """Returns the modes as a contact problem takes them; contacts that are not ``closed`` (m,) are open."""
-        return FrictionInfo(self.force[:, 1:], jnp.where(closed, self.mode, OPEN), self.way)
+        """Returns the modes as a contact problem takes them; contacts that are not ``closed`` (m,) or have jammed are open."""
+        return FrictionInfo(self.force[:, 1:], jnp.where(closed & ~self.jammed, self.mode, OPEN), self.way)
 
 
 class RubbingContacts:
@@ -64,17 +70,25 @@ class RubbingContacts:
 
     def __init__(self, problem: Problem, m: int) -> None:
         self.problem, self.count = problem, 2 * m
+        # each once in native code
+        self._held, self._levels = outlined(self._held_at), outlined(self._levels_at)
+        self.base = outlined(partial(base_in_modes, problem))
+
+    def _held_at(
+        self, where: Modes, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
+    ) -> tuple[Array, Array, Array, Any]:
+        return held_in_modes(Place.at(self.problem, t, q, v, args, None), where, closed, slack)
 
     def hold(self, where: Modes) -> Hold:
         """Returns the function that gives accelerations in these modes, with the arguments and results of `trial.held`; forces are (m, 2)."""
 
-        def found(t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> tuple:
-            return held_in_modes(Place.at(self.problem, t, q, v, args, None), where, closed, slack)
-
-        return found
+        return partial(self._held, where)
 
     def levels(self, where: Modes, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
         """Returns the levels (2m,) at a state."""
+        return self._levels(where, t, q, v, closed, args)
+
+    def _levels_at(self, where: Modes, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
         place = Place.at(self.problem, t, q, v, args, None)
         slips, sticks = _rubs(place, where, closed)
         slip = jnp.where(slips, jnp.sum(where.way * place.slip, axis=1), 1)
@@ -125,12 +139,13 @@ class RubbingContacts:
 def _rubs(place: Place, where: Modes, closed: Array) -> tuple[Array, Array]:
     """Returns the masks (m,) of the ``closed`` contacts (m,) that slip, and of those that stick, which have levels."""
     mu = frozen(place.cones.friction)
-    return closed & (where.mode == SLIP) & (mu > 0), closed & (where.mode == STICK)
+    mode = where.of(closed).mode
+    return (mode == SLIP) & (mu > 0), mode == STICK
 
 
 def _forces(place: Place, where: Modes, closed: Array) -> Array:
     """Returns the forces (m, 2) of contacts in known modes, with two derivatives."""
-    return place.forces(where.of(closed), where.force, where.way)
+    return place.forces(where.of(closed), where.force, where.way, where.several)
 
 
 def _room(place: Place, where: Modes, force: Array) -> Array:
@@ -198,12 +213,12 @@ class _Decision(NamedTuple):
 
 
 def base_in_modes(
-    contacts: RubbingContacts, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, change: Change, begins: Array,
+    problem: Problem, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, change: Change, begins: Array,
     substep: Array, atol: Array, args: Any,
 ) -> tuple[Base, Array]:  # fmt: skip
     """As `bases.base_at`, for contacts that rub, which were in the modes ``where``; after a ``change``, or where the motion ``begins`` (), Coulomb's
     law says what they do."""
-    place = Place.at(contacts.problem, t, q, v, args, None)
+    place = Place.at(problem, t, q, v, args, None)
     view = place.view
     allowed = rounding_of_gaps(view.contacts, q, v, view, substep) + NOTHING * atol
     slack = NOTHING * atol / jnp.maximum(substep, substep**2)
@@ -217,7 +232,7 @@ def base_in_modes(
     a, force, push, of_joints = held_in_modes(place, where, closed, slack)
     rounding = jnp.concatenate([place.noise + NOTHING * atol, place.rounding() + slack])
     where = where._replace(force=frozen(force), allowed=frozen(rounding))
-    status = status | _status_of_forces(place, where, closed, frozen(force), slack)
+    status |= as_status(where.several, Status.IMPULSES_NOT_UNIQUE)
     base = Base(
         elapsed, q, v, a, closed, force, push, frozen(allowed), still, slack, joint_force=of_joints, where=where
     )
@@ -248,7 +263,9 @@ def _decide(
         mode = jnp.where(did.mode != OPEN, did.mode, jnp.where(towards[:, 0] != 0, SLIP, STICK))
         mode = jnp.where(stays, jnp.where(rubs, mode, SLIP), OPEN).astype(jnp.int32)
         way = jnp.where((mode == SLIP)[:, None], jnp.where(did.direction != 0, did.direction, towards), 0)
-        found = Modes(mode, jnp.where(rubs[:, None], way, 0), force, where.allowed)
+        none, matrix = jnp.zeros_like(among), place.cones.delassus()
+        several = dependent(matrix, mode, place.cones.friction)
+        found = Modes(mode, jnp.where(rubs[:, None], way, 0), force, where.allowed, several, none)
         held = _forces(place, found, stays)
         # the solver's accuracy is not that of the forces in its modes
         out = (mode == STICK) & (_room(place, found._replace(force=held), held) < -(place.rounding() + slack))
@@ -262,7 +279,17 @@ def _decide(
         0, m + 1, lambda _, carry: lax.cond(carry[1], law, lambda x: x, carry), first
     )
     edge = _on_edge(place, stays, found, towards, accelerations)
-    return _Decision(stays, found, as_status(edge, Status.DERIVATIVE_FRICTION))
+    # beyond Painleve's bound no acceleration may satisfy the law: then velocities jump
+    held, tolerated = _forces(place, found, stays), place.rounding() + slack
+    wrong = stays & ((accelerations[:, 0] < -1e3 * tolerated) | (place.cones.scales() * held[:, 0] < -tolerated))
+    matrix, mu = place.cones.delassus(), place.cones.friction
+    beyond = jams(matrix, mu)
+    lifts = among & (found.mode == OPEN) & could_jam(matrix, mu, towards)
+    jammed = wrong & beyond
+    status = as_status(edge & ~jnp.any(jammed), Status.DERIVATIVE_FRICTION)
+    status |= as_status(jnp.any((stays & beyond) | lifts), Status.FRICTION_JAMMED)
+    status |= as_status(jnp.any(wrong) & ~jnp.any(jammed), Status.PROJECTION_NOT_CONVERGED)
+    return _Decision(stays, found._replace(jammed=jammed), status)
 
 
 def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelerations: Array) -> Array:
@@ -273,19 +300,6 @@ def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelera
     sticks = rests & (found.mode == STICK) & (room <= EDGE * most)
     begins = rests & (found.mode == SLIP) & (jnp.abs(accelerations[:, 1]) <= EDGE * jnp.abs(place.cones.offset[:, 1]))
     return jnp.any(sticks | begins)
-
-
-def _status_of_forces(place: Place, where: Modes, closed: Array, force: Array, slack: Array) -> Array:
-    """Returns the status of the forces (m, 2) of contacts that are ``closed`` (m,)."""
-    place = frozen(place)
-    matrix, mu = place.cones.delassus(), place.cones.friction
-    mode = where.of(closed).mode
-    beyond = closed & (where.mode != OPEN) & jams(matrix, mu)
-    pulls = closed & (place.cones.scales() * force[:, 0] < -(1e3 * place.rounding() + slack))
-    status = as_status(jnp.any(beyond), Status.FRICTION_JAMMED) | as_status(
-        jnp.any(pulls), Status.PROJECTION_NOT_CONVERGED
-    )
-    return status | as_status(dependent(matrix, mode, mu), Status.IMPULSES_NOT_UNIQUE)
 
 
 def start_in_modes(problem: Problem, motion: Motion, closed: Array) -> Array:
@@ -317,7 +331,7 @@ def strike_rubbing(
     slip = Slip.at(problem, event.metric, event.t, event.q, motion.args)
     still = closed & (where.mode == STICK) & ~breaks
     none = jnp.zeros_like(closed)
-    before = Rubbing(closed, still, stopped, where.way, none)
+    before = Rubbing(closed, still, stopped, where.way, where.jammed)
     return collide_rubbing(
         problem, law, motion._replace(h=h), event, slip, before, candidates, near, closed | candidates, none, left, spread
     )  # fmt: skip

@@ -190,12 +190,14 @@ class ConeProblem(NamedTuple):
         mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, self.friction, resolution), OPEN)
         return mode.astype(jnp.int32), jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
 
-    def in_modes(self, x: Array, modes: Array, towards: Array | None, times: int = 1, turning: bool = False) -> Array:
+    def in_modes(
+        self, x: Array, modes: Array, towards: Array | None, times: int = 1, turning: bool = False, several: Any = None
+    ) -> Array:
         """Solves for the impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known, by ``times`` Newton steps from impulses x (m, 1 + k).
 
         ``towards`` (m, k): the directions in which contacts slip; if None, each slips in the direction of its velocity after the impulses.
         ``turning``: contacts for which ``towards`` is zero slip in that direction too. With given directions one step is exact; each further step
-        makes derivatives of one more order exact.
+        makes derivatives of one more order exact. ``several`` (): whether impulses are not unique, if that is known.
         """
         # impulses are scaled to velocities by the largest diagonal entry of their contact's block
         scale = lax.stop_gradient(self.scales())[:, None]
@@ -210,7 +212,8 @@ class ConeProblem(NamedTuple):
         matrix = lax.stop_gradient(jax.jacfwd(lambda x: equations(x.reshape(y.shape)).ravel())(y.ravel()))
         # if impulses are not unique, those near x: the shift keeps rounding from moving away
         eps, fixed = float(jnp.finfo(y.dtype).eps), lax.stop_gradient(self)
-        several = dependent(fixed.delassus(), modes, fixed.friction) if len(y) > 1 else False
+        if several is None:
+            several = dependent(fixed.delassus(), modes, fixed.friction) if len(y) > 1 else False
         shift = jnp.where(several, eps**0.5, 64 * eps)
         eye = jnp.eye(y.size, dtype=y.dtype)
         inverse = linalg.inverse(matrix + shift * eye)
