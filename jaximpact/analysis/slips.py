@@ -154,7 +154,7 @@ def slips(
             own[name] = _by_lane(mu, single, len(t), impulse.shape[2])
     lanes = (0, 0, 0, jax.tree.map(lambda axis: None if axis < 0 else 0, axes), {x: mu[1] for x, mu in own.items()})
     numbers = {name: mu[0] for name, mu in own.items()}
-    ends = solution.timing is not None and solution.timing.scheme == "EventCorrected"
+    ends = solution.timing is not None and solution.timing.scheme in ("EventCorrected", "EventDriven")
     leaves, structure = jax.tree.flatten(lanes, is_leaf=lambda x: x is None)
     looked = _look(problem, tuple(leaves), structure, ends, t, q, v, args, numbers)
     before, after, size, scale, limit, static = (np.asarray(x) for x in looked)

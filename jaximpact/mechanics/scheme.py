@@ -177,7 +177,7 @@ class Traits(NamedTuple):
         reverse: whether reverse-mode differentiation goes through a step.
         tells_jumps: whether a step itself sets DERIVATIVE_JUMP.
         tells_error: whether a step estimates its error, `Info.error`; the sum over all steps is `Solution.error`.
-        friction: whether steps include friction; otherwise a problem with friction is refused.
+        friction: directions of slip at a contact up to which steps include friction, 1 in the plane and 2 in space, 0 for none; more are refused.
         joints: whether steps satisfy the problem's joints; otherwise a problem with joints is refused.
         resets: whether the state is reset where the motion crosses a surface that the problem states; otherwise a ``reset`` is refused.
         tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``, with the same values and a derivative that is as
@@ -199,7 +199,7 @@ class Traits(NamedTuple):
     tells_jumps: bool = False
     tells_error: bool = False
     joints: bool = False
-    friction: bool = False
+    friction: int = 0
     resets: bool = False
     tangent: Scheme | None = None
 

@@ -117,8 +117,13 @@ def check_friction(
     if not scheme.traits.friction:
         name = type(scheme).__name__
         why = "its theory has no friction" if scheme.traits.restitution == "one" else "it does not know friction"
-        others = "MoreauJean()" if problem.listed else "MoreauJean(), or EventCorrected() for few contacts"
+        others = "MoreauJean()" if problem.listed else "MoreauJean(), or EventCorrected() or EventDriven() for few contacts"
         raise ValueError(f"{name} takes no friction, as {why}: use {others}")
+    if len(shape) == 2 and shape[1] > scheme.traits.friction:
+        raise ValueError(
+            f"{type(scheme).__name__} knows friction in the plane, with one direction of slip at a contact, and {stated} gives {shape[1]}: use "
+            "EventCorrected() or MoreauJean()"
+        )
     check_coefficients_of("friction", problem.friction, shape_of, m, args)
     if problem.static_friction is not None:
         check_coefficients_of("static_friction", problem.static_friction, shape_of, m, args)

@@ -85,7 +85,7 @@ class MoreauJean(Scheme):
             explicit=1 - 2 * self.theta,
             lists=True,
             joints=True,
-            friction=True,
+            friction=2,
             approach=True,
             tangent=tangent,
         )
