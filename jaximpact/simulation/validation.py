@@ -117,7 +117,9 @@ def check_friction(
     if not scheme.traits.friction:
         name = type(scheme).__name__
         why = "its theory has no friction" if scheme.traits.restitution == "one" else "it does not know friction"
-        others = "MoreauJean()" if problem.listed else "MoreauJean(), or EventCorrected() or EventDriven() for few contacts"
+        others = (
+            "MoreauJean()" if problem.listed else "MoreauJean(), or EventCorrected() or EventDriven() for few contacts"
+        )
         raise ValueError(f"{name} takes no friction, as {why}: use {others}")
     if len(shape) == 2 and shape[1] > scheme.traits.friction:
         raise ValueError(

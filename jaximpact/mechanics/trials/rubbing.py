@@ -250,25 +250,25 @@ def _decide(
     way = jnp.where(anew[:, None] | (where.way == 0), heading(place.slip), where.way)
     towards = jnp.where(slips[:, None], way, 0)
     towards = jnp.where(change.breaks[:, None], -heading(where.force[:, 1:]), towards)
-    none = jnp.zeros((), bool)
+    none, tolerated = jnp.zeros((), bool), place.rounding() + slack
 
     def law(carry: tuple) -> tuple:
         towards, *_ = carry
         force, did = place.decide(among, towards, where.force)
-        accelerations = place.cones.velocity(force)
-        tolerated = 1e3 * noise(place.view.contacts, place.view.free, place.view.gap_acceleration) + slack
-        stays = among & ((did.mode != OPEN) | (accelerations[:, 0] <= tolerated))
-        rubs = place.cones.friction > 0
+        acts, rubs = among & (did.mode != OPEN), place.cones.friction > 0
         # a contact without force is held, and does what it would with one
-        mode = jnp.where(did.mode != OPEN, did.mode, jnp.where(towards[:, 0] != 0, SLIP, STICK))
-        mode = jnp.where(stays, jnp.where(rubs, mode, SLIP), OPEN).astype(jnp.int32)
+        mode = jnp.where(acts, did.mode, jnp.where(towards[:, 0] != 0, SLIP, STICK))
+        mode = jnp.where(rubs, mode, SLIP).astype(jnp.int32)
         way = jnp.where((mode == SLIP)[:, None], jnp.where(did.direction != 0, did.direction, towards), 0)
-        none, matrix = jnp.zeros_like(among), place.cones.delassus()
-        several = dependent(matrix, mode, place.cones.friction)
-        found = Modes(mode, jnp.where(rubs[:, None], way, 0), force, where.allowed, several, none)
-        held = _forces(place, found, stays)
-        # the solver's accuracy is not that of the forces in its modes
-        out = (mode == STICK) & (_room(place, found._replace(force=held), held) < -(place.rounding() + slack))
+        way = jnp.where(rubs[:, None], way, 0)
+        several = dependent(place.cones.delassus(), jnp.where(acts, mode, OPEN), place.cones.friction)
+        found = Modes(mode, way, force, where.allowed, several, jnp.zeros_like(among))
+        # forces in these modes are those of the solver to rounding
+        held = _forces(place, found, acts)
+        accelerations = place.cones.velocity(held)
+        stays = acts | (among & (accelerations[:, 0] <= 1e3 * tolerated))
+        found = found._replace(mode=jnp.where(stays, mode, OPEN))
+        out = acts & (mode == STICK) & (_room(place, found, held) < -tolerated)
         again = jnp.where(out[:, None], -heading(held[:, 1:]), towards)
         return again, jnp.any(again != towards), stays, found, accelerations
 
@@ -280,7 +280,7 @@ def _decide(
     )
     edge = _on_edge(place, stays, found, towards, accelerations)
     # beyond Painleve's bound no acceleration may satisfy the law: then velocities jump
-    held, tolerated = _forces(place, found, stays), place.rounding() + slack
+    held = _forces(place, found, stays)
     wrong = stays & ((accelerations[:, 0] < -1e3 * tolerated) | (place.cones.scales() * held[:, 0] < -tolerated))
     matrix, mu = place.cones.delassus(), place.cones.friction
     beyond = jams(matrix, mu)
