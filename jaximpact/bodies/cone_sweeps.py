@@ -25,14 +25,14 @@ from typing import Any
 import numpy as np
 
 from ..compiler.llvm.jit import compile_module
-from .central_path import central_path
+from .central_path import central_paths
 from .kernel_writer import KernelWriter, call_lane, over_lanes
 from .proximal_steps import ROWS, ConeSystem, proximal_steps
 
 LED, PLAIN = 3000, 1500  # sweeps with conjugate directions, and without, in turn
-SHORT = 20  # Newton steps before the central path: those that converge mostly need fewer, in space few converge at all
-# of central paths: nine of ten problems are solved from each, nearly all from one of them
-STARTS = (0.3, 5.0, 0.1, 50.0)
+# Newton steps before the central path: those that converge mostly need fewer; in space few converge at all, and of 2048 spheres each takes as long as ten
+# steps of a path
+SHORT = {2: 20, 3: 0}
 SLACK = 1.1  # by which the squared change of a pair of sweeps may grow before its direction is dropped
 OPERANDS = ("i", "j", "among", "h", "b", "mu", "guess", "allowed", "limit")
 GUESS, LIMIT = OPERANDS.index("guess"), OPERANDS.index("limit")
@@ -356,17 +356,10 @@ def steps_where_sweeps_stall(given: list[np.ndarray], impulse: np.ndarray, tries
         return impulse.copy(), 0
     of = lambda x: x[taken].astype(float)
     system = ConeSystem.of(np.stack([i[taken], j[taken]]), of(h), of(b), of(mu), of(allowed))
-    x, spent = proximal_steps(system, system.root * of(impulse), SHORT)
-    least = system.excess(x)
-    for start in STARTS if tries == 0 else ():
-        if least <= 1:
-            break
-        inside, steps = central_path(system, start)
-        # the path ends at a solution, but its last points are on it up to rounding only
-        near, more = proximal_steps(system, inside)
-        spent += steps + more
-        if (excess := system.excess(near)) < least:
-            x, least = near, excess
+    x, spent = proximal_steps(system, system.root * of(impulse), SHORT[h.shape[1]])
+    if tries == 0 and system.excess(x) > 1:
+        x, _, steps = central_paths(system, x)
+        spent += steps
     found = impulse.copy()
     found[taken] = system.clean(x) / system.root
     return found, spent
