@@ -176,8 +176,19 @@ def solve_masked(a: Array, b: Array, active: Array) -> Array:
     if n == 0:
         return b
     if n > MAX_UNROLLED:
-        return _solve_rows(a + jnp.diag(64 * jnp.finfo(a.dtype).eps * jnp.diagonal(a)), b, active)
+        raised = a + jnp.diag(64 * jnp.finfo(a.dtype).eps * jnp.diagonal(a))
+        return _refined(lambda b: _solve_rows(raised, b, active), lambda x: a @ x, b)
     return _solve_unrolled(a, b)
+
+
+def _refined(solve: Callable[[Array], Array], product: Callable[[Array], Array], b: Array) -> Array:
+    """Returns ``solve(b)`` for a matrix whose diagonal is raised by round-off; in float32 refined once by the ``product`` of the matrix as it is.
+
+    The raised diagonal changes solutions always in the same sense, in float32 by a hundred times what rounding does: 1e-5 of twelve contacts where
+    the condition is ten.
+    """
+    x = solve(b)
+    return x if float(jnp.finfo(b.dtype).eps) < 1e-10 else x + solve(b - product(x))
 
 
 @jax.jit
@@ -242,7 +253,10 @@ def _solve_among_many(rows: Array, columns: Array, b: Array, active: Array) -> A
         product = left @ columns.T.at[chosen].get(mode="fill", fill_value=0).T
         return product + jnp.diag(small * jnp.diagonal(product))
 
-    return _in_active(part, lambda: solve_masked(rows @ columns, b, active), b, active)
+    def solved(b: Array) -> Array:
+        return _in_active(part, lambda: solve_masked(rows @ columns, b, active), b, active)
+
+    return _refined(solved, lambda x: jnp.where(active, rows @ (columns @ x), 0), b)
 
 
 @jax.custom_jvp
@@ -307,8 +321,10 @@ def _apply_semidefinite(a: Array, factor: Array, b: Array, active: Array) -> Arr
     """Computes what `_solve_semidefinite` does."""
     b, n = jnp.where(active, b, 0), len(b)
     if n > MAX_SWEPT:
-        by_pivots = lambda b: solve(_regularised(_in_rows(a, active)), b)
-        return lax.cond(factor[-1, -1] > 0, lambda b: cho_solve((factor, True), b), by_pivots, b)
+        a = _in_rows(a, active)
+        by_pivots = lambda b: solve(_regularised(a), b)
+        by_factor = lambda b: cho_solve((factor, True), b)
+        return _refined(lambda b: lax.cond(factor[-1, -1] > 0, by_factor, by_pivots, b), lambda x: a @ x, b)
     places = jnp.arange(n)
     for k in range(n - 1):
         b = b - jnp.where(places > k, factor[:, k], 0) * b[k]

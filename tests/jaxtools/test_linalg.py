@@ -54,6 +54,24 @@ def test_active_rows_of_many(count):
     close(masked(at, active), dense(*at))
 
 
+def test_float32_is_as_near_as_rounding_allows():
+    """Matrices of condition ten, whose raised diagonals would change solutions by 1e-5."""
+    rng = np.random.default_rng(0)
+    turn, _ = np.linalg.qr(rng.normal(size=(20, 20)))
+    rows = (turn * np.geomspace(1, 10**-0.5, 20)).astype(np.float32)
+    b, every = rng.normal(size=20).astype(np.float32), np.ones(20, bool)
+    matrix = rows @ rows.T
+    exact = np.linalg.solve(matrix.astype(float), b)
+
+    @jax.jit
+    def both(rows, matrix, b):
+        return linalg.solve_masked(matrix, b, every), linalg.semidefinite_solver(rows, rows.T, matrix, every)(b)
+
+    for found in map(np.asarray, both(rows, matrix, b)):
+        assert found.dtype == np.float32
+        assert np.max(np.abs(found - exact)) < 2e-6 * np.max(np.abs(exact))
+
+
 # by the inverse, and by Cholesky factors; with a row too many, which depends on others, by LU factors
 @pytest.mark.parametrize(("n", "extra"), [(8, 0), (20, 1), slow(8, 1), slow(20, 0)])
 def test_symmetric_matrix_of_active_rows(n, extra):
