@@ -40,6 +40,7 @@ from .proximal_steps import ConeSystem, proximal_steps
 FAR, NEAR = (0.3, 5.0), (0.01,)
 FIRST = 80  # steps of each path before the next one is tried; twice as many in each round after that
 STEPS = (1200, 2.0)  # of all paths, and for each contact besides: most of 1700 contacts take 20 to 80, some a thousand
+CLOSE = 100.0  # times the allowed residual, from where Newton's method is tried before the path has ended
 LEAST = 1e-14  # size^2 at which a path ends, relative to the largest velocity: Newton's method goes on from there
 ORDER = 5  # of the Taylor series of a step
 TINY = 1e-300
@@ -320,12 +321,13 @@ class Linearised:
         return terms
 
     def reach(self, terms: list[Point]) -> float:
-        """Length up to which the last ``terms`` of a series are smaller than the distance to the border of the cones."""
+        """Length up to which the last ``terms`` of a series are smaller than the distance to the border of the cones, and the first four times that at most."""
         unit = float(np.sqrt(self.at.share)) * self.curve.size
         largest = [
             max(np.max(np.abs(times(self.w, x.r))), np.max(np.abs(times(self.inverse, x.s)))) / unit for x in terms
         ]
-        return min(max(y, TINY) ** (-1 / n) for n, y in enumerate(largest, 1) if n > len(terms) // 2)
+        least = min(max(y, TINY) ** (-1 / n) for n, y in enumerate(largest, 1) if n > len(terms) // 2)
+        return min(least, 4 / max(largest[0], TINY))
 
 
 def next_point(curve: Curve, at: Point) -> Point | None:
@@ -391,7 +393,7 @@ def central_paths(system: ConeSystem, guess: np.ndarray) -> tuple[np.ndarray, fl
         while paths and spent < limit:
             for path in paths:
                 spent += path.follow(min(each, limit - spent))
-                if not path.ended:
+                if not path.ended and path.least > CLOSE:
                     continue
                 # the path ends at a solution, but its last points are on it up to rounding only
                 found, more = proximal_steps(system, path.x)
