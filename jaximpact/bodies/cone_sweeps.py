@@ -335,7 +335,12 @@ def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray]
             given[LIMIT] = np.array([share], np.int32)
             sweeps(given, found)
             spent += int(found[1][0])
-            if found[1][0] < share or spent >= limit:
+            if found[1][0] < share:
+                break
+            if spent >= limit:
+                # sweeps may lose what steps have gained
+                if tries and taking_part(given).size and excess(given, given[GUESS]) < excess(given, found[0][0]):
+                    found[0][0] = given[GUESS]
                 break
             given[GUESS], steps = steps_where_sweeps_stall(given, found[0][0], tries)
             spent += steps
@@ -344,19 +349,37 @@ def solver(D: int, k: int, real: Any, bodies: int) -> Callable[[list[np.ndarray]
     return lambda operands, results: over_lanes(lambda n: lane(n, operands, results), results[1].shape[0])
 
 
+def taking_part(given: list[np.ndarray]) -> np.ndarray:
+    """Numbers of the contacts that may have an impulse, from the operands of a lane."""
+    among, h = given[2:4]
+    return np.flatnonzero((among != 0) & np.any(h[:, 0] != 0, axis=1))
+
+
+def system_of(given: list[np.ndarray], taken: np.ndarray) -> ConeSystem:
+    """The system of the contacts of numbers ``taken``, in double precision."""
+    i, j, _, h, b, mu, _, allowed, _ = given
+    of = lambda x: x[taken].astype(float)
+    return ConeSystem.of(np.stack([i[taken], j[taken]]), of(h), of(b), of(mu), of(allowed))
+
+
+def excess(given: list[np.ndarray], impulse: np.ndarray) -> float:
+    """Largest natural residual of impulses (m, 1 + k), divided by the allowed one."""
+    taken = taking_part(given)
+    system = system_of(given, taken)
+    return system.excess(system.root * impulse[taken].astype(float))
+
+
 def steps_where_sweeps_stall(given: list[np.ndarray], impulse: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
     """Improves impulses (m, 1 + k) on which sweeps have stalled, by `proximal_steps` and `central_path`.
 
     Computes in double precision. ``given``: operands of a lane; ``tries``: number of times that sweeps have stalled before. Returns impulses (m,
     1 + k) whose residual is not larger than that of ``impulse``, and the number of steps.
     """
-    i, j, among, h, b, mu, _, allowed, _ = given
-    taken = np.flatnonzero((among != 0) & np.any(h[:, 0] != 0, axis=1))
-    if not 0 < taken.size * h.shape[1] <= ROWS or not np.all(np.isfinite(impulse)):
+    taken, rows = taking_part(given), impulse.shape[1]
+    if not 0 < taken.size * rows <= ROWS or not np.all(np.isfinite(impulse)):
         return impulse.copy(), 0
-    of = lambda x: x[taken].astype(float)
-    system = ConeSystem.of(np.stack([i[taken], j[taken]]), of(h), of(b), of(mu), of(allowed))
-    x, spent = proximal_steps(system, system.root * of(impulse), SHORT[h.shape[1]])
+    system = system_of(given, taken)
+    x, spent = proximal_steps(system, system.root * impulse[taken].astype(float), SHORT[rows])
     if tries == 0 and system.excess(x) > 1:
         x, _, steps = central_paths(system, x)
         spent += steps

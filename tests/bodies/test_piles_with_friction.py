@@ -106,6 +106,23 @@ def test_contacts_on_which_sweeps_stall_obey_the_law(stalled, rescue, monkeypatc
     assert (error <= TOLERANCE) if rescue else (error > 1e4 * TOLERANCE)
 
 
+def test_sweeps_lose_nothing_of_what_steps_have_gained(stalled, monkeypatch):
+    pytest.importorskip("llvmlite")
+    from jaximpact.bodies import cone_sweeps
+
+    given, dense = stalled
+    right = solved(given, monkeypatch)
+    near = (1 + 1e-9) * right
+    # contacts that no sweep solves, and steps that end a hair from the solution
+    monkeypatch.setattr(cone_sweeps, "steps_where_sweeps_stall", lambda given, x, tries: (near.copy(), 1))
+    m = len(given[0])
+    more = (np.zeros((m, 2)), np.full(m, 1e-16), np.array([cone_sweeps.LED + cone_sweeps.PLAIN + 500], np.int32))
+    impulse, count = np.empty((1, m, 2)), np.empty(1, np.int32)
+    cone_sweeps.solver(3, 1, np.float64, 40)([x[None] for x in (*given, *more)], [impulse, count])
+    error = lambda x: law_residual(dense, given[4], x, given[5]).max()
+    assert error(impulse[0]) <= error(near) * (1 + 1e-6)
+
+
 @pytest.mark.parametrize("near", [False, True])
 def test_paths_through_the_cones_end_at_the_law(stalled, near):
     from jaximpact.bodies.central_path import BodyMatrix, CentralPath
