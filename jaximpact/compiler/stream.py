@@ -12,8 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
-from jax.interpreters import ad, batching
+from jax.interpreters import ad, batching, partial_eval
 
+from ..jaxtools.dead_code import live_carry
 from ..jaxtools.jaxpr_tools import varying_outputs
 
 stream_p = Primitive("stream")
@@ -111,5 +112,24 @@ def _stream_batching(
     return [*last, *rows], results
 
 
+def _stream_dead_code(used: Any, *rest: Any) -> tuple[list[bool], Any]:
+    """Rule for dead code: drops rows that are not used, and carried values on which nothing depends; constants and sequences stay."""
+    (*_, eqn), used, p = rest, list(used), rest[-1].params
+    jaxpr, carried = p["jaxpr"], p["carried"]
+    constants, sequences = len(eqn.invars) - carried, len(jaxpr.invars) - carried
+    if eqn.effects or all(used):
+        return [True] * len(eqn.invars), eqn
+    if not any(used):
+        return [False] * len(eqn.invars), None
+    of = lambda live: partial_eval.dce_jaxpr(jaxpr, [*live, *used[carried:]], [*live, *[True] * sequences])
+    live = live_carry(used[:carried], lambda live: of(live)[1][:carried])
+    kept = [*[True] * constants, *live]
+    invars = [v for v, k in zip(eqn.invars, kept, strict=True) if k]
+    outvars = [v for v, k in zip(eqn.outvars, [*live, *used[carried:]], strict=True) if k]
+    params = p | {"jaxpr": of(live)[0], "carried": sum(live)}
+    return kept, eqn.replace(invars=invars, outvars=outvars, params=params)
+
+
 ad.primitive_jvps[stream_p] = _stream_jvp
+partial_eval.dce_rules[stream_p] = _stream_dead_code
 batching.primitive_batchers[stream_p] = _stream_batching

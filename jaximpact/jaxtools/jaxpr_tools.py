@@ -1,4 +1,4 @@
-"""Analysis and transformation of jaxprs: nested jaxprs, size, dead code, dependence of outputs on inputs, inlining of calls."""
+"""Analysis and transformation of jaxprs: nested jaxprs, size, dependence of outputs on inputs, inlining of calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
-from jax.interpreters import partial_eval
 
 from .argument_checks import is_traced
 
@@ -151,15 +150,6 @@ def _once(eqn: Any, given: list, seen: dict) -> list:
         # the operands are stored too: while they live, their ids are not given to other objects
         seen[key] = evaluate_equation(eqn, given, **_inline_nested(eqn.params)), given
     return seen[key][0]
-
-
-def without_dead_code(closed: ClosedJaxpr, wanted: Sequence[bool] | None = None) -> ClosedJaxpr:
-    """Returns a jaxpr without equations, outputs of branches and inputs of calls on which neither its outputs nor their derivatives depend.
-
-    ``wanted``: mask of the outputs that stay; None: all.
-    """
-    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, True if wanted is None else list(wanted), True)
-    return ClosedJaxpr(jaxpr, closed.consts)
 
 
 def replay_jaxpr(function: Callable) -> Callable:

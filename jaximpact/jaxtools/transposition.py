@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import linear_call
 
+from .dead_code import without_dead_code
 from .jaxpr_tools import (
     CALLS,
     as_closed,
@@ -24,7 +25,6 @@ from .jaxpr_tools import (
     needed_equations,
     scan_counts,
     varying_outvars,
-    without_dead_code,
 )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 import math
+import operator
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from itertools import compress
 from typing import Any, ClassVar
 
 import jax
@@ -19,18 +21,18 @@ from jax.sharding import AbstractMesh
 from ..compiler.gpu import kernel
 from ..compiler.llvm import xla_ffi as foreign
 from ..compiler.scalar import Unsupported
+from ..jaxtools.dead_code import without_dead_code
 from ..jaxtools.derivative_rules import NO_DERIVATIVE
-from ..jaxtools.jaxpr_tools import without_dead_code
 from ..jaxtools.shapes import shapes_and_dtypes
 from ..jaxtools.trace_context import full_precision
 from ..mechanics.motion import Motion
 from . import reverse_loop as backwards
+from .account import Account
 from .backends import Task, one_lane, without_rows
 from .limits import MAX_SHARED_REVERSE_INPUTS
 from .program import Program
-from .reverse_loop import Parts
+from .reverse_parts import Parts
 from .rows import RowRequest
-from .trajectory import structure
 
 NO_MESH = AbstractMesh((), ())
 MAX_GRADIENTS_TO_COME = 256
@@ -56,6 +58,18 @@ class LaneFunction(abc.ABC):
     def without_row_count(self) -> LaneFunction:
         """The function for any number of steps and rows, as native code takes them at run time."""
 
+    @abc.abstractmethod
+    def reading(self, read: Sequence[bool]) -> tuple[LaneFunction, list[bool]]:
+        """Returns the function for a program that reads the results in the mask ``read``, and the mask of the results that this function has.
+
+        Without an account of the motion that nobody reads, steps do not compute it; other results stay, so that there are two programs and no more.
+        """
+
+    @property
+    def branching(self) -> Any:
+        """The function of operands and ``function``, jitted, that native code and kernels are compiled from."""
+        return _branching if self.value.tells else _branching_without_account
+
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
         """Name of the FFI target that runs the function as native code; raises Unsupported if there is none.
 
@@ -64,7 +78,7 @@ class LaneFunction(abc.ABC):
         """
         without_row_count, turns = self.without_row_count(), turns_of(self, axes)
         return foreign.lane_target(
-            _branching, members, axes, count, results, turns, self.extra_axes, function=without_row_count
+            self.branching, members, axes, count, results, turns, self.extra_axes, function=without_row_count
         )
 
     def in_kernel(self, operands: Sequence, axes: tuple, count: int | None) -> list:
@@ -73,7 +87,7 @@ class LaneFunction(abc.ABC):
         Arguments as in `target`.
         """
         given, carried = turns_of(self, axes)(operands), [a is not None for a in axes]
-        _, found = kernel.run_lanes(_branching, operands, carried, given, function=self.without_row_count())
+        _, found = kernel.run_lanes(self.branching, operands, carried, given, function=self.without_row_count())
         if count is None:
             return [x[0] for x in found]
         return found
@@ -83,19 +97,33 @@ class LaneFunction(abc.ABC):
 class Value(LaneFunction):
     """Maps the leaves of program and motion to the leaves of the result of a ``task(program, motion, None)``, such as `trajectory`.
 
-    ``structure``: pytree structure of (program, motion). ``differentiated``: whether the function has been prepared by `with_derivative`.
-    ``walks_back``: whether reverse mode never takes the Jacobian in forward mode.
+    ``structure``: pytree structure of (program, motion); ``result``: that of the result. ``differentiated``: whether the function has been prepared by
+    `with_derivative`. ``walks_back``: whether reverse mode never takes the Jacobian in forward mode. ``tells``: whether the account of the motion,
+    its status and totals, is among the leaves.
     """
 
     task: Task
     structure: Any
+    result: Any
     execution: str = "auto"  # as in `solve`
     differentiated: bool = False
     walks_back: bool = False
+    tells: bool = True
 
     @property
     def extra_axes(self) -> int:
         return 0
+
+    @property
+    def kept(self) -> tuple[bool, ...]:
+        """Mask of the leaves of the result that the function returns."""
+        return tuple(self.tells or not x for x in _of_account(self.result))
+
+    def reading(self, read: Sequence[bool]) -> tuple[Value, list[bool]]:
+        if not self.tells or any(map(operator.and_, read, _of_account(self.result))):
+            return self, [True] * len(read)
+        found = replace(self, tells=False)
+        return found, list(found.kept)
 
     @property
     def value(self) -> Value:
@@ -104,7 +132,8 @@ class Value(LaneFunction):
     def __call__(self, *leaves: Any, branches: bool = False) -> list:
         program, motion = self.unflatten(leaves)
         # jitted, so that values and derivatives share one trace
-        return jax.tree.leaves(one_lane(without_rows(program) if branches else program, motion, task=self.task))
+        found = jax.tree.leaves(one_lane(without_rows(program) if branches else program, motion, task=self.task))
+        return list(compress(found, self.kept))
 
     def unflatten(self, leaves: Sequence) -> tuple[Program, Motion]:
         """Program and motion from their leaves."""
@@ -118,11 +147,11 @@ class Value(LaneFunction):
 
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
         """Name of the target; where a derivative in reverse mode is known to follow, of one that keeps the states for it."""
-        follows = _gradients_to_come.get((self, axes, count, shapes_and_dtypes(members)))
+        follows = _gradients_to_come.get((replace(self, tells=True), axes, count, shapes_and_dtypes(members)))
         if follows is not None:
             with suppress(Unsupported, ImportError, NotImplementedError):
                 cotangent, operands, of_operands = follows
-                return cotangent.target(operands, of_operands, count, results, forward=True)
+                return cotangent.target(operands, of_operands, count, results, self.kept)
         return super().target(members, axes, count, results)
 
     def rows(self, leaves: Sequence) -> int:
@@ -133,7 +162,8 @@ class Value(LaneFunction):
         """Shapes of the results in one lane for operands of the shapes ``members``, from the trace that native code is compiled from."""
         rows, without_row_count = self.rows(members), self.without_row_count()
         with jax.sharding.use_abstract_mesh(NO_MESH):  # as when it is compiled, so that it is traced once
-            of_row = _branching.trace(*members, function=without_row_count).out_info
+            whole = _branching.trace(*members, function=replace(without_row_count, tells=True)).out_info
+            of_row = list(compress(whole, self.kept))
         if rows == 0:
             return of_row
         # what has an axis of rows, which native code leaves out: one trace for any number of steps and rows
@@ -176,6 +206,13 @@ class Derivative(LaneFunction):
     @property
     def value(self) -> Value:
         return self.function.value
+
+    def reading(self, read: Sequence[bool]) -> tuple[LaneFunction, list[bool]]:
+        tangents = iter(read)
+        function, stays = self.function.reading([u and next(tangents) for u in self.used])
+        return replace(self, function=function, used=tuple(compress(self.used, stays))), list(
+            compress(stays, self.used)
+        )
 
     def outputs(self, operands: Sequence, branches: bool) -> tuple[Callable, list]:
         """Returns the function from the moved operands to the used outputs, and the moved operands."""
@@ -220,6 +257,14 @@ class ValueAndTangent(Derivative):
         """The tangents without the values."""
         return Tangent(self.function, self.moved, self.used)
 
+    def reading(self, read: Sequence[bool]) -> tuple[LaneFunction, list[bool]]:
+        count = len(self.used)
+        tangents = iter(read[count:])
+        either = [x | (u and next(tangents)) for x, u in zip(read[:count], self.used, strict=True)]
+        function, stays = self.function.reading(either)
+        found = replace(self, function=function, used=tuple(compress(self.used, stays)))
+        return found, [*stays, *compress(stays, self.used)]
+
     def __call__(self, *operands: Any, branches: bool = False) -> list:
         count = len(self.moved)
         of, some = replace(self, used=(True,) * len(self.used)).outputs(operands[:count], branches)
@@ -263,31 +308,42 @@ class Cotangent(Derivative):
         """Shapes of the moved operands."""
         return [x for x, m in zip(members, self.moved, strict=False) if m]
 
+    def reading(self, read: Sequence[bool]) -> tuple[LaneFunction, list[bool]]:
+        return self, [True] * len(read)
+
     def in_kernel(self, operands: Sequence, axes: tuple, count: int | None) -> list:
         raise Unsupported("reverse mode in a kernel")
 
     def announce(self, members: Sequence, axes: tuple, count: int | None) -> None:
         """Lets native code that computes the values from now on keep the states for this derivative; arguments as in `target`."""
         number = len(self.moved)
-        key = (self.function, axes[:number], count, shapes_and_dtypes(members[:number]))
+        key = (replace(self.function, tells=True), axes[:number], count, shapes_and_dtypes(members[:number]))
         _gradients_to_come.pop(key, None)
         _gradients_to_come[key] = self, tuple(members), axes
         while len(_gradients_to_come) > MAX_GRADIENTS_TO_COME:
             del _gradients_to_come[next(iter(_gradients_to_come))]
 
     def target(
-        self, members: Sequence, axes: tuple, count: int | None, results: Sequence, forward: bool = False
+        self,
+        members: Sequence,
+        axes: tuple,
+        count: int | None,
+        results: Sequence,
+        values: tuple[bool, ...] | None = None,
     ) -> str:
-        """Name of the FFI target of the backward loop; with ``forward`` that of the values, which keeps the states for it."""
-        program, motion = self.function.unflatten(members)
+        """Name of the FFI target of the backward loop; with a mask ``values`` that of these leaves of the result, which keeps the states for it."""
+        program, _ = self.function.unflatten(members)
         if program.length is None:
             raise Unsupported("reverse mode of a number of steps that is not known")
         turns_of(self, axes)  # refuses what it has no rule for
         shared = sum(math.prod(x.shape) for x, a, m in zip(members, axes, self.moved, strict=False) if m and a is None)
         if count is not None and shared > MAX_SHARED_REVERSE_INPUTS and self.function.execution == "auto":
             raise Unsupported(f"reverse mode of many motions by {shared} numbers that they share")
-        parts = Parts.of(self.function.without_row_count().structure, self.moved, self.used, structure(program, motion))
-        return backwards.target(parts, self.function.unflatten, members, axes, count, results, forward)
+        value = self.function
+        some = iter(self.used)
+        used = tuple(k and next(some) for k in value.kept)
+        parts = Parts.of(value.without_row_count().structure, self.moved, used, value.result)
+        return backwards.target(parts, value.unflatten, members, axes, count, results, values)
 
 
 def lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
@@ -306,6 +362,19 @@ vmapped = jax.jit(
     static_argnames=("function", "axes", "count"),
 )
 _branching = jax.jit(lambda *operands, function: function(*operands, branches=True), static_argnames="function")
+
+
+@partial(jax.jit, static_argnames="function")
+def _branching_without_account(*operands: Any, function: LaneFunction) -> list:
+    closed = _branching.trace(*operands, function=function).jaxpr
+    return jaxpr_as_fun(without_dead_code(closed))(*operands)
+
+
+@cache
+def _of_account(result: Any) -> tuple[bool, ...]:
+    """Returns the mask of the leaves of a solution, of which ``result`` is the structure, that belong to the account of the motion."""
+    found, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(result, range(result.num_leaves)))
+    return tuple(path[0].name in Account._fields for path, _ in found)
 
 
 def turns_of(function: Any, axes: tuple) -> Callable:

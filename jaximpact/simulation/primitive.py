@@ -55,7 +55,7 @@ def bind(
     # plain numbers, tolerances say, take the types of the motion: an operand has no weak one
     kinds = {float: motion.q0.dtype, int: jnp.int32, bool: bool}
     leaves = _vary_alike([jnp.asarray(x, kinds.get(type(x))) for x in leaves])
-    value = Value(task, structure, execution, walks_back=walks_back)
+    value = Value(task, structure, result, execution, walks_back=walks_back)
     found = motion_p.bind(*leaves, function=value, axes=(None,) * len(leaves), count=None)
     return jax.tree.unflatten(result, found)
 
@@ -372,6 +372,21 @@ def bytes_of_states(program: Program, motion: Motion) -> int:
     return of_state * (program.length or 0) * motion.q0.dtype.itemsize
 
 
+def _without_unread(used: Any, *rest: Any) -> tuple[list[bool], Any]:
+    """Rule for dead code, which jit removes: computes no account of the motion that nobody reads.
+
+    Newer versions of jax hand over more before the equation, which is the last argument.
+    """
+    (*_, eqn), used = rest, list(used)
+    if not any(used):
+        return [False] * len(eqn.invars), None
+    function, stays = eqn.params["function"].reading(used)
+    if all(stays):
+        return [True] * len(eqn.invars), eqn
+    outvars = [v for v, s in zip(eqn.outvars, stays, strict=True) if s]
+    return [True] * len(eqn.invars), eqn.replace(outvars=outvars, params=eqn.params | {"function": function})
+
+
 def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
     """Lowering for CPUs: to native code if that is possible and asked for, else through XLA."""
     members = _of_one_lane(ctx.avals_in, axes)
@@ -411,6 +426,7 @@ for _primitive in (motion_p, motion_with_tangent_p):
     mlir.register_lowering(_primitive, _by_xla)
     mlir.register_lowering(_primitive, _natively, platform="cpu")
     mlir.register_lowering(_primitive, _on_gpu, platform="cuda")
+    partial_eval.dce_rules[_primitive] = _without_unread
 batching.primitive_batchers[motion_p] = partial(_motion_batching, motion_p)
 batching.primitive_batchers[motion_with_tangent_p] = _batch_with_tangent
 ad.primitive_jvps[motion_p] = _motion_jvp

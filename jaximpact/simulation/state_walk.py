@@ -19,15 +19,25 @@ def bytes_of(arrays: Sequence[np.ndarray]) -> bytes:
 
 
 class Walk:
-    """Memory of a forward and a backward pass through the steps for ``whole`` lanes, padding included, with the compiled calls bound to it."""
+    """Memory of a forward and a backward pass through the steps for ``whole`` lanes, padding included, with the compiled calls bound to it.
 
-    def __init__(self, of: Any, fixed: Sequence[np.ndarray], of_row: Sequence[np.ndarray], whole: int):
-        self.steps, self.kept_leaves = of.steps, of.kept
+    ``of``: the `Backwards` that it is of; ``there``: the forward pass.
+    """
+
+    def __init__(
+        self,
+        of: Any,
+        there: CompiledFunction,
+        fixed: Sequence[np.ndarray],
+        of_row: Sequence[np.ndarray],
+        whole: int,
+    ):
+        self.steps, self.kept_leaves, self.there = of.steps, of.kept, there
         self.fixed, self.of_row = ([np.array(x, order="C") for x in some] for some in (fixed, of_row))
         self.whole = whole
         every = jax.tree.leaves(of.carry)
         self.last = [np.empty((math.prod(x.shape), whole), x.dtype) for x in every]
-        of_values = of.states.results[len(every) : len(of.states.results) - sum(of.kept) - len(of.remembered)]
+        of_values = there.results[len(every) : len(there.results) - sum(of.kept) - len(of.remembered)]
         self.values = [np.empty((math.prod(a.shape), whole), a.dtype) for a, _ in of_values]
         self.key: bytes | None = None  # of the operands that the states belong to
         self.in_wait = False  # whether a walk back is to come
@@ -46,7 +56,7 @@ class Walk:
         # a call is given the numbers of a carry and of a row
         turn, each = [(x, 1) for x in self.of_row], [(x, 0) for x in (*self.kept, *self.remembered)]
         given = [*self.last, *self.values, *self.kept, *self.remembered]
-        self.states = BoundCall(of.states, known, given, whole, 2)
+        self.states = BoundCall(there, known, given, whole, 2)
         self.row = self._in_turn(of.of_row, [*known, *turn, *carry])
         self.back = self._in_turn(of.of_steps, [*known, *((x, None) for x in self.last)], each)
         self.start = [

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from breadth import slow
 from jax.experimental import sparse
+from jax.interpreters import partial_eval
 
 import jaximpact as ji
 
@@ -313,6 +314,48 @@ def test_a_gradient_walks_back_through_the_states_of_its_value():
     close(values, (led(MANY[0]), led(1.1 * MANY[0])), 1e-13)
     one, other = (jax.jacfwd(led)(w) for w in (MANY[0], 1.1 * MANY[0]))
     close(slopes, (one, 2 * other, 3 * one), 1e-11)
+
+
+def unread_modes(spring):
+    """Programs of forty weights w by what they do with ``spring(w)``, which returns a number and what is read beside it."""
+    jvp = lambda w: jax.jvp(spring, (w,), (jnp.ones_like(w),), has_aux=True)
+    body = jax.checkpoint(lambda w: (lambda x, told: (w + 0.01 * x, told))(*spring(w)))
+    loop = lambda w: (lambda last, told: (jnp.sum(last), told))(*jax.lax.scan(lambda w, _: body(w), w, None, length=2))
+    grad = lambda function: jax.value_and_grad(function, has_aux=True)
+    return {
+        "value": spring,
+        "jvp": jvp,
+        "reverse": grad(spring),
+        "lanes": jax.vmap(grad(spring), in_axes=0),
+        "second": lambda w: jax.jvp(lambda w: jax.jvp(spring, (w,), (w,), has_aux=True)[:2], (w,), (w,)),
+        "loop": grad(loop),
+    }
+
+
+@pytest.mark.parametrize("way", ["jvp", *map(slow, ("value", "reverse", "lanes", "second", "loop"))])
+def test_an_account_that_nobody_reads_is_not_computed(way):
+    """Results have the bits that they have beside a status that is read, which is that of the motion by itself."""
+    told = []
+
+    def spring(w, reads):
+        options = {"sensitivity": "discrete" if way == "second" else None, "execution": "native", "save": "final"}
+        found = ji.solve(SPRING, [0.3], [-1.0], t1=1.0, steps=50, args=w, **options)
+        return found.q[-1, 0] + found.impulse[-1, 0], (found.status, found.residual) if reads else ()
+
+    given = MANY if way == "lanes" else MANY[0]
+    for reads in (False, True):
+        run = unread_modes(lambda w, reads=reads: spring(w, reads))[way]
+        drops = "tells=False" in str(partial_eval.dce_jaxpr(jax.make_jaxpr(run)(given).jaxpr, True)[0])
+        assert drops if not reads else way not in ("value", "jvp") or not drops
+        told.append(jax.jit(run)(given))
+    without, beside = (jax.tree.leaves(x) for x in told)
+    every = iter(beside)
+    for x in without:
+        assert any(np.array_equal(x, y) for y in every)
+    if way in ("value", "reverse"):
+        alone = jax.jit(lambda w: spring(w, True)[1])(given)
+        status = [x for x in beside if x.dtype == jnp.int32]
+        assert way == "reverse" or status == [alone[0]]
 
 
 def test_cotangents_that_differ_where_motions_do_not():
