@@ -388,10 +388,34 @@ class RowsOf(NamedTuple):
         """Returns the cotangent (d,) of x, given the cotangents ``change`` (k,) of the rows."""
         return jnp.sum(sum(self._spread(self.pullback(change)), jnp.zeros((len(change), self.d), change.dtype)), axis=0)
 
-    def _spread(self, parts: Sequence[Array]) -> list[Array]:
-        """Returns arrays (k, d) whose sum has the derivatives of the rows by the argument, given the derivatives ``parts`` by the leaves.
+    def sizes(self, x: Array) -> Array:
+        """Returns |J| |x| (k,), J being the Jacobian, without its zeros."""
+        entries, total = self._entries(self.pullback(jnp.ones_like(self.values))), jnp.zeros_like(self.values)
+        size = jnp.abs(x)
+        for i, (columns, numbers) in enumerate(entries):
+            # several entries may be of one number of the argument: their sum is the derivative by it
+            same = [(places == columns, values) for places, values in entries]
+            whole = sum((jnp.where(equal, values, 0) for equal, values in same[i + 1 :]), numbers)
+            seen = sum((equal for equal, _ in same[:i]), columns < 0)
+            total += jnp.where(seen, 0, jnp.abs(whole) * size.at[columns].get(mode="clip"))
+        return total
 
-        An array has at most one nonzero entry in a row. Two entries of leaves share an array if no row depends on both.
+    def _spread(self, parts: Sequence[Array]) -> list[Array]:
+        """Returns arrays (k, d) whose sum has the derivatives of the rows by the argument, given the derivatives ``parts`` by the leaves."""
+        found = []
+        for columns, numbers in self._entries(parts):
+            # a selection: no product with an infinite derivative makes NaN of a zero
+            shape = len(columns), self.d
+            spread = lambda x, shape=shape: lax.broadcast_in_dim(x, shape, (0,))
+            here = lax.eq(spread(columns), lax.broadcasted_iota(columns.dtype, shape, 1))
+            found.append(lax.select(here, spread(numbers), jnp.zeros(shape, numbers.dtype)))
+        return found
+
+    def _entries(self, parts: Sequence[Array]) -> list[tuple[Array, Array]]:
+        """Returns pairs of columns and numbers (k,): the derivatives of the rows by the argument are the sum of those in each pair.
+
+        ``parts``: derivatives by the leaves. A column is negative where the row has no entry. Two entries of leaves share a pair if no row depends on
+        both.
         """
         slots: list[list[tuple[Rows, Array, Array]]] = []
         for leaf, part in zip(self.leaves, parts, strict=True):
@@ -407,9 +431,5 @@ class RowsOf(NamedTuple):
             for rows, places, values in slot:
                 mine = jnp.ones_like(places, bool) if rows.used is None else rows.used
                 columns, numbers = lax.select(mine, places, columns), lax.select(mine, values, numbers)
-            # a selection: no product with an infinite derivative makes NaN of a zero
-            shape = len(columns), self.d
-            spread = lambda x, shape=shape: lax.broadcast_in_dim(x, shape, (0,))
-            here = lax.eq(spread(columns), lax.broadcasted_iota(columns.dtype, shape, 1))
-            found.append(lax.select(here, spread(numbers), jnp.zeros(shape, numbers.dtype)))
+            found.append((columns, numbers))
         return found

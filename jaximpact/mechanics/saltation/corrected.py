@@ -17,7 +17,9 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -33,7 +35,7 @@ from ..contact.laws import ContactLaw, Held
 from ..events.event_state import Event
 from ..events.force_free import opens_by_change
 from ..events.impacts import order_matters, shared
-from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, jacobian, linearise
+from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, linearise, velocity_terms
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, Traits, Wrapping
@@ -168,12 +170,10 @@ class Corrected(Wrapping):
         def led() -> Array:
             at = lax.stop_gradient((t, q, motion.args))
             metric = Metric.at(problem, at[1], at[2], at[0])
+            terms: Callable[[Array], Array] = partial(velocity_terms, problem, *at)
             if problem.is_local:
-                contacts = linearise(problem, metric, *at)
-            else:
-                gap, matrix = jacobian(problem, *at, jnp.arange(len(info.impulse)))
-                contacts = Contacts(gap, matrix, matrix.T)
-            return lax.stop_gradient(late_impact_errors(motion.h, metric, contacts, before, after))
+                terms = linearise(problem, metric, *at).velocity_terms
+            return lax.stop_gradient(late_impact_errors(motion.h, metric, terms, before, after))
 
         # an impact causes errors in all gaps
         struck = jnp.any(found.last == IMPACT)
@@ -318,7 +318,7 @@ class Corrected(Wrapping):
         last = jnp.where(impact, IMPACT, jnp.where(rebound, REBOUND, jnp.where(lasting, LASTING, FREE)))
         # a gap velocity that an impulse reverses is no near miss
         gap, change = jnp.where(active, -jnp.inf, gap), jnp.where(active, 0, change)
-        led = lambda: lax.stop_gradient(late_impact_errors(h, metric, here.contacts, *turned))
+        led = lambda: lax.stop_gradient(late_impact_errors(h, metric, here.contacts.velocity_terms, *turned))
         aside = lax.cond(crossed, led, lambda: aside) if self.branches else jnp.where(crossed, led(), aside)
         history = last.astype(jnp.int32), met | impact, times, gap, change, lax.stop_gradient(aside)
         tracked = Tracked(new, *history, friction=info.friction)
@@ -412,14 +412,14 @@ def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
     return 0.125 * traits.steps**2 * flight * threshold
 
 
-def late_impact_errors(h: Array, metric: Metric, contacts: Contacts, before: Array, after: Array) -> Array:
+def late_impact_errors(h: Array, metric: Metric, terms: Callable[[Array], Array], before: Array, after: Array) -> Array:
     """Bounds the errors (m,) of gaps caused by an impact that is a step late and turns the velocity ``before`` (d,) into ``after`` (d,).
 
-    Only the displacement across the new velocity counts: along it, the motion is only delayed, and meets the same contacts.
+    ``terms``: function from a velocity v (d,) to |G| |v| (m,). Only the displacement across the new velocity counts: along it, the motion is only delayed, and meets the same contacts.
     """
     jump, square = lax.stop_gradient((after - before, after @ metric.times(after)))
     along = jump @ metric.times(after) / jnp.where(square > 0, square, 1)
-    return h * contacts.velocity_terms(jump - along * after)
+    return h * terms(jump - along * after)
 
 
 def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, flight: Array, aside: Array) -> Array:
