@@ -325,16 +325,19 @@ class Corrected(Wrapping):
         return tracked, info._replace(status=status)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """Makes a free step with the scheme's own derivative; invalid (``info.acts``) too for a lasting contact, even if it opens, or a near miss."""
+        """Makes a free step with the scheme's own derivative; invalid (``info.acts``) too for a lasting contact, even if it opens.
+
+        A near miss is a remark: what else a step with contacts computes needs an impulse.
+        """
         new, info = self.scheme.free_step(problem, *lax.stop_gradient((motion, state.state)))
         surrogate = self.tangent.beside(new.v).free_step(
             problem, motion._replace(e=jnp.zeros_like(motion.e)), state.state
         )
         new, info = graft_tree((new, info), surrogate)
         missed, gap, change = near_misses(problem, self.traits, motion, state)
-        acts = info.acts | jnp.any(state.last == LASTING) | jnp.any(missed)
+        acts = info.acts | jnp.any(state.last == LASTING)
         state = state._replace(state=new, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
-        return state, info._replace(acts=acts)
+        return state, info._replace(acts=acts, remark=as_status(jnp.any(missed), Status.DERIVATIVE_GRAZING))
 
 
 def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: Array) -> Any:

@@ -22,7 +22,7 @@ class Tracked(NamedTuple):
         times: when impacts were, and by how much they may be too early or too late.
         gap: gaps (m,) at the start of the last step.
         change: change of the gaps (m,) in the step before that.
-        aside: bounds (m,) of the errors of gaps that the latest impact caused by being up to a step late, see `corrected.led_aside`.
+        aside: bounds (m,) of the errors of gaps that the latest impact caused by being up to a step late, see `corrected.late_impact_errors`.
         friction: modes and impulses of the contacts in the last step; None without friction.
         edge: margins of the contacts from slip, or from rest; None where static friction equals that of slip.
     """
