@@ -250,7 +250,8 @@ class Backwards:
         """
         with self.lock:
             some = [x for x in self.spare if x.whole == whole and there in (None, x.there)]
-            found = next((x for x in some if x.key == key is not None), None)
+            mine = [x for x in some if x.key == key is not None]
+            found = next((x for x in mine if x.in_wait), mine[0] if mine else None)
             found = next((x for x in some if not x.in_wait), None) if found is None else found
             if found is None and len(some) >= MAX_SPARE_WALKS:
                 found = some[0]  # the oldest: its walk back, should it come, computes the states again

@@ -334,7 +334,10 @@ def unread_modes(spring):
 
 @pytest.mark.parametrize("way", ["jvp", *map(slow, ("value", "reverse", "lanes", "second", "loop"))])
 def test_an_account_that_nobody_reads_is_not_computed(way):
-    """Results have the bits that they have beside a status that is read, which is that of the motion by itself."""
+    """Results are those beside a status that is read, which is that of the motion by itself.
+
+    To rounding: in one motion, which products are fused with sums depends on what else is computed of them.
+    """
     told = []
 
     def spring(w, reads):
@@ -351,7 +354,7 @@ def test_an_account_that_nobody_reads_is_not_computed(way):
     without, beside = (jax.tree.leaves(x) for x in told)
     every = iter(beside)
     for x in without:
-        assert any(np.array_equal(x, y) for y in every)
+        assert any(x.shape == y.shape and np.allclose(x, y, rtol=1e-11, atol=1e-12) for y in every)
     if way in ("value", "reverse"):
         alone = jax.jit(lambda w: spring(w, True)[1])(given)
         status = [x for x in beside if x.dtype == jnp.int32]
