@@ -230,12 +230,9 @@ class MotionLoop:
         # impulses, failures and penetrations are rare
         gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
         right = ~needs_contact_step(new, info) & jnp.all(gaps >= 0)
-        path = self.step_path(state, new) if self.looks_for_tunnelling(state) else None
-        # an impact may be found on the way, which then is another; and for few contacts the full step takes no longer than a look by itself
-        # (lanes of double pendulums 12 % less)
-        apart = path is not None and not self.locates and info.impulse.size > SMALL
-        if path is not None and not apart:
-            right &= ~may_tunnel(self.problem, path)
+        if self.looks_for_tunnelling(state):
+            # what only the status needs could be done without a full step; in a batch, where other lanes make one, that took an eighth longer
+            right &= ~may_tunnel(self.problem, self.step_path(state, new))
         makes_rows = self.program.rows > 0 or self.by_step is not None
         if not makes_rows or self.locates:
             right &= new.n < self.moving.steps  # the last step has all of one
@@ -243,12 +240,6 @@ class MotionLoop:
         counted = account.with_joints(info)._replace(iterations=account.iterations + info.iterations)
         if info.remark is not None:
             counted = counted.with_status(info.remark, self.moving.time(new.n))
-        if path is not None and apart:
-            # the way through an obstacle is the same with the contact law; a program that reads no status then does without this look
-            look = lambda: self.tunnelling_status(path, jnp.zeros_like(info.impulse))
-            pending = right & may_tunnel(self.problem, path)
-            bits = lax.cond(pending, look, lambda: jnp.zeros((), jnp.int32))
-            counted = counted.with_status(bits, self.moving.time(new.n))
         if makes_rows:
             free_row = self.row_of(new, info, row, state)
         else:
