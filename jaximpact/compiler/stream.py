@@ -121,12 +121,12 @@ def _stream_dead_code(used: Any, *rest: Any) -> tuple[list[bool], Any]:
         return [True] * len(eqn.invars), eqn
     if not any(used):
         return [False] * len(eqn.invars), None
-    of = lambda live: partial_eval.dce_jaxpr(jaxpr, [*live, *used[carried:]], [*live, *[True] * sequences])
-    live = live_carry(used[:carried], lambda live: of(live)[1][:carried])
+    live = live_carry(used, jaxpr, 0, carried)
+    body, _ = partial_eval.dce_jaxpr(jaxpr, [*live, *used[carried:]], [*live, *[True] * sequences])
     kept = [*[True] * constants, *live]
     invars = [v for v, k in zip(eqn.invars, kept, strict=True) if k]
     outvars = [v for v, k in zip(eqn.outvars, [*live, *used[carried:]], strict=True) if k]
-    params = p | {"jaxpr": of(live)[0], "carried": sum(live)}
+    params = p | {"jaxpr": body, "carried": sum(live)}
     return kept, eqn.replace(invars=invars, outvars=outvars, params=params)
 
 

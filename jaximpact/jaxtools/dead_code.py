@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from functools import reduce
+from itertools import compress
 from typing import Any
 
 from jax import lax
 from jax.extend.core import ClosedJaxpr
 from jax.interpreters import partial_eval
+
+from .jaxpr_tools import reader, remember_by_jaxpr
 
 
 def without_dead_code(closed: ClosedJaxpr, wanted: Sequence[bool] | None = None) -> ClosedJaxpr:
@@ -21,15 +25,42 @@ def without_dead_code(closed: ClosedJaxpr, wanted: Sequence[bool] | None = None)
     return ClosedJaxpr(jaxpr, closed.consts)
 
 
-def live_carry(wanted: Iterable[bool], needed: Callable[[list[bool]], Sequence[bool]]) -> list[bool]:
-    """Returns the mask of a loop's carried values on which those in the mask ``wanted`` depend.
+def live_carry(wanted: Sequence[bool], jaxpr: Any, first: int, count: int) -> list[bool]:
+    """Returns the mask of a loop's ``count`` carried values on which the results of its body in the mask ``wanted`` depend, in later turns too.
 
-    ``needed``: function from the mask of those that are wanted after a turn to the mask of those that are read before it.
+    ``jaxpr``: the body; its inputs from number ``first`` on, and its first outputs, are the carried values.
     """
-    live = list(wanted)
-    while (more := list(map(operator.or_, live, needed(live)))) != live:
-        live = more
-    return live
+    inputs, live = input_bits(jaxpr), list(wanted)
+    while True:
+        reads = reduce(operator.or_, compress(inputs, live), 0)
+        more = [x or bool(reads >> (first + i) & 1) for i, x in enumerate(live[:count])]
+        if more == live[:count]:
+            return more
+        live[:count] = more
+
+
+@remember_by_jaxpr
+def input_bits(jaxpr: Any) -> list[int]:
+    """Returns for each output of a jaxpr the inputs on which it depends, as bits of a number: all of them in one pass, where dead code takes one for each
+    set of outputs."""
+    bits = dict.fromkeys(jaxpr.constvars, 0) | {v: 1 << i for i, v in enumerate(jaxpr.invars)}
+    read = reader(bits, lambda v: 0)
+    for eqn in jaxpr.eqns:
+        name, given = eqn.primitive.name, [read(v) for v in eqn.invars]
+        if name in ("jit", "pjit"):
+            found = [_through(x, given) for x in input_bits(eqn.params["jaxpr"])]
+        elif name == "cond":
+            parts = [[_through(x, given[1:]) for x in input_bits(part)] for part in eqn.params["branches"]]
+            found = [reduce(operator.or_, some, given[0]) for some in zip(*parts, strict=True)]
+        else:
+            found = [reduce(operator.or_, given, 0)] * len(eqn.outvars)
+        bits.update(zip(eqn.outvars, found, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _through(inside: int, given: Sequence[int]) -> int:
+    """Returns the bits of the operands' bits ``given`` that an output of a called function has, which depends on the inputs ``inside``."""
+    return reduce(operator.or_, (x for i, x in enumerate(given) if inside >> i & 1), 0)
 
 
 def _while_rule(used: Any, *rest: Any) -> tuple[list[bool], Any]:
@@ -41,9 +72,8 @@ def _while_rule(used: Any, *rest: Any) -> tuple[list[bool], Any]:
         return [False] * len(eqn.invars), None
     a, b, cond, body = p["cond_nconsts"], p["body_nconsts"], p["cond_jaxpr"], p["body_jaxpr"]
     ends = partial_eval.dce_jaxpr(cond.jaxpr, [True])[1]
-    of_body = lambda live: partial_eval.dce_jaxpr(body.jaxpr, live, [False] * b + live)
-    live = live_carry(map(operator.or_, used, ends[a:]), lambda live: of_body(live)[1][b:])
-    body_jaxpr, reads = of_body(live)
+    live = live_carry(list(map(operator.or_, used, ends[a:])), body.jaxpr, b, len(used))
+    body_jaxpr, reads = partial_eval.dce_jaxpr(body.jaxpr, live, [False] * b + live)
     cond_jaxpr, ends = partial_eval.dce_jaxpr(cond.jaxpr, [True], [False] * a + live)
     kept = [*ends[:a], *reads[:b], *live]
     changes = {
