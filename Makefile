@@ -55,6 +55,7 @@ docs-fresh: setup
 figures: setup
 	$(BIN)/python experiments/cases/convergence.py --out $(OUT)/convergence
 	$(BIN)/python experiments/cases/friction.py --out $(OUT)/friction
+	$(BIN)/python experiments/cases/friction.py --out $(OUT)/friction --digits
 	$(BIN)/python experiments/cases/tangents.py --out $(OUT)/tangents
 	$(BIN)/python experiments/cases/bounce_to_target.py --out $(OUT)/bounce_to_target
 	$(BIN)/python experiments/cases/bounces_by_gradient.py $(if $(DATA),--data $(DATA)) --out $(OUT)/bounces_by_gradient

@@ -1,6 +1,7 @@
 """Orders of states and Jacobians through Coulomb friction and joints, by the schemes that know it, against closed forms and located events.
 
 python experiments/cases/friction.py --out out/friction      a quarter of an hour
+python experiments/cases/friction.py --digits                of EventDriven by its tolerance, in the plane: some five minutes
 
 At four step sizes, means over eight neighbouring numbers of steps each, as an error depends on where in its step an event falls. Beside
 them: reverse mode against forward mode, lanes of an ensemble against single motions, float32 against float64.
@@ -29,6 +30,7 @@ G, R = 9.81, 0.2
 BANDS = tuple(range(n, n + 16, 2) for n in (101, 303, 909, 2727))
 SCHEMES = "MoreauJean", "Maury", "EventCorrected"
 ROUNDING = 1e-9  # of the largest derivative: below it errors have no order
+TOLERANCES = 1e-5, 1e-7, 1e-9, 1e-11
 SCHEME = ji.MoreauJean()
 
 
@@ -253,6 +255,31 @@ def row(name, scheme_name, exact):
     }  # fmt: skip
 
 
+def by_tolerance(name, exact):
+    """What the table of tolerances says of a system: errors of state and Jacobian by `EventDriven`, trials of its substeps, and status bits."""
+    system, errors, trials, told = ALL[name], [], [], 0
+    start, options = call_of(system)
+    for rtol in TOLERANCES:
+        scheme = ji.EventDriven(rtol, rtol)
+        state, slopes, status = jacobian(system, scheme, h=np.array([system.t1]))
+        errors.append([np.max(np.abs(state - exact.state)), np.max(np.abs(slopes - exact.jacobian))])
+        trials.append(int(ji.solve(*start, **options, scheme=scheme, save="final").iterations))
+        told |= int(status[0])
+    cells = [" ".join(f"{x:.0e}".replace("e-0", "e-") for x in e) for e in np.transpose(errors)]
+    return {
+        "motion": name, "errors of the state": cells[0], "largest derivative": f"{max(1.0, np.max(np.abs(exact.jacobian))):.3g}",
+        "errors of the Jacobian": cells[1], "trials": " ".join(map(str, trials)),
+        "status": " ".join(bit.name for bit in ji.Status if bit & told) or "clean",
+    }  # fmt: skip
+
+
+def write(file, rows):
+    with open(file, "w", newline="") as out:
+        writer = csv.DictWriter(out, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def recorded(file):
     """Rows of an earlier run, by motion and scheme."""
     rows = list(csv.DictReader(file.read_text().splitlines())) if file.exists() else []
@@ -271,9 +298,18 @@ def main():
         help="of others what is recorded in --out stays",
     )
     parser.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES))
+    parser.add_argument("--digits", action="store_true", help="errors of EventDriven by its tolerance")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # what is not clean stands in the table
     options.out.mkdir(parents=True, exist_ok=True)
+    if options.digits:
+        rows = []
+        for name in (x for x in options.only if ALL[x].problem.slip is not None and "space" not in x):
+            jax.clear_caches()
+            rows.append(by_tolerance(name, exact_of(ALL[name])))
+            print(*rows[-1].values(), sep="  ", flush=True)
+            write(options.out / "friction_digits.csv", rows)
+        return
     file = options.out / "friction.csv"
     rows = recorded(file)
     for name in options.only:
@@ -282,11 +318,7 @@ def main():
         for scheme in (s for s in options.schemes if (name, s) in ROWS):
             rows[name, scheme] = row(name, scheme, exact)
             print(*rows[name, scheme].values(), sep="  ", flush=True)
-            kept = [rows[key] for key in ROWS if key in rows]
-            with open(file, "w", newline="") as out:
-                writer = csv.DictWriter(out, kept[0], lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(kept)
+            write(file, [rows[key] for key in ROWS if key in rows])
     print(file)
 
 

@@ -156,3 +156,30 @@ def test_basins_of_rest_and_of_stick_slip():
     rests = np.abs([a.v[0, 0] for a in found.attractors]).argmin()
     assert len(found.attractors) == 2 and sure.mean() > 0.9
     np.testing.assert_array_equal(found.labels[sure] == rests, fastest[sure] < ARGS["belt"])
+
+
+def test_orbits_by_a_tolerance():
+    """Without ``steps`` analyses go by `EventDriven`: stick-slip and motions that turn round to nine digits."""
+    period, centre, speed = stick_slip(ARGS["belt"])
+    branch = analysis.continue_orbit(
+        BELT.problem, [centre, 0.0], [speed, 0.0], args=ARGS, parameter="belt", bounds=(0.2, 1.5), period=period,
+        surface=lambda t, q, v, args: centre - q[0],
+    )  # fmt: skip
+    assert branch.ended == "bounds"
+    np.testing.assert_allclose(branch.period, stick_slip(branch.parameter)[0], rtol=1e-9)
+    assert np.max(np.abs(branch.multipliers)) < 1e-9
+    args = {"frequency": 1.5}
+    start = ji.solve(
+        SHAKEN,
+        [den_hartog(1.5)[0], 0.0],
+        [0.0, 0.0],
+        t1=25 * PERIOD(args),
+        args=args,
+        scheme=ji.EventDriven(),
+        save="final",
+    )
+    branch = analysis.continue_orbit(
+        SHAKEN, start.q[-1], start.v[-1], parameter="frequency", bounds=(1.45, 1.9), period=PERIOD, args=args, step=0.1
+    )
+    _, ratios = den_hartog(branch.parameter)
+    np.testing.assert_allclose(np.abs(branch.multipliers[:, :2]), np.stack([ratios, ratios], 1), rtol=1e-9)

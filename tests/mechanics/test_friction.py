@@ -348,10 +348,9 @@ def test_a_negative_coefficient_in_traced_data_sets_a_bit():
     assert int(status(-0.1)) & ji.Status.INPUT_OUT_OF_RANGE
 
 
-@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.EventDriven()])
-def test_schemes_that_know_no_friction_say_so(scheme):
+def test_a_scheme_that_knows_no_friction_says_so():
     with pytest.raises(ValueError, match=r"takes no friction.*use MoreauJean"):
-        ji.solve(in_space(), np.zeros(3), np.zeros(3), t1=1.0, h=0.1, scheme=scheme)
+        ji.solve(in_space(), np.zeros(3), np.zeros(3), t1=1.0, h=0.1, scheme=ji.PaoliSchatzman())
 
 
 @pytest.mark.slow

@@ -322,10 +322,9 @@ def test_what_is_no_static_friction_is_refused_by_name(change, error, words):
         ji.solve(rough(**change), [0.0, 1.0, 0.0], [0.0, 0.0, 0.0], t1=1.0, h=0.1, scheme=SCHEME)
 
 
-@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.EventDriven()])
-def test_schemes_without_friction_refuse_it(scheme):
+def test_a_scheme_without_friction_refuses_it():
     with pytest.raises(ValueError, match="takes no friction"):
-        ji.solve(rough(static_friction=0.4), [0.0, 1.0, 0.0], [0.0] * 3, t1=1.0, h=0.1, scheme=scheme)
+        ji.solve(rough(static_friction=0.4), [0.0, 1.0, 0.0], [0.0] * 3, t1=1.0, h=0.1, scheme=ji.PaoliSchatzman())
 
 
 def test_traced_coefficients_out_of_order_set_a_bit():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from test_honesty import DELTA, STEPS, T1, Exact, H, batch, located, moved, shak
 import jaximpact as ji
 
 SCHEME = ji.MoreauJean()
+BY_TOLERANCE = ji.EventDriven(1e-10, 1e-10)
 SCHEMES = {"moreau-jean": SCHEME, "maury": ji.Maury(), "event-corrected": ji.EventCorrected()}
 INSIDE = 0.98  # of Painleve's bound: steps are O(h) from the motion
 JAM = int(ji.Status.FRICTION_JAMMED)
@@ -103,6 +105,55 @@ def test_clean_is_right_to_second_order(d, walls):
     assert check_values(d, walls, range(100), "event-corrected")["clean"] > 50
 
 
+def check_by_tolerance(d: int, walls: int, count: int) -> None:
+    """`EventDriven`: what is clean is right to a millionth, which is what the located motions leave out of accumulating impacts; most to a hundred tolerances."""
+    systems = [draw(seed, d, walls) for seed in range(count)]
+    data = batch(systems)
+    data["e"] = data["e"][:, None]
+    runs = ji.ensemble(PROBLEM, **data, scheme=BY_TOLERANCE)
+    errors, remarks = {}, collections.Counter()
+    for seed, (system, status) in enumerate(zip(systems, runs.status, strict=True)):
+        try:
+            motion = Motion(system, T1)
+        except Excluded as reason:
+            remarks[str(reason)] += 1
+            continue
+        if status:
+            remarks[str(ji.Status(int(status)))] += 1
+            assert not status & JAM or motion.jam >= INSIDE, seed
+        else:
+            ends = np.concatenate([runs.q[seed, -1], runs.v[seed, -1]])
+            errors[seed] = np.max(np.abs(ends - motion.x))
+    found = np.array(list(errors.values()))
+    print(
+        f"\nby tolerance, d={d}, up to {walls} walls: {count} systems, {dict(remarks)}, median error {np.median(found):.1e}"
+    )
+    assert len(found) > 0.75 * count
+    assert np.max(found) < 1e-6, {seed: error for seed, error in errors.items() if error >= 1e-6}
+    assert np.quantile(found, 0.9) < 1e-8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("d", "walls", "count"), [(2, 1, 200), (2, 2, 200), (3, 3, 200), (3, 4, 150), (2, 4, 100)])
+def test_clean_is_right_by_a_tolerance(d, walls, count):
+    check_by_tolerance(d, walls, count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("d", "walls"), [(2, 1), (2, 3), (3, 2)])
+def test_trusted_derivatives_by_a_tolerance(d, walls):
+    """As digits of motions located to 1e-11 at data DELTA apart go."""
+    seeds = [seed for seed in range(60) if not isinstance(exact_derivative(seed, d, walls), str)]
+    found, trusted = along_direction(BY_TOLERANCE, d, walls, seeds, 1)
+    right = np.stack([exact_derivative(seed, d, walls)[1] for seed in seeds])
+    errors = np.max(np.abs(found - right), axis=1) / (1 + np.max(np.abs(right), axis=1))
+    print(
+        f"\nby tolerance, d={d}, up to {walls} walls: {len(seeds)} derivatives, {trusted.sum()} trusted, largest error {errors[trusted].max():.1e}"
+    )
+    assert trusted.sum() > 30
+    assert np.all(errors[trusted] < 1e-5), np.array(seeds)[trusted & (errors >= 1e-5)]
+
+
 def end_of(name: str, seed: int, d: int, walls: int):
     """State (2, d) at the end, status, and whether the motion failed, of one system."""
     data = batch([draw(seed, d, walls)])
@@ -158,11 +209,11 @@ def exact_derivative(seed: int, d: int, walls: int):
     return along, value, np.max(np.abs(shaken - value))
 
 
-def along_direction(name: str, d: int, walls: int, seeds, steps) -> tuple[np.ndarray, np.ndarray]:
+def along_direction(scheme: Any, d: int, walls: int, seeds, steps) -> tuple[np.ndarray, np.ndarray]:
     """Derivatives (B, 2d) along the direction of each seed, and whether they are trusted."""
     data = batch([draw(seed, d, walls) for seed in seeds])
     data["e"] = data["e"][:, None]
-    found = ji.sensitivities(PROBLEM, **data, h=T1 / steps, scheme=SCHEMES[name], wrt=("q0", "v0", "e", "args"))
+    found = ji.sensitivities(PROBLEM, **data, h=T1 / steps, scheme=scheme, wrt=("q0", "v0", "e", "args"))
     rows = []
     for output in ("q", "v"):
         by = found.jacobian[output]
@@ -177,7 +228,7 @@ def check_derivatives(d: int, walls: int, seeds, name: str = "moreau-jean") -> i
     seeds = [x.seed for x in covered(name, [draw(seed, d, walls) for seed in seeds])]
     known = {seed: found for seed in seeds if not isinstance(found := exact_derivative(seed, d, walls), str)}
     seeds, wrong = list(known), []
-    (coarse, _), (some, trusted) = (along_direction(name, d, walls, seeds, steps) for steps in STEPS)
+    (coarse, _), (some, trusted) = (along_direction(SCHEMES[name], d, walls, seeds, steps) for steps in STEPS)
     for lane in np.flatnonzero(trusted):
         seed = seeds[lane]
         _, value, spread = known[seed]
@@ -190,7 +241,7 @@ def check_derivatives(d: int, walls: int, seeds, name: str = "moreau-jean") -> i
         error = np.max(np.abs(some[lane] - value))
         counts["trusted"] += 1
         if error > allowed:
-            again, sure = along_direction(name, d, walls, [seed], 16 * STEPS[1])
+            again, sure = along_direction(SCHEMES[name], d, walls, [seed], 16 * STEPS[1])
             if sure[0] and np.max(np.abs(again[0] - value)) > 0.25 * allowed:
                 wrong.append(
                     f"d={d} walls={walls} seed={seed} e={motion.e:.3g}: {error:.2e} off, allowed {allowed:.2e}, value {largest:.2e}"

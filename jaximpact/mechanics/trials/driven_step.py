@@ -156,26 +156,28 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
         status = told.status | _doubts(step, base, found, frozen(s), covers)
         status = status if found.joint_status is None else status | found.joint_status
         joints = add_joint_impulse(told.joints, found.joint_impulse, found.joint_residual)
-        began, has_reset = base, jnp.zeros((), bool)
+        began, has_reset, impulse = base, jnp.zeros((), bool), told.impulse + found.impulse
         if pieces is not None and switched is not None:
             if isinstance(pieces, RubbingContacts):
                 flown, bits = pieces.end(switched, hold, t + s, flown, search.substep, args)
             else:
                 flown, has_reset, bits = cross_border(pieces, hold, switched, t, base, flown, search.substep, args)
-            joints = add_late_impulse(joints, flown.elapsed - base.elapsed - s, flown)
+            late = flown.elapsed - base.elapsed - s
+            joints, impulse = add_late_impulse(joints, late, flown), impulse + late * flown.force
             began, status = base._replace(closed=flown.closed), status | bits
         if scheme.until is not None:
             end = partial(move_to_zero, hold, scheme.until.value, t + s, flown, search.substep, args)
             stopped, bits = lax.cond(stops, end, lambda: (flown, jnp.zeros((), jnp.int32)))
-            joints = add_late_impulse(joints, stopped.elapsed - flown.elapsed, flown)
+            late = stopped.elapsed - flown.elapsed
+            joints, impulse = add_late_impulse(joints, late, flown), impulse + late * flown.force
             flown, status = stopped, status | bits
         error = told.error + known.error + ROUNDED * jnp.finfo(s.dtype).eps / tolerance.relative
-        more = told._replace(joints=joints, impulse=told.impulse + found.impulse, status=status, error=error)
+        more = told._replace(joints=joints, impulse=impulse, status=status, error=error)
         after, more = _onward(step, hold, t, began, flown, verdict, switched, more)
         if scheme.until is not None and told.stop is not None:
             at = (start + after.elapsed, after.q, after.v)
             # contacts that close at the same time have an impulse too
-            met_now = _normal(more.impulse) > _normal(told.impulse + found.impulse)
+            met_now = _normal(more.impulse) > _normal(impulse)
             struck = frozen(verdict.impact | (~base.closed & met_now & jnp.any(verdict.impact)))
             stop = told.stop.after(scheme.until, *at, args, known.sight, stops, struck, has_reset)
             more = more._replace(
@@ -312,7 +314,7 @@ def _arrive(
     if record is not None:
         record = record.with_impacts(found.impact, t, found.q, v, found.v, found.impulse)
     return after._replace(low=flown.low), StepTotals(
-        told.impulse + found.impulse,
+        told.impulse + delay * flown.force + found.impulse,
         told.met | found.impact,
         jnp.maximum(told.residual, jnp.max(frozen(found.error), initial=0.0)),
         jnp.where(jnp.any(found.impact), frozen(t), told.latest),
@@ -387,7 +389,7 @@ def _arrive_rubbing(
     if joints is not None:
         joints = add_joint_impulse(joints, metric.joints.reaction(found.momentum))  # type: ignore[union-attr]
     more = told._replace(
-        impulse=told.impulse + found.impulse, met=told.met | found.impact, residual=jnp.maximum(told.residual, frozen(found.error)),
+        impulse=told.impulse + delay * flown.force + found.impulse, met=told.met | found.impact, residual=jnp.maximum(told.residual, frozen(found.error)),
         latest=jnp.where(jnp.any(found.impact), frozen(t), told.latest), status=told.status | status | failure, record=record, joints=joints,
         error=told.error + jnp.where((found.status & int(Status.DERIVATIVE_ZENO)) != 0, 1.0, 0.0),
     )  # fmt: skip
