@@ -48,15 +48,12 @@ def test_several_events_in_a_row(name):
     expected, found = located(args, x, v, t1)
     assert found == events
     varied = [key for key in args if args[key]]
-    call = {"t1": t1, "steps": 20, "args": args, "wrt": ("q0", "v0", "args"), "scheme": TIGHT}
+    call = {"t1": t1, "steps": 20, "args": args, "wrt": "args", "scheme": TIGHT}
     own = ji.sensitivities(BLOCK, [x, 0.0], [v, 0.0], **call)
     assert own.status == 0
     np.testing.assert_allclose([own.value["q"][0], own.value["v"][0]], expected, rtol=0, atol=1e-9)
     slopes = slopes_of(args, x, v, t1, varied, 1e-5)
-    rows = [
-        [own.jacobian[k]["q0"][0, 0], own.jacobian[k]["v0"][0, 0], *(own.jacobian[k]["args"][key][0] for key in varied)]
-        for k in "qv"
-    ]
+    rows = [[own.jacobian[k]["args"][key][0] for key in varied] for k in "qv"]
     # those of differences
     np.testing.assert_allclose(rows, slopes, rtol=0, atol=1e-7 * (1 + np.max(np.abs(slopes))))
 

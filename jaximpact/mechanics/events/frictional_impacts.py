@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..contact.friction.cone_solver import frictional_impulses
-from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, direction, jams, length
+from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, dependent, direction, jams, length
 from ..contact.friction.static_friction import cones_in_act
 from ..contact.laws import ContactLaw
 from ..friction import FrictionInfo, Slip
-from ..linearisation import gap_derivatives, joint_acceleration, noise
+from ..linearisation import Contacts, gap_derivatives, joint_acceleration, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
@@ -244,3 +244,18 @@ def collide_rubbing(
     return RubbingCollision(
         q, v, closed, impact, choose(found.rests, rests), impulse, momentum, choose(found.error, 0), status
     )
+
+
+def others_at_once(contacts: Contacts, slip: Slip, ends: Array, first: Array) -> tuple[Array, Array]:
+    """Finds the contacts (m,) whose modes end (``ends``) at the time of the ``first`` (m,), but with other data at another one.
+
+    Returns those that no impulse links to the first, and those that one does, unless they go as the first does, as the feet of one body.
+    """
+    others = ends & ~first
+    if len(ends) < 2:
+        return others, others
+    cones = lax.stop_gradient(ConeProblem.of(contacts._replace(slip=slip), contacts.gap))
+    linked = jnp.any(cones.oblique() & first[None, :], axis=1)
+    mode = jnp.where(ends, STICK, OPEN)
+    one = dependent(cones.delassus(), mode, cones.friction)
+    return others & ~linked, others & linked & ~one

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...switches.switches import Kinks
+from ..contact.friction.cones import SLIP
 from ..events.event_state import Event
 from ..events.impact_record import ImpactRecord
 from ..events.impacts import Speed, collide, lasting_at_end
@@ -24,7 +25,7 @@ from .borders import SettledSides, border_status, seek_border, settle_sides, sta
 from .impacts_on_borders import Meeting, status_at_impact
 from .pieces import Pieces
 from .resets import cross_border
-from .rubbing import Change, RubbingContacts, ends_of_modes, strike_rubbing
+from .rubbing import Change, RubbingContacts, ends_of_modes, status_of_ends, strike_rubbing
 from .searches import TOGETHER, Search, Verdict, decide_on_trial
 from .stops import Stop, check_surface, move_to_zero, surface_to_watch
 from .tableau import TABLEAUS
@@ -371,17 +372,20 @@ def _arrive_rubbing(
     t, q, v, metric, contacts, _ = event
     candidates = candidates | (closed & base.where.jammed)
     stopped, breaks = ends_of_modes(step.pieces, t, flown, v, switched, args)
+    apart, status = status_of_ends(problem, event, stopped, breaks, switched, args)
     found = strike_rubbing(
-        problem, law, motion, slowest, event, base, stopped, breaks, closed, candidates, near,
+        problem, law, motion, slowest, event, base, (stopped, apart), breaks, closed, candidates, near,
         jnp.full((), WITHOUT_END, jnp.int32), scheme.resolution(motion) if scheme.jumps else None,
     )  # fmt: skip
     moved = APPROACH * frozen(flown.q - base.q)
-    status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
+    status |= found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
     change = Change(verdict.loosed, stopped, breaks, found.rests, jnp.any(found.impact))
     elapsed, still_closed = flown.elapsed + delay, found.closed & ~verdict.loosed
     after, failure = _settle_rubbing(
         step, t, elapsed, found.q, found.v, still_closed, verdict.search.substep, flown.where, change, none > 0
     )
+    # the force of those that go on to slip jumps at a time of their own
+    status |= as_status(jnp.any(apart & (after.where.mode == SLIP)), Status.DERIVATIVE_SIMULTANEOUS)
     record = told.record
     if record is not None:
         record = record.with_impacts(found.impact, t, found.q, v, found.v, found.impulse[:, 0])

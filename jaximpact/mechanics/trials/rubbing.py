@@ -21,7 +21,7 @@ from ...jaxtools.outlined import outlined
 from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
 from ..contact.laws import ContactLaw
 from ..events.event_state import Event
-from ..events.frictional_impacts import Rubbing, RubbingCollision, collide_rubbing
+from ..events.frictional_impacts import Rubbing, RubbingCollision, collide_rubbing, others_at_once
 from ..events.rubbing_contacts import Place, heading
 from ..friction import FrictionInfo, Slip
 from ..linearisation import noise
@@ -204,6 +204,25 @@ def ends_of_modes(
     return ended[:m], ended[m:]
 
 
+def status_of_ends(
+    problem: Problem, event: Event, stopped: Array, breaks: Array, switched: Array, args: Any
+) -> tuple[Array, Array]:
+    """Returns the contacts (m,) that have ``stopped`` together with another one to which nothing links them, and status bits for ends of modes at one
+    instant: of contacts that are linked, or that break away where the force jumps."""
+    m, none = len(stopped), jnp.zeros((), jnp.int32)
+
+    def look() -> tuple[Array, Array]:
+        slip = Slip.at(problem, event.metric, event.t, event.q, args)
+        apart, linked = others_at_once(event.contacts, slip, stopped, switched[:m])
+        told = jnp.any(linked)
+        if problem.static_friction is not None:
+            told |= jnp.any(jnp.stack(others_at_once(event.contacts, slip, breaks, switched[m:])))
+        return apart, as_status(told, Status.DERIVATIVE_SIMULTANEOUS)
+
+    several = (jnp.sum(stopped) > 1) | (jnp.sum(breaks) > 1)
+    return lax.cond(several, look, lambda: (jnp.zeros_like(stopped), none))
+
+
 class _Decision(NamedTuple):
     """Contacts (m,) that are ``closed``, what they do (``where``), and status bits."""
 
@@ -317,21 +336,22 @@ def start_in_modes(problem: Problem, motion: Motion, closed: Array) -> Array:
 
 
 def strike_rubbing(
-    problem: Problem, law: ContactLaw, motion: Motion, slowest: Callable, event: Event, base: Base, stopped: Array, breaks: Array,
+    problem: Problem, law: ContactLaw, motion: Motion, slowest: Callable, event: Event, base: Base, stopped: tuple[Array, Array], breaks: Array,
     closed: Array, candidates: Array, near: Array, left: Array, spread: Array | None,
 ) -> RubbingCollision:  # fmt: skip
     """Puts contacts back onto their surfaces and applies the laws of impact, by `collide_rubbing`, at the end of a trial from ``base``.
 
-    ``slowest``: function from magnitudes of gap accelerations (m,) to the lowest gap velocities (m,) that are resolved.
+    ``slowest``: function from magnitudes of gap accelerations (m,) to the lowest gap velocities (m,) that are resolved; ``stopped``: contacts (m,)
+    whose slip has vanished, and those of them (m,) that others have not taken along, which are brought to rest by themselves.
     """
     where, m = base.where, len(closed)
     normal = jnp.max(frozen(jnp.abs(event.contacts.velocity(base.a)) + event.contacts.velocity_terms(base.a)))
     resolved = jnp.min(slowest(jnp.broadcast_to(normal, m)))
     h = resolved / (2 * jnp.where(normal > 0, normal, 1))
     slip = Slip.at(problem, event.metric, event.t, event.q, motion.args)
-    still = closed & (where.mode == STICK) & ~breaks
+    still = (closed & (where.mode == STICK) & ~breaks) | stopped[1]
     none = jnp.zeros_like(closed)
-    before = Rubbing(closed, still, stopped, where.way, where.jammed)
+    before = Rubbing(closed, still, stopped[0], where.way, where.jammed)
     return collide_rubbing(
         problem, law, motion._replace(h=h), event, slip, before, candidates, near, closed | candidates, none, left, spread
     )  # fmt: skip
