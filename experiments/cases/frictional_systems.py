@@ -320,7 +320,7 @@ def cranked(p):
 def feet(q, p):
     """Places (2, 2) of the left and the right foot."""
     along, across = polar(q[2])
-    return q[:2] - p["h"] * across + jnp.stack([-1.0, 1.0])[:, None] * p["b"] * along
+    return (q[:2] - p["h"] * across)[None] + jnp.stack([-1.0, 1.0])[:, None] * p["b"] * along[None]
 
 
 ROCKING = ji.Problem(
