@@ -23,7 +23,7 @@ from ...switches.switches import Kinks
 from ..contact.friction.cones import OPEN, SLIP, STICK, length
 from ..contact.laws import ContactLaw
 from ..events.event_state import Event
-from ..events.frictional_impacts import Rubbing, collide_rubbing
+from ..events.frictional_impacts import Rubbing, collide_rubbing, others_at_once
 from ..events.impacts import behind, lasting_at_end
 from ..events.rubbing_contacts import Place, heading
 from ..friction import FrictionInfo, Slip, tangents, turn_components, turn_onto
@@ -52,6 +52,7 @@ def arrive(
     allowed: Array,
     left: Array,
     stopped: Array,
+    first: Array,
     kinks: Kinks | None,
     idle: Array,
 ) -> Progress:
@@ -61,7 +62,7 @@ def arrive(
         candidates: contacts (m,) to which the impact law is applied: those that close, and closed ones that have jammed.
         allowed: round-off (m,) of gaps.
         left: number of events that may still be located in the step.
-        stopped: contacts (m,) whose slip has just vanished.
+        stopped: contacts (m,) whose slip has just vanished, and the ``first`` of them (m,), whose time the path has.
         kinks: gaps that may kink, with their sides at the start of the path.
         idle: closed contacts (m,) without force that may have opened.
     """
@@ -83,6 +84,12 @@ def arrive(
         candidates = candidates | (pulled & ~closed)
         status |= as_status(past, Status.PENETRATION_DEEP)
     still = closed & (did.mode == STICK) & ~jnp.any(progress.breaks != 0, axis=1)
+    none = jnp.zeros_like(stopped)
+    apart, linked = lax.cond(
+        jnp.sum(stopped) > 1, lambda: others_at_once(contacts, slip, stopped, first), lambda: (none, none)
+    )
+    status |= as_status(jnp.any(linked), Status.DERIVATIVE_SIMULTANEOUS)
+    still |= apart
     before = Rubbing(closed, still, stopped, did.direction, jammed)
     found = collide_rubbing(problem, law, motion, event, slip, before, candidates, near, pulled, progress.met, left, h)
     joints = progress.joints
@@ -92,7 +99,7 @@ def arrive(
     return progress._replace(
         q=found.q, v=found.v, closed=found.closed, impulse=progress.impulse + found.impulse,
         residual=jnp.maximum(progress.residual, found.error), met=progress.met | found.impact, status=status | found.status,
-        breaks=jnp.where(strikes, 0, progress.breaks), rests=found.rests | (~strikes & jnp.any(progress.breaks != 0, axis=1)), joints=joints,
+        breaks=jnp.where(strikes, 0, progress.breaks), rests=found.rests | (~strikes & jnp.any(progress.breaks != 0, axis=1)), joints=joints, apart=apart,
     )  # fmt: skip
 
 
@@ -154,6 +161,14 @@ def advance(
     missed = last & (mode_ends.stops | (mode_ends.slides & (problem.static_friction is not None)))
     status = progress.status | failure | bits | as_status(jnp.any(missed), Status.EVENTS_UNRESOLVED)
     status |= as_status(jnp.any(jammed) & last, Status.PROJECTION_NOT_CONVERGED)
+    # those that go on to slip have a jump of their force at a time of their own
+    twice = jnp.any(begun.apart & (did.mode == SLIP)) if begun.apart is not None else jnp.zeros((), bool)
+    if problem.static_friction is not None:
+        ways = there.view.contacts, there.cones.slip(), escaped, leads(mode_ends.escape)
+        twice |= lax.cond(
+            jnp.sum(escaped) > 1, lambda: jnp.any(jnp.stack(others_at_once(*ways))), lambda: jnp.zeros((), bool)
+        )
+    status |= as_status(twice, Status.DERIVATIVE_SIMULTANEOUS)
     # a contact that pushed before has jammed within a path: the time is not located
     status |= as_status(jnp.any(jammed & (progress.force[:, 0] != 0)), Status.DERIVATIVE_FRICTION)
     event = impact | passes | jams | crosses | leaves
@@ -174,7 +189,9 @@ def advance(
         & (opening > noise(there.view.contacts, there.view.free, there.view.gap_acceleration))
     )
     kinks = Kinks.at(problem, t, path.q, args)
-    progress = arrive(problem, law, motion, t + s, progress, candidates, allowed, left, stopped, kinks, idle)
+    progress = arrive(
+        problem, law, motion, t + s, progress, candidates, allowed, left, stopped, leads(mode_ends.stop), kinks, idle
+    )
     met = progress.met
     status = gradient_status(law, problem, here.metric, here.view.contacts, t, path.q, moved, met, args)
     status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)) & ~jams, Status.DERIVATIVE_GRAZING)
@@ -204,6 +221,11 @@ def _on_piece(step: Step, progress: Progress, t: Array) -> tuple[Problem, Callab
         sliding = lambda t, q, v: sliding_problem(problem, pieces, where, t, q, v, progress.closed, motion.args)
     ahead = lambda parabola: Border.of(pieces, where, parabola, motion.h, step.scheme.newton)
     return pieces.on(where.sides), ahead, sliding, bits
+
+
+def leads(times: Array) -> Array:
+    """Returns the mask (m,) of the contact with the first of the ``times`` (m,)."""
+    return jnp.arange(len(times)) == jnp.argmin(times)
 
 
 def _on_edge(segment: Segment, progress: Progress) -> Array:
@@ -281,7 +303,7 @@ def rubbing_step(scheme: Any, problem: Problem, law: ContactLaw, motion: Motion,
     frame, breaks, force = _frame(problem, motion, state)
     progress = Progress(
         zero, q, state.low, state.v, state.closed, state.rests, breaks, force, jnp.zeros_like(state.force), zero, none,
-        jnp.zeros(m, bool), none, begin, JointInfo.none(problem, q, motion.args), frame=frame,
+        jnp.zeros(m, bool), none, begin, JointInfo.none(problem, q, motion.args), frame=frame, apart=jnp.zeros(m, bool),
     )  # fmt: skip
     pieces = located_pieces(problem, motion.time(state.n), q, state.v, motion.args)
     if pieces is not None:

@@ -62,7 +62,8 @@ class Progress(NamedTuple):
     ``rests`` (m,): contacts whose slip is zero up to rounding; ``breaks`` (m, k): directions in which contacts have just broken away, zero for
     others; ``force`` (m, 1 + k) at the end of the previous path, without derivatives; ``impulse`` (m, 1 + k) so far in the step; ``met`` (m,):
     contacts that had an impact in it; ``did``: modes of the contacts on the previous path; ``where``, the sides on which a force that jumps is taken,
-    else None; ``frame`` (m, 2, d), in space: tangents at the start of the step, onto which those of the whole step are turned (`Slip.along_turned`).
+    else None; ``frame`` (m, 2, d), in space: tangents at the start of the step, onto which those of the whole step are turned (`Slip.along_turned`);
+    ``apart`` (m,): contacts whose slip has vanished together with that of another one to which nothing links them.
     """
 
     elapsed: Array
@@ -82,6 +83,7 @@ class Progress(NamedTuple):
     joints: JointInfo | None = None
     where: Where | None = None
     frame: Array | None = None
+    apart: Array | None = None
 
 
 class Segment(NamedTuple):
