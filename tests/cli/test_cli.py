@@ -78,7 +78,7 @@ def test_list_has_every_problem_once(capsys):
     assert schemes["free-oscillator"] == "not maury"
     assert schemes["bowl"] == "all"
     assert schemes["four-bar"] == "moreau-jean, event-corrected, event-driven"
-    assert schemes["rocking-block"] == "maury, maury-half-kick, moreau-jean, event-corrected"
+    assert schemes["rocking-block"] == "maury, maury-half-kick, moreau-jean, event-corrected, event-driven"
 
 
 def test_verbose_list_has_every_case(capsys):
