@@ -58,9 +58,9 @@ def differentiable() -> Iterator[None]:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:
         text = (str(error).splitlines() or [""])[0]
-        if "differentiat" not in text and "JVP" not in text:
+        if not any(word in text for word in ("differentiat", "autodiff", "JVP")):
             raise
         raise ValueError(
-            "constraints(t, q, args), mass(q, args) and, for an implicit scheme, force(t, q, v, args) must be functions that jax "
-            f"can differentiate (no pure_callback without a custom_jvp; lax.scan or a fori_loop of fixed length in place of lax.while_loop): {text}"
+            "constraints(t, q, args), mass(q, args) and, for an implicit scheme or derivatives, force(t, q, v, args) must be functions that jax "
+            f"can differentiate, both ways (no pure_callback without a custom_jvp, custom_jvp in place of custom_vjp; lax.scan or a fori_loop of fixed length in place of lax.while_loop): {text}"
         ) from error

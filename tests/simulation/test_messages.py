@@ -43,6 +43,13 @@ def three_numbers(t, q, v):
     return q
 
 
+@jax.custom_vjp
+def one_way(q):
+    return jnp.sin(q)
+
+
+one_way.defvjp(lambda q: (jnp.sin(q), q), lambda q, g: (g * jnp.cos(q),))
+
 CASES = {
     # numbers
     "h=1e-12": ({"h": 1e-12}, r"h = 1e-12 makes 1e\+12 steps.*larger h"),
@@ -105,6 +112,10 @@ CASES = {
     "implicit force by callback": (
         {"problem": problem(force=lambda t, q, v, args: -callback(q)), "scheme": ji.MoreauJean()},
         r"force\(t, q, v, args\).*can differentiate.*pure_callback",
+    ),
+    "implicit force with a custom_vjp": (
+        {"problem": problem(force=lambda t, q, v, args: -one_way(q)), "scheme": ji.MoreauJean()},
+        r"force\(t, q, v, args\).*can differentiate.*custom_jvp in place of custom_vjp",
     ),
 }
 if np.dtype(np.longdouble).itemsize > 8:
