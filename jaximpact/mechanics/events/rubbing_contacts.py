@@ -100,3 +100,16 @@ def braking(rows: ConeProblem, velocity: Array, kept: Array, still: Array) -> Ar
     cones = rows._replace(offset=velocity, friction=jnp.zeros_like(rows.friction))
     mode = jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN)
     return cones.in_modes(jnp.zeros_like(velocity), mode, jnp.ones_like(velocity[:, 1:]))
+
+
+def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+    """Corrects the velocity v (d,) at the start of a motion so that contacts that stick have no slip.
+
+    The value changes by rounding only, but derivatives change. ``closed`` (m,): mask of closed contacts.
+    """
+    here = Place.at(problem, t, q, v, args, None)
+    towards = jnp.where(here.moving(h)[:, None], heading(here.slip), 0)
+    _, did = here.decide(closed, towards, jnp.zeros_like(here.cones.offset))
+    sticks = here.cones._replace(offset=here.velocity())
+    mode = jnp.where(did.mode == STICK, STICK, OPEN)
+    return v + here.cones.response @ sticks.in_modes(jnp.zeros_like(sticks.offset), mode, did.direction).ravel()

@@ -25,7 +25,7 @@ from ..contact.laws import ContactLaw
 from ..events.event_state import Event
 from ..events.frictional_impacts import Rubbing, collide_rubbing, others_at_once
 from ..events.impacts import behind, lasting_at_end
-from ..events.rubbing_contacts import Place, heading
+from ..events.rubbing_contacts import Place
 from ..friction import FrictionInfo, Slip, tangents, turn_components, turn_onto
 from ..joint_projection import put_on_joints
 from ..linearisation import noise, span
@@ -267,19 +267,6 @@ def _joint_forces(place: Place, force: Array) -> Array:
     """Returns the forces (j,) of the joints under contact forces (m, 1 + k)."""
     joints: Any = place.view.joints
     return place.view.joint_force + joints.reaction(place.cones.rows.T @ force.ravel())
-
-
-def held_velocity(problem: Problem, t: Array, h: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-    """Corrects the velocity v (d,) at the start of a motion so that contacts that stick have no slip.
-
-    The value changes by rounding only, but derivatives change. ``closed`` (m,): mask of closed contacts.
-    """
-    here = Place.at(problem, t, q, v, args, None)
-    towards = jnp.where(here.moving(h)[:, None], heading(here.slip), 0)
-    _, did = here.decide(closed, towards, jnp.zeros_like(here.cones.offset))
-    sticks = here.cones._replace(offset=here.velocity())
-    mode = jnp.where(did.mode == STICK, STICK, OPEN)
-    return v + here.cones.response @ sticks.in_modes(jnp.zeros_like(sticks.offset), mode, did.direction).ravel()
 
 
 def _frame(problem: Problem, motion: Motion, state: Any) -> tuple[Array | None, Array, Array]:

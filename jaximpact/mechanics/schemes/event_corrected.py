@@ -29,13 +29,14 @@ from ...switches.switches import Kinks
 from ..contact.laws import ContactLaw
 from ..events.event_state import Event, View, impulses_to_change, persisting
 from ..events.impacts import behind, collide, lasting_at_end
+from ..events.rubbing_contacts import held_velocity
 from ..friction import FrictionInfo, tangents
 from ..joint_projection import put_on_joints
 from ..linearisation import Metric, acceleration, closure, linearise, noise, span
 from ..motion import Motion
 from ..paths.crossings import AT_ONCE, Ahead, Border, Slide, located_pieces, sliding_problem, start_on_pieces
 from ..paths.cubic_paths import STEEP, Path, double_crossing, first_zero, near_grazing
-from ..paths.event_friction import held_velocity, rubbing_step
+from ..paths.event_friction import rubbing_step
 from ..paths.pieces_in_modes import pieces_in_modes
 from ..problem import Problem
 from ..scheme import (

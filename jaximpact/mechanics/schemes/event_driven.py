@@ -31,6 +31,7 @@ from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import forward_only
 from ..contact.laws import ContactLaw
 from ..events.impact_record import ImpactRecord
+from ..events.rubbing_contacts import held_velocity
 from ..friction import FrictionInfo
 from ..linearisation import Metric, acceleration, closure, linearise
 from ..motion import Motion
@@ -40,7 +41,7 @@ from ..status import Status, as_status
 from ..trials.bases import TERMS
 from ..trials.driven_step import first_carry, goes_on, in_pieces, turn
 from ..trials.pieces import Pieces, Where
-from ..trials.rubbing import Modes, start_in_modes
+from ..trials.rubbing import Modes
 from ..trials.stops import Stop, Until
 from ..trials.tableau import TABLEAUS
 from ..trials.trial import Tolerance, frozen, held
@@ -140,7 +141,7 @@ class EventDriven(Scheme):
         )
         m, info = len(at.closed), Info.none(q0, v0, len(at.closed))._replace(error=jnp.zeros_like(t0))
         if problem.slip is not None:
-            v0 = start_in_modes(problem, motion, state.closed)
+            v0 = held_velocity(problem, t0, motion.h, q0, v0, state.closed, args)
             state = state._replace(v=v0, where=Modes.none(m, q0.dtype))
             info = info._replace(friction=FrictionInfo.none(m, 1, q0.dtype))
         else:

@@ -66,8 +66,6 @@ class RubbingContacts:
     friction, of contacts that stick; 1 where a contact does neither.
     """
 
-    steep = ()
-
     def __init__(self, problem: Problem, m: int) -> None:
         self.problem, self.count = problem, 2 * m
         # each once in native code
@@ -319,20 +317,6 @@ def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelera
     sticks = rests & (found.mode == STICK) & (room <= EDGE * most)
     begins = rests & (found.mode == SLIP) & (jnp.abs(accelerations[:, 1]) <= EDGE * jnp.abs(place.cones.offset[:, 1]))
     return jnp.any(sticks | begins)
-
-
-def start_in_modes(problem: Problem, motion: Motion, closed: Array) -> Array:
-    """Returns the velocity (d,) at the start of a motion without the slip of contacts that stick: it differs by rounding, but derivatives do not.
-
-    ``closed`` (m,): mask of closed contacts.
-    """
-    t, q, v, args = motion.t0, motion.q0, motion.v0, motion.args
-    place = Place.at(problem, t, q, v, args, None)
-    moves = frozen(jnp.abs(place.slip[:, 0]) > place.noise)
-    _, did = place.decide(closed, jnp.where(moves[:, None], heading(place.slip), 0), jnp.zeros_like(place.cones.offset))
-    rows = place.cones._replace(offset=place.velocity())
-    stuck = jnp.where(did.mode == STICK, STICK, OPEN)
-    return v + rows.response @ rows.in_modes(jnp.zeros_like(rows.offset), stuck, did.direction).ravel()
 
 
 def strike_rubbing(
