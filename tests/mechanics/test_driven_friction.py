@@ -17,7 +17,7 @@ import jaximpact as ji
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
 
 from cases.friction import ALL, DISK, MOTIONS, VARIED, call_of, exact_of, jacobian
-from test_event_friction import CORNER, IN_SPACE, ROD
+from test_event_friction import BELT, CORNER, IN_SPACE, ROD
 from test_static_friction import BLOCK, NUMBERS, located, slopes_of
 from test_static_friction import MOTIONS as STATIC
 
@@ -90,17 +90,10 @@ def test_reverse_mode_second_derivatives_lanes_and_executions():
 
 @pytest.mark.slow
 def test_slip_that_only_just_stops_is_told():
-    """A belt takes the slip to d at its least: the last velocity falls by -d where the block sticks for a while, and not otherwise."""
-    belt = lambda t, args: 2 - 0.3 * G * t - 5 * (t - 0.5) ** 2 - args["d"]
-    block = ji.Problem(
-        lambda t, q, v, args: jnp.stack([0 * t, 0 * t - G]),
-        lambda t, q, args: q[1:],
-        slip=lambda t, q, v, args: v[:1] - belt(t, args),
-        friction=0.3,
-    )
+    """The last velocity falls by -d where the block sticks for a while, and not otherwise."""
     args = {"d": np.array([-1e-2, -1e-10, 1e-10, 2e-2])}
     call = {"args": args, "args_axes": 0, "t1": 1.0, "scheme": ji.EventDriven(), "wrt": "args"}
-    found = ji.sensitivities(block, [0.0, 0.0], [2.0, 0.0], **call)
+    found = ji.sensitivities(BELT, [0.0, 0.0], [2.0, 0.0], **call)
     np.testing.assert_allclose(found.value["v"][:, 0], 2 - 0.3 * G - np.minimum(args["d"], 0), rtol=0, atol=1e-8)
     np.testing.assert_allclose(found.jacobian["v"]["args"]["d"][[0, 3], 0], [-1, 0], rtol=0, atol=1e-7)
     assert found.trusted.tolist() == [True, False, False, True]

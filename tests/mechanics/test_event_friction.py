@@ -169,19 +169,21 @@ def test_a_corner():
     assert found.status.tolist() == [0, ji.Status.IMPULSES_COUPLED, 0]
 
 
+# a block on a belt that takes its slip to d at its least
+BELT = ji.Problem(
+    lambda t, q, v, args: jnp.stack([0 * t, 0 * t - G]),
+    lambda t, q, args: q[1:],
+    slip=lambda t, q, v, args: v[:1] - (2 - 0.3 * G * t - 5 * (t - 0.5) ** 2 - args["d"]),
+    friction=0.3,
+)
+
+
 @pytest.mark.slow
 def test_slip_that_only_just_stops_is_told():
-    """A belt takes the slip to d at its least: the last velocity falls by -d where the block sticks for a while, and not otherwise."""
-    belt = lambda t, args: 2 - 0.3 * G * t - 5 * (t - 0.5) ** 2 - args["d"]
-    block = ji.Problem(
-        lambda t, q, v, args: jnp.stack([0 * t, 0 * t - G]),
-        lambda t, q, args: q[1:],
-        slip=lambda t, q, v, args: v[:1] - belt(t, args),
-        friction=0.3,
-    )
+    """The last velocity falls by -d where the block sticks for a while, and not otherwise."""
     args = {"d": np.array([-1e-2, -1e-5, 1e-5, 2e-2])}
     call = {"args": args, "args_axes": 0, "t1": 1.0, "steps": STEPS, "scheme": SCHEME, "wrt": "args"}
-    found = ji.sensitivities(block, [0.0, 0.0], [2.0, 0.0], **call)
+    found = ji.sensitivities(BELT, [0.0, 0.0], [2.0, 0.0], **call)
     np.testing.assert_allclose(found.value["v"][:, 0], 2 - 0.3 * G - np.minimum(args["d"], 0), rtol=0, atol=1e-12)
     np.testing.assert_allclose(found.jacobian["v"]["args"]["d"][:, 0], [-1, -1, 0, 0], rtol=0, atol=1e-11)
     assert found.trusted.tolist() == [True, False, False, True]
