@@ -144,6 +144,8 @@ def numbers_of_one(name: str, problem: Problem, q0: Any, args: Any, e: Any, sche
     Shape (m,), with m contacts, is one number for each contact, as in `solve`, and becomes (1, m); every other ``e`` is returned as it is. ``name``:
     "e", "friction" or "static_friction".
     """
+    if isinstance(e, list | tuple):
+        e = real_array(STATED[name], e)  # refuses rows of several lengths
     if e is None or callable(e) or np.ndim(e) != 1 or len(e) < 2:
         return e
     check_problem(problem)
