@@ -23,6 +23,7 @@ from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Solution, with_names
+from ..results.interpolation import is_located
 from ..simulation.canonical_arrays import cast_numbers, full_axes, split_friction
 from .checks import check_result, check_solution, one_lane, takes_study
 from .listed_pairs import SelectedPairs, is_listed, over_rows
@@ -154,7 +155,7 @@ def slips(
             own[name] = _by_lane(mu, single, len(t), impulse.shape[2])
     lanes = (0, 0, 0, jax.tree.map(lambda axis: None if axis < 0 else 0, axes), {x: mu[1] for x, mu in own.items()})
     numbers = {name: mu[0] for name, mu in own.items()}
-    ends = solution.timing is not None and solution.timing.scheme in ("EventCorrected", "EventDriven")
+    ends = is_located(solution)
     leaves, structure = jax.tree.flatten(lanes, is_leaf=lambda x: x is None)
     looked = _look(problem, tuple(leaves), structure, ends, t, q, v, args, numbers)
     before, after, size, scale, limit, static = (np.asarray(x) for x in looked)

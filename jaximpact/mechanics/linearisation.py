@@ -368,13 +368,6 @@ def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | 
     return value_and_jacobian(lambda x: gaps(x)[rows], q, rows.shape[0])
 
 
-def velocity_terms(problem: Problem, t: ArrayLike, q: Array, args: Any, v: Array) -> Array:
-    """Returns |G| |v| (m,) with the gradients G of all gaps at (t, q), as `Contacts.velocity_terms`, without the zeros of G where these are known."""
-    with suppress(Unstructured):
-        return RowsOf.at(lambda x: problem.gaps(t, x, args), q, jnp.arange(problem.count(t, q, args))).sizes(v)
-    return jnp.abs(jacobian(problem, t, q, args)[1]) @ jnp.abs(v)
-
-
 def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:
     """Linearises the constraints at (t, q), with the responses of a ``metric``; without tangential rows."""
     if problem.is_local:

@@ -80,7 +80,7 @@ def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
     if one.friction_impulse is not None:
         rubbed = np.asarray(one.friction_impulse, np.float64)
         found["friction_impulse"] = rubbed[row] - rest[..., None] * (rubbed[row] - rubbed[step])
-    if _is_located(one):
+    if is_located(one):
         motion = _smooth(one)
         kink = motion.kink
         inside = rest[:, 0] > 0
@@ -111,7 +111,7 @@ def _sides(times: np.ndarray, t: np.ndarray, step: np.ndarray, kink: np.ndarray)
     return before, ~before
 
 
-def _is_located(solution: Solution) -> bool:
+def is_located(solution: Solution) -> bool:
     """Whether impacts were located, so that each row holds the velocity at its own time."""
     return solution.timing in (Timing.of(EventCorrected()), Timing.of(EventDriven()))
 
@@ -173,7 +173,7 @@ def curve(solution: Solution) -> Curve:
     For schemes that locate impacts, position and velocity of a row belong to the same time, and the velocity is the derivative of the position: that
     is a cubic in each step, or, in a step with an impact, two parabolas that meet at the time of the impact.
     """
-    if _is_located(solution):
+    if is_located(solution):
         return _smooth(until_stop(solution))
     t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
     h = np.diff(t)
@@ -197,7 +197,7 @@ def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, 
     As `curve`, but for schemes of first order the velocity is the slope of the position, (q_new - q_old)/h in each step.
     """
     found = curve(solution)
-    if _is_located(solution):
+    if is_located(solution):
         return found
     chord = found.before[0][1]
 

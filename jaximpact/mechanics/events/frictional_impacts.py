@@ -17,8 +17,8 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .acceleration_problem import AccelerationProblem
-from .event_state import Event, impulses_to_change
-from .impacts import collision_status, met_together, order_matters, shared
+from .event_state import Event
+from .impacts import collision_status, met_together, order_matters, put_back, shared
 from .rubbing_contacts import braking, slip_noise
 
 BRIEF = 8  # steps of flight under the largest acceleration of a gap, within which contacts are tested for falling back
@@ -204,14 +204,11 @@ def collide_rubbing(
     ``motion``: its step h is the time below which flights are not resolved; ``slip``: tangential rows at the ``event``; other arguments as there.
     """
     (_, q, v, metric, contacts, speed), last, closed = event, left == 0, before.closed
-    oblique = ConeProblem.of(contacts._replace(slip=slip), speed).oblique()
-    impact, beside, together = met_together(contacts, oblique, v, speed, closed, candidates, near, left)
-    others = impact & ~candidates
-    delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
-    gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
-    q = q + contacts.jump(impulses_to_change(contacts, -gap, pulled | (impact & ~last)))
-    # errors of a path: velocities of lasting gaps and of sticking slips
     rows = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
+    oblique = rows.oblique()
+    impact, beside, together = met_together(contacts, oblique, v, speed, closed, candidates, near, left)
+    q, delay = put_back(contacts, q, speed, pulled | (impact & ~last), impact & ~candidates)
+    # errors of a path: velocities of lasting gaps and of sticking slips
     left_over = braking(rows, rows.offset, closed, before.still)
     v = v + rows.response @ left_over.ravel()
     event = event._replace(q=q, v=v, speed=contacts.gap_velocity(v))

@@ -264,6 +264,17 @@ class ImpactImpulses(NamedTuple):
         return cls(lands, back, opened, slow, percussion, rest, error, status)
 
 
+def put_back(contacts: Contacts, q: Array, speed: Array, pulled: Array, others: Array) -> tuple[Array, Array]:
+    """Puts the ``pulled`` contacts (m,) back onto their surfaces: returns q (d,), and by how much later than the event the ``others`` (m,) close, (m,).
+
+    The others close at the instant of the event for the present data alone: that time is zero in value, and has their derivative. ``speed`` (m,): gap
+    velocities.
+    """
+    delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
+    gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
+    return q + contacts.jump(impulses_to_change(contacts, -gap, pulled)), delay
+
+
 class Collision(NamedTuple):
     """Result of `collide`: q and v (d,) after the event, the contacts (m,) that are ``closed`` then, and those (m,) that had an ``impact`` in it.
 
@@ -309,10 +320,7 @@ def collide(
     (_, q, v, metric, contacts, speed), last = event, left == 0
     oblique = contacts.oblique()
     impact, beside, together = met_together(contacts, oblique, v, speed, closed, candidates, near, left)
-    others = impact & ~candidates
-    delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
-    gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
-    q = q + contacts.jump(impulses_to_change(contacts, -gap, pulled | (impact & ~last)))
+    q, delay = put_back(contacts, q, speed, pulled | (impact & ~last), impact & ~candidates)
     tangent = impulses_to_change(contacts, -speed, closed)
     v = v + contacts.jump(tangent)
     speed = speed + contacts.delassus() @ tangent

@@ -37,7 +37,7 @@ from ..trials.borders import EDGE
 from ..trials.pieces import Pieces
 from .crossings import AT_ONCE, Border, located_pieces, sliding_problem
 from .cubic_paths import STEEP, near_grazing
-from .mode_ends import at_once, ends, only_just, spare
+from .mode_ends import at_once, ends, leads, only_just, spare
 from .pieces_in_modes import pieces_in_modes
 from .rubbing_paths import Progress, Segment, follow
 
@@ -221,11 +221,6 @@ def _on_piece(step: Step, progress: Progress, t: Array) -> tuple[Problem, Callab
         sliding = lambda t, q, v: sliding_problem(problem, pieces, where, t, q, v, progress.closed, motion.args)
     ahead = lambda parabola: Border.of(pieces, where, parabola, motion.h, step.scheme.newton)
     return pieces.on(where.sides), ahead, sliding, bits
-
-
-def leads(times: Array) -> Array:
-    """Returns the mask (m,) of the contact with the first of the ``times`` (m,)."""
-    return jnp.arange(len(times)) == jnp.argmin(times)
 
 
 def _on_edge(segment: Segment, progress: Progress) -> Array:

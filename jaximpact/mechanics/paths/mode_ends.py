@@ -26,6 +26,11 @@ def at_once(r: Array) -> Array:
     return max(1e-9, 64 * float(jnp.finfo(r.dtype).eps)) * r
 
 
+def leads(times: Array) -> Array:
+    """Returns the mask (m,) of the contact with the first of the ``times`` (m,)."""
+    return jnp.arange(len(times)) == jnp.argmin(times)
+
+
 class Ends(NamedTuple):
     """Ends of contact modes on a path.
 
@@ -97,7 +102,7 @@ def _escapes(at_state: Callable, segment: Segment, slides: Array, guess: Array, 
     """
     path, did, r = segment.path, segment.did, segment.path.r
     guess = lax.stop_gradient(guess)
-    first = jnp.arange(len(slides)) == jnp.argmin(guess)
+    first = leads(guess)
 
     def at(path: Path, s: Array) -> tuple[Array, Array]:
         def room(s: Array) -> Array:
@@ -161,7 +166,7 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int, br
     dips = double_crossing((s, b, c), r, ~slips | broke, small)
     stops = slips & ((end < -small) | dips)
     guess = jnp.where(stops, jnp.clip(first_zero(s, b, c, r), 0, r), never)
-    first = jnp.arange(len(slips)) == jnp.argmin(guess)
+    first = leads(guess)
     of_first = lambda x: jnp.sum(jnp.where(first, along(x), 0))
 
     def at(path: Path, s: Array) -> tuple[Array, Array]:

@@ -18,6 +18,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -31,11 +32,12 @@ from ...jaxtools.derivative_rules import graft_once, graft_tree
 from ...jaxtools.jacobians import SMALL
 from ...jaxtools.linalg import MANY
 from ...jaxtools.remembered import remember
+from ...jaxtools.row_structure import RowsOf, Unstructured
 from ..contact.laws import ContactLaw, Held
 from ..events.event_state import Event
 from ..events.force_free import opens_by_change
 from ..events.impacts import order_matters, shared
-from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, linearise, velocity_terms
+from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, jacobian, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, Traits, Wrapping
@@ -454,3 +456,10 @@ def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked
     rounding = 32 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(q), initial=0.0)
     missed = (state.change < -rounding) & (change >= 0) & near
     return missed, gap, change
+
+
+def velocity_terms(problem: Problem, t: Array, q: Array, args: Any, v: Array) -> Array:
+    """Returns |G| |v| (m,) with the gradients G of all gaps at (t, q), as `Contacts.velocity_terms`, without the zeros of G where these are known."""
+    with suppress(Unstructured):
+        return RowsOf.at(lambda x: problem.gaps(t, x, args), q, jnp.arange(problem.count(t, q, args))).sizes(v)
+    return jnp.abs(jacobian(problem, t, q, args)[1]) @ jnp.abs(v)

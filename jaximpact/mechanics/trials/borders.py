@@ -121,11 +121,8 @@ def border_status(
     DERIVATIVE_JUMP if the motion touches, or nearly touches, a border without crossing it, or is within a time ``off`` () of crossing one, and the
     force jumps there. ``where``: the sides on which the trial was made; ``sight``: record of the levels in it; ``atol`` (): error of levels.
     """
-    (_, began), (value, rate) = sight.before, sight.after
-    moves = s * jnp.maximum(jnp.abs(rate), jnp.abs(began)) > atol
-    touches = (
-        moves & (jnp.abs(value) <= jnp.maximum(atol, where.allowed)) & (rate**2 * s <= 2 * atol * jnp.abs(rate - began))
-    )
+    value, rate = sight.after
+    touches = sight.touches(s, atol)
     near = (touches | (jnp.abs(value) < off * jnp.abs(rate))) & pieces.open & ~pieces.slid(where)
 
     def jumps() -> Array:

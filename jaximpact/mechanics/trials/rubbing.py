@@ -69,7 +69,7 @@ class RubbingContacts:
     def __init__(self, problem: Problem, m: int) -> None:
         self.problem, self.count = problem, 2 * m
         # each once in native code
-        self._held, self._levels = outlined(self._held_at), outlined(self._levels_at)
+        self.held, self.levels = outlined(self._held_at), outlined(self._levels_at)
         self.base = outlined(partial(base_in_modes, problem))
 
     def _held_at(
@@ -79,14 +79,10 @@ class RubbingContacts:
 
     def hold(self, where: Modes) -> Hold:
         """Returns the function that gives accelerations in these modes, with the arguments and results of `trial.held`; forces are (m, 2)."""
-
-        return partial(self._held, where)
-
-    def levels(self, where: Modes, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-        """Returns the levels (2m,) at a state."""
-        return self._levels(where, t, q, v, closed, args)
+        return partial(self.held, where)
 
     def _levels_at(self, where: Modes, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+        """Returns the levels (2m,) at a state."""
         place = Place.at(self.problem, t, q, v, args, None)
         slips, sticks = _rubs(place, where, closed)
         slip = jnp.where(slips, jnp.sum(where.way * place.slip, axis=1), 1)
@@ -124,10 +120,8 @@ class RubbingContacts:
 
         ``sight``: record of the levels; ``atol`` (): error of levels.
         """
-        (_, began), (value, rate) = sight.before, sight.after
-        moves = s * jnp.maximum(jnp.abs(rate), jnp.abs(began)) > atol
-        close = jnp.abs(value) <= jnp.maximum(atol, where.allowed)
-        touches = moves & close & (rate**2 * s <= 2 * atol * jnp.abs(rate - began))
+        value, rate = sight.after
+        touches = sight.touches(s, atol)
         # in the plane a contact whose force only just stays within the cone goes on as it does, unless breaking away makes the force jump
         matters = ~self.slid(where) | (self.problem.static_friction is not None)
         ends = (jnp.abs(value) < off * jnp.abs(rate)) & (rate < 0)
@@ -267,7 +261,7 @@ def _decide(
     way = jnp.where(anew[:, None] | (where.way == 0), heading(place.slip), where.way)
     towards = jnp.where(slips[:, None], way, 0)
     towards = jnp.where(change.breaks[:, None], -heading(where.force[:, 1:]), towards)
-    none, tolerated = jnp.zeros((), bool), place.rounding() + slack
+    tolerated = place.rounding() + slack
 
     def law(carry: tuple) -> tuple:
         towards, *_ = carry
@@ -290,7 +284,7 @@ def _decide(
         return again, jnp.any(again != towards), stays, found, accelerations
 
     m = len(among)
-    first = (towards, ~none, among, where, jnp.zeros_like(where.force))
+    first = (towards, jnp.ones((), bool), among, where, jnp.zeros_like(where.force))
     # no more than once for each contact: each time one more begins to slip
     _, _, stays, found, accelerations = lax.fori_loop(
         0, m + 1, lambda _, carry: lax.cond(carry[1], law, lambda x: x, carry), first

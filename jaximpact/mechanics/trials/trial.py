@@ -114,6 +114,13 @@ class Sight(NamedTuple):
             self.before, found, self.allowed, negative, self.of_rate + jnp.multiply.outer(row.errors, found[1])
         )
 
+    def touches(self, s: Array, atol: Array) -> Array:
+        """Returns the mask of values that touch zero, or nearly do, at the end of a trial of length s without crossing it; ``atol`` (): their error."""
+        (_, began), (value, rate) = self.before, self.after
+        moves = s * jnp.maximum(jnp.abs(rate), jnp.abs(began)) > atol
+        close = jnp.abs(value) <= jnp.maximum(atol, self.allowed)
+        return moves & close & (rate**2 * s <= 2 * atol * jnp.abs(rate - began))
+
     def errors(self, s: Array, tolerance: Tolerance) -> Array:
         """Returns the n error estimates (n, k) of the values after a trial of length s, in units of the tolerance."""
         found = s * self.of_rate / tolerance.of(self.before[0], self.after[0])[None]
