@@ -49,7 +49,7 @@ from .tracked import FREE, IMPACT, LASTING, REBOUND, Contact, Tracked
 
 FEW = 8  # contacts that a step treats without the others: of a gas of 16 disks, a step with such an impact takes a third of what it takes with 48
 OFF = 4  # steps by which the time of an impact may be wrong that leaves a contact closed without force
-FIRM = 2  # times the effect of a gap's error on the square of an impact's speed: above it the speed, and the derivative, is known to a third
+FIRM = 2  # times a gap's error by a late impact: a speed above what that gives is known to a third, and the derivative with it
 
 
 @jax.tree_util.register_dataclass
@@ -434,8 +434,8 @@ def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, fligh
     before (``met``, (m,)) and fall back do not count: their next impact is early or late, but certain.
     """
     speed, pull = -here.gap_velocity, jnp.abs(here.gap_acceleration)
-    errors = gap_errors(traits, flight, here.threshold) + aside
-    weak = impact & (speed**2 <= FIRM * 2 * pull * errors)
+    errors = gap_errors(traits, flight, here.threshold) + FIRM * aside
+    weak = impact & (speed**2 <= 2 * pull * errors)
     return weak & ~(met & (flight * pull <= 2 * (speed + here.threshold)))
 
 
