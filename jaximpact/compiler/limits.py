@@ -26,9 +26,10 @@ MAX_SELECTED_ENTRIES_OF_A_LANE = (
 # Larger ones take too long to compile. One of 198,000 operations takes 4 s, and XLA 34 s for it; one of 182,000 takes 7 s. The derivative of three walls
 # with jumps and kinks, 276,000, takes 9 s with all that leads to it, and 38 through XLA.
 MAX_OPS_LLVM = 320_000
-# A program of more operations takes smaller arrays for large ones: with loops over memory it compiles in half the time. Not so with joints, whose
-# matrices are mostly zeros: those of a four-bar in nine coordinates (70,000 operations) compile in 4.3 s and run in 1.6 s, with loops in 5.2 and 3.4 s.
-LONG_PROGRAM_OPS = 20_000
+# A program of more operations takes smaller arrays for large ones, as loops over memory. Of many lanes that is worth while only where it would be too
+# large: four links (60,000) compile in 2.6 s and take 1.3 ms, with loops 3.6 s and 15; gradients of three links (81,000) 6.9 s and 2.1 ms (9.0, 11), of
+# three contacts that rub 10 s and 6.4 ms (11, 20); ten masses between walls, with a derivative (238,000), 7.6 s and 7.0 ms (6.6, 11).
+LONG_PROGRAM_OPS = 300_000
 MAX_SCALARS_IN_LONG_PROGRAMS = 32  # entries
 # Of a program of a single lane more operations: that of 16 disks with 184 gaps (180,000) compiles in 4.6 s and takes 1.8 µs a step, with loops 2.7 s
 # and 4.0 µs; its derivative has 1,400,000 and more.
@@ -64,6 +65,7 @@ MAX_CACHE_BYTES = 256 * 2**20  # of kept code on disk; beyond it the least recen
 
 # GPU
 THREADS_OF_A_BLOCK = 32  # lanes of a block: one warp
+LONG_KERNEL_OPS = 20_000  # in place of LONG_PROGRAM_OPS
 # operations of a kernel: one of 22,000 takes 2 s to compile, of 45,000 11 s, of 56,000 20 s, of 86,000 51 s
 MAX_OPS_KERNEL = 60_000
 # of memory of a thread's own; the driver keeps it for all threads that can run at once, some 270,000 on an H100

@@ -14,19 +14,16 @@ from jax.interpreters import batching, mlir
 
 MAX_UNROLLED = 12  # unknowns; twelve rows take a fifth of the instructions of a loop over rows (native code of a four-bar linkage, 8 rows)
 
-# (n, n) -> inverse (n, n) of the rows that are kept, with 0 in the others, and pivots (n,), 0 for the others; for leading axes too
-inverse_p = Primitive("semidefinite_inverse")
-inverse_p.multiple_results = True
 
-
-def invert_semidefinite(a: Array, cut: float) -> tuple[Array, Array]:
+def invert_semidefinite(a: Array, cut: float, sparse: bool = False) -> tuple[Array, Array]:
     """Inverts a symmetric positive semidefinite matrix (n, n) in the rows that do not depend on earlier ones.
 
     Returns the inverse (n, n) and the pivots (n,), which are 0 in dependent rows. A row counts as dependent if its pivot is at most ``cut`` times its
-    diagonal entry. The results have no derivatives; `linalg.solve_by_inverse` has them.
+    diagonal entry. The results have no derivatives; `linalg.solve_by_inverse` has them. ``sparse`` says that most entries of the matrices from which
+    this one is made are zero: native code is better off with arrays as scalars then.
     """
     if a.shape[0] <= MAX_UNROLLED:
-        inverse, pivots = inverse_p.bind(a, cut=cut)
+        inverse, pivots = (sparse_inverse_p if sparse else inverse_p).bind(a, cut=cut)
         return inverse, pivots
     limits, places = cut * jnp.diagonal(a), jnp.arange(a.shape[0])
     take = lambda k, now: _sweep(now[0], now[1], places == k, now[0][:, k], limits)
@@ -60,12 +57,20 @@ def _inverse(a: Array, *, cut: float) -> list[Array]:
     return [-a, pivots]
 
 
-def _inverse_batched(operands: tuple, axes: tuple, **params: float) -> tuple[list[Array], list[int]]:
-    found = inverse_p.bind(jnp.moveaxis(operands[0], axes[0], 0), **params)
-    return found, [0, 0]
+def _primitive(name: str) -> Primitive:
+    """Makes the primitive (n, n) -> inverse (n, n) of the rows that are kept, with 0 in the others, and pivots (n,), 0 for the others; for leading
+    axes too."""
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(jax.jit(_inverse, static_argnames="cut"))
+    primitive.def_abstract_eval(lambda a, *, cut: [a, a.update(shape=a.shape[:-1])])
+
+    def batched(operands: tuple, axes: tuple, **params: float) -> tuple[list[Array], list[int]]:
+        return primitive.bind(jnp.moveaxis(operands[0], axes[0], 0), **params), [0, 0]
+
+    batching.primitive_batchers[primitive] = batched
+    mlir.register_lowering(primitive, mlir.lower_fun(_inverse, multiple_results=True))
+    return primitive
 
 
-inverse_p.def_impl(jax.jit(_inverse, static_argnames="cut"))
-inverse_p.def_abstract_eval(lambda a, *, cut: [a, a.update(shape=a.shape[:-1])])
-batching.primitive_batchers[inverse_p] = _inverse_batched
-mlir.register_lowering(inverse_p, mlir.lower_fun(_inverse, multiple_results=True))
+inverse_p, sparse_inverse_p = _primitive("semidefinite_inverse"), _primitive("sparse_semidefinite_inverse")

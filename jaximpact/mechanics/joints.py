@@ -89,7 +89,9 @@ class Joints(NamedTuple):
         gram = matrix @ response
         cut = _cut(q.dtype)
         loose = () if isinstance(problem.joints, MayDepend) else None
-        return cls(value, matrix, rate, response, gram, *invert_semidefinite(lax.stop_gradient(gram), cut), loose)
+        return cls(
+            value, matrix, rate, response, gram, *invert_semidefinite(lax.stop_gradient(gram), cut, sparse=True), loose
+        )
 
     def forces(self, rates: Array) -> Array:
         """Returns (J M^-1 J')^+ x for x (j,) or (j, k): the impulses (forces) that change joint velocities (accelerations) by x.
@@ -144,7 +146,7 @@ def _at(problem: Problem, metric: Any, t: Array, q: Array, args: Any) -> Joints:
 def _least(jacobian: Array, impulse: Array) -> Array:
     # l = J y with J' J y = J' l
     square = jacobian.T @ jacobian
-    inverse = invert_semidefinite(lax.stop_gradient(square), _cut(impulse.dtype))[0]
+    inverse = invert_semidefinite(lax.stop_gradient(square), _cut(impulse.dtype), sparse=True)[0]
     return jacobian @ solve_by_inverse(square, inverse, jacobian.T @ impulse)
 
 

@@ -122,7 +122,7 @@ def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, plac
     def response(matrix: Array, metric: Array) -> tuple[Array, Array, Array, Array]:
         """For a ``matrix`` J (j, k) and a ``metric`` M (k, k): M^-1 J', J M^-1 J', and the inverse of J M^-1 J' with its pivots."""
         found = linalg.solve(metric, matrix.T)
-        return found, matrix @ found, *invert_semidefinite(frozen(matrix @ found), cut)
+        return found, matrix @ found, *invert_semidefinite(frozen(matrix @ found), cut, sparse=True)
 
     # near the joints first, with the metric alone: the second derivatives of joints lead astray from afar
     def near(_: Any, x: Array) -> Array:

@@ -354,7 +354,7 @@ def test_matrices_are_those_of_jax_as_numbers_or_in_memory(monkeypatch, small):
 
 
 @pytest.mark.slow
-def test_large_programs_are_loops_over_memory():
+def test_large_programs_are_loops_over_memory(monkeypatch):
     """Disks that fall into a box with one corner: the same motion as through XLA, up to roundings."""
     i, j = np.triu_indices(4, 1)
 
@@ -363,11 +363,11 @@ def test_large_programs_are_loops_over_memory():
         return jnp.concatenate([jnp.hypot(*(centres[i] - centres[j]).T) - 0.2, (centres - 0.1).ravel()])
 
     problem = ji.Problem(lambda t, q, v, args: jnp.tile(jnp.array([-1.0, -9.81]), 4), gaps)
+    monkeypatch.setattr(native_run, "LONG_PROGRAM_OPS", 20_000)  # of 70,000
     q0 = np.array([[0.2, 0.15, 0.41, 0.2, 0.2, 0.37, 0.43, 0.44]])
     q0 = q0 + np.linspace(-0.01, 0.01, 3)[:, None]
     given = {"t1": 0.3, "h": 0.01, "scheme": ji.Maury(), "save": "final"}
     found, expected = (ji.ensemble(problem, q0, 0 * q0, execution=way, **given) for way in WAYS)
-    assert native_run.LONG_PROGRAM_OPS < 70_000 < native_run.MAX_OPS_LLVM  # operations that it has
     compare(found, expected, 1e-10)  # the solver's tolerance is 1e-12; contacts close and stay so
 
 

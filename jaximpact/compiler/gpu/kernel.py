@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from ..limits import (
-    LONG_PROGRAM_OPS,
+    LONG_KERNEL_OPS,
     MAX_LOCAL_BYTES,
     MAX_OPS_KERNEL,
     MAX_SCALARS,
@@ -117,7 +117,7 @@ def _emit_kernel(closed: Any, carried: Sequence[bool]) -> tuple[ProgramText, str
     """Returns the LLVM IR and the PTX code of the kernel of a closed jaxpr; ``carried``: mask of the inputs that differ between lanes."""
     variables, constants = program_inputs(closed)
     entries, count = MAX_SCALARS, cost(closed)
-    if count > LONG_PROGRAM_OPS:
+    if count > LONG_KERNEL_OPS:
         entries, count = MAX_SCALARS_IN_LONG_PROGRAMS, cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)
     if count > MAX_OPS_KERNEL:
         raise Unsupported(f"a program of some {count} operations, more than {MAX_OPS_KERNEL}")

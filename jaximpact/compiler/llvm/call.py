@@ -264,12 +264,12 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
     variables, constants = program_inputs(closed)
     real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
     # for a single lane an instruction computes several entries; not with joints, whose matrices are mostly zeros, which scalars leave out
-    sparse = contains_primitive(closed, "semidefinite_inverse")
+    sparse = contains_primitive(closed, "sparse_semidefinite_inverse")
     wide = count_entries(closed, MIN_ENTRIES_SIDE_BY_SIDE) > MIN_SHARE_SIDE_BY_SIDE * count_entries(closed)
     pack = 1 if many or sparse or not wide else host().vector_bytes // max(real, default=8)
     most = MAX_OPS_OF_A_LANE if pack > 1 else MAX_OPS_LLVM
     max_scalars = MAX_SCALARS
-    long = LONG_PROGRAM_OPS_OF_A_LANE if pack > 1 else most if sparse else LONG_PROGRAM_OPS
+    long = LONG_PROGRAM_OPS_OF_A_LANE if pack > 1 else LONG_PROGRAM_OPS
     once = lambda most: cost(closed, most) - (repeated_cost(closed, most) if pack > 1 else 0)
     if (count := once(MAX_SCALARS)) > long:
         max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, once(MAX_SCALARS_IN_LONG_PROGRAMS)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...jaxtools.jaxpr_tools import called_jaxpr, contains_primitive, scan_counts, varying_outvars
+from ...jaxtools.jaxpr_tools import called_jaxpr, scan_counts, varying_outvars
 from ...jaxtools.outlined import is_seldom
 from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS, MIN_SELDOM_OPS
 from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
@@ -58,7 +58,7 @@ class LLVMEmitter:
         self.w, self.pack = Writer(max(width, pack), fused, pack > 1), pack
         self.register, self.max_scalars = register, max_scalars  # lanes of one register
         self.threads, self.many = threads, width > 1
-        self.functions, self.sparse = Functions(self), False
+        self.functions = Functions(self)
         self.constants: dict[
             Any, tuple[str, str]
         ] = {}  # constant arrays: their names and definitions, by type and entries
@@ -394,7 +394,6 @@ def emit(
     e = LLVMEmitter(width, register or width, fused, max_scalars, pack, threads)
     w, jaxpr, machine = e.w, closed.jaxpr, ScalarInterpreter(e)
     e.functions.read(closed)
-    e.sparse = contains_primitive(closed, "semidefinite_inverse")  # of joints
     frame = ThreadGrid(w) if threads else VectorLoop(w, width)
     sources = [
         arrays.ProgramInput(load_pointer(w, "entries", i), v.aval, x)

@@ -45,7 +45,17 @@ def _equation_cost(eqn: Any, max_scalars: int) -> int:
     entries = max((math.prod(v.aval.shape) for v in eqn.outvars), default=1)
     if name == "dot_general":
         return dot_terms(eqn)
-    if name in ("cholesky", "lu", "triangular_solve", "eigh", "semidefinite_inverse", "sort", "scatter", "scatter-add"):
+    if name in (
+        "cholesky",
+        "lu",
+        "triangular_solve",
+        "eigh",
+        "semidefinite_inverse",
+        "sparse_semidefinite_inverse",
+        "sort",
+        "scatter",
+        "scatter-add",
+    ):
         return entries * max(eqn.outvars[0].aval.shape, default=1)
     return entries
 

@@ -130,7 +130,7 @@ class ScalarInterpreter:
     def is_sparse(self, eqn: Any, inputs: list[Value]) -> bool:
         """Whether an equation is a product of small matrices that has few enough terms for scalars, without the terms with a constant zero."""
         most = self.emitter.max_scalars
-        known = self.emitter.sparse and eqn.primitive.name == "dot_general"
+        known = self.emitter.pack == 1 and eqn.primitive.name == "dot_general"
         if (
             not known
             or any(not isinstance(x, np.ndarray) or x.size > most for x in inputs)

@@ -224,4 +224,5 @@ RULES: dict[str, Callable] = {
     "lu": batch_rule(_lu),
     "eigh": batch_rule(rule_from_jax(_eigh)),
     "semidefinite_inverse": batch_rule(_semidefinite_inverse),
+    "sparse_semidefinite_inverse": batch_rule(_semidefinite_inverse),
 }

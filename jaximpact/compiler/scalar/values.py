@@ -21,7 +21,6 @@ class Emitter(Protocol):
     pack: int  # entries of an array that it computes side by side in one instruction; 1: one by one
     max_scalars: int  # entries of the largest array that is taken apart into scalars
     many: bool  # whether it computes many lanes at once: the time to run counts for more than that to compile
-    sparse: bool  # whether matrices are mostly zeros, so that products are counted without them
 
     def op(self, name: str, params: Any, *values: Any) -> Any:
         """Emits an elementwise primitive of scalars, by its name in jax; ``params`` are the equation's, or None."""
