@@ -40,6 +40,7 @@ from .proximal_steps import ConeSystem, proximal_steps
 FAR, NEAR = (0.3, 5.0), (0.01,)
 FIRST = 80  # steps of each path before the next one is tried; twice as many in each round after that
 STEPS = (1200, 2.0)  # of all paths, and for each contact besides: most of 1700 contacts take 20 to 80, some a thousand
+BETTER = 0.5  # of the residual at the guess: from impulses with less another path is worth its steps
 CLOSE = 100.0  # times the allowed residual, from where Newton's method is tried before the path has ended
 LEAST = 1e-14  # size^2 at which a path ends, relative to the largest velocity: Newton's method goes on from there
 ORDER = 5  # of the Taylor series of a step
@@ -380,16 +381,16 @@ class CentralPath:
 
 
 def central_paths(system: ConeSystem, guess: np.ndarray) -> tuple[np.ndarray, float, int]:
-    """Follows paths of a contact problem in turns, until one ends at a solution.
+    """Follows paths of a contact problem in turns, until one ends at a solution. Where all end beside one, a path from near the nearest impulses follows.
 
     ``guess`` (m, 1 + k): impulses that some paths start near. Returns the impulses x (m, 1 + k) with the smallest natural residual, the guess if no path
     comes nearer; this residual divided by the allowed one; and the number of steps in all.
     """
     best, least, spent, each = guess, system.excess(guess), 0, FIRST
-    limit, matrix = STEPS[0] + int(STEPS[1] * len(guess)), BodyMatrix(system)
+    from_near = lambda x: [CentralPath(system, matrix, size, x) for size in NEAR]
+    begun, limit, matrix = least, STEPS[0] + int(STEPS[1] * len(guess)), BodyMatrix(system)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        paths = [CentralPath(system, matrix, size, guess) for size in NEAR]
-        paths += [CentralPath(system, matrix, size) for size in FAR]
+        paths = from_near(guess) + [CentralPath(system, matrix, size) for size in FAR]
         while paths and spent < limit:
             for path in paths:
                 spent += path.follow(min(each, limit - spent))
@@ -403,4 +404,7 @@ def central_paths(system: ConeSystem, guess: np.ndarray) -> tuple[np.ndarray, fl
                 if least <= 1:
                     return best, least, spent
             paths, each = [path for path in paths if not path.ended], 2 * each
+            if not paths and least < BETTER * begun:
+                # rounding ends a path where impulses differ by many digits; one from its end on has another way
+                paths, begun = from_near(best), least
     return best, least, spent
