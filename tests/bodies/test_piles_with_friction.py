@@ -175,6 +175,28 @@ def test_paths_in_space_end_at_the_law(rough):
         assert excess <= 1 and law_residual(dense, b, x / system.root, mu).max() <= TOLERANCE
 
 
+def test_where_all_paths_end_beside_the_solution_another_begins_at_the_nearest(monkeypatch):
+    from jaximpact.bodies import central_path
+    from jaximpact.bodies.proximal_steps import ConeSystem, proximal_steps
+
+    whole, paths = central_path.CentralPath.follow, []
+
+    def follow(path, limit):
+        paths.append(path)
+        found = whole(path, limit if len(paths) > 3 else 8)
+        path.ended |= len(paths) <= 3
+        return found
+
+    monkeypatch.setattr(central_path.CentralPath, "follow", follow)
+    last = lambda system, x: proximal_steps(system, x) if len(paths) > 3 else (x, 0)
+    monkeypatch.setattr(central_path, "proximal_steps", last)
+    (i, j, _, h, b, mu), dense = random_problem(np.random.default_rng(0))
+    system = ConeSystem.of(np.stack([i, j]), h, b, mu, np.full(len(i), TOLERANCE))
+    x, excess, _ = central_path.central_paths(system, 0 * b)
+    assert min(path.least for path in paths[:3]) > 100 and len(paths) == 4
+    assert excess <= 1 and law_residual(dense, b, x / system.root, mu).max() <= TOLERANCE
+
+
 def test_proximal_steps_in_space_obey_the_law():
     from jaximpact.bodies.proximal_steps import ConeSystem, proximal_steps
 
