@@ -99,6 +99,12 @@ class PairContacts:
         """|G| |v|, (m,): the sizes of the terms of G v, which bound its round-off."""
         return self._at_bodies(jnp.abs(self.gi), jnp.abs(self.gj), jnp.abs(v))
 
+    def by_entry(self, *numbers: Array) -> tuple[Array, ...]:
+        """As `Contacts.by_entry`, with the coordinates of both bodies of a contact, k = 2 D."""
+        at = lambda x: jnp.concatenate([_rows(x, self.i), _rows(x, self.j)], axis=1)
+        size = jnp.abs(jnp.concatenate([self.gi, self.gj], axis=1))
+        return size, *(at(x.reshape(self.bodies, -1)) for x in numbers)
+
     def jump_terms(self, impulse: Array) -> Array:
         """|M^-1 G'| |L|, (d,): the sizes of the terms of the velocity jump by impulses L (m,), which bound its round-off."""
         size = jnp.abs(impulse)[:, None]

@@ -388,17 +388,18 @@ class RowsOf(NamedTuple):
         """Returns the cotangent (d,) of x, given the cotangents ``change`` (k,) of the rows."""
         return jnp.sum(sum(self._spread(self.pullback(change)), jnp.zeros((len(change), self.d), change.dtype)), axis=0)
 
-    def sizes(self, x: Array) -> Array:
-        """Returns |J| |x| (k,), J being the Jacobian, without its zeros."""
-        entries, total = self._entries(self.pullback(jnp.ones_like(self.values))), jnp.zeros_like(self.values)
-        size = jnp.abs(x)
-        for i, (columns, numbers) in enumerate(entries):
+    def by_entry(self, *numbers: Array) -> tuple[Array, ...]:
+        """Returns the sizes |J| of the Jacobian's entries, without most of its zeros, and at the same places ``numbers`` (d,) of the argument, (k, n) each."""
+        entries = self._entries(self.pullback(jnp.ones_like(self.values)))
+        columns = jnp.stack([places for places, _ in entries], axis=1)
+        sizes = []
+        for i, (places, values) in enumerate(entries):
             # several entries may be of one number of the argument: their sum is the derivative by it
-            same = [(places == columns, values) for places, values in entries]
-            whole = sum((jnp.where(equal, values, 0) for equal, values in same[i + 1 :]), numbers)
-            seen = sum((equal for equal, _ in same[:i]), columns < 0)
-            total += jnp.where(seen, 0, jnp.abs(whole) * size.at[columns].get(mode="clip"))
-        return total
+            same = [(others == places, more) for others, more in entries]
+            whole = sum((jnp.where(equal, more, 0) for equal, more in same[i + 1 :]), values)
+            seen = sum((equal for equal, _ in same[:i]), places < 0)
+            sizes.append(jnp.where(seen, 0, jnp.abs(whole)))
+        return jnp.stack(sizes, axis=1), *(x.at[columns].get(mode="clip") for x in numbers)
 
     def _spread(self, parts: Sequence[Array]) -> list[Array]:
         """Returns arrays (k, d) whose sum has the derivatives of the rows by the argument, given the derivatives ``parts`` by the leaves."""

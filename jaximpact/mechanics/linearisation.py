@@ -215,6 +215,10 @@ class Contacts(NamedTuple):
         """Returns |G| |v| (m,), the magnitude of the terms of `velocity`, for its round-off."""
         return jnp.abs(self.jacobian) @ jnp.abs(v)
 
+    def by_entry(self, *numbers: Array) -> tuple[Array, ...]:
+        """Returns the sizes |G| of the gradients' entries, and beside each the ``numbers`` (d,) of its coordinate, (m, k) each; here k is d."""
+        return jnp.abs(self.jacobian), *(jnp.broadcast_to(x, self.jacobian.shape) for x in numbers)
+
     def jump_terms(self, impulse: Array) -> Array:
         """Returns |M^-1 G'| |L| (d,), the magnitude of the terms of `jump`, for its round-off."""
         return jnp.abs(self.response) @ jnp.abs(impulse)

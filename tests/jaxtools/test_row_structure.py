@@ -53,14 +53,15 @@ def test_rows_are_those_of_the_whole(name, q):
     @jax.jit
     def of_rows(q):
         found = RowsOf.at(function, q, rows)
-        return found.values, found.jacobian(), found.pull(change), found.sizes(q)
+        return found.values, found.jacobian(), found.pull(change), found.by_entry(q, q)
 
     matrix, whole = (np.asarray(jax.jit(f)(q))[rows] for f in (jax.jacobian(function), function))
     values, jacobian, pulled, sizes = of_rows(q)
     # a few roundings of numbers of order 1
     np.testing.assert_allclose(values, whole, rtol=1e-14)
     np.testing.assert_allclose(jacobian, matrix, rtol=1e-13, atol=1e-15)
-    np.testing.assert_allclose(sizes, np.abs(matrix) @ np.abs(q), rtol=1e-13, atol=1e-15)
+    size, here, again = sizes
+    np.testing.assert_allclose(np.sum(size * here * again, axis=1), np.abs(matrix) @ q**2, rtol=1e-13, atol=1e-15)
     np.testing.assert_allclose(pulled, change @ matrix, rtol=1e-12, atol=1e-14)
 
 

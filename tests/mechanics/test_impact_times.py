@@ -1,4 +1,4 @@
-"""The bit DERIVATIVE_AT_END: bodies that have nothing to do with each other do not share the errors of their impacts' times."""
+"""DERIVATIVE_AT_END and _GRAZING: bodies that have nothing to do with each other do not share the errors that late impacts leave."""
 
 import itertools
 
@@ -11,12 +11,13 @@ import jaximpact as ji
 from jaximpact import bodies
 
 AT_END = int(ji.Status.DERIVATIVE_AT_END)
+GRAZING = int(ji.Status.DERIVATIVE_GRAZING)
 FORCES = {"weight": lambda t, q, v, args: -9.81 * jnp.ones_like(q), "drag": lambda t, q, v, args: -9.81 - 0.3 * v}
 
 
 def bits(problem, q, v, scheme, e, t1=1.3):
     found = ji.sensitivities(problem, q, v, t1=t1, h=4e-3, e=e, scheme=scheme, wrt=("q0",))
-    return np.asarray(found.status).ravel() & AT_END != 0
+    return np.asarray(found.status).ravel() & (AT_END | GRAZING)
 
 
 @pytest.mark.parametrize("linked", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -39,21 +40,37 @@ def pairs_of_blocks():
     return ji.Problem(force, lambda t, q, args: q[1::2], slip=lambda t, q, v, args: v[::2], friction=0.3)
 
 
+def points_beside_a_peg():
+    """Points in the plane that bounce on a floor, each past a peg at (1, 0.4) or onto it."""
+    force = lambda t, q, v, args: jnp.tile(jnp.array([0.0, -9.81]), len(q) // 2)
+    peg = lambda q: jnp.sqrt((q[::2] - 1) ** 2 + (q[1::2] - 0.4) ** 2) - 0.3
+    return ji.Problem(force, lambda t, q, args: jnp.stack([q[1::2], peg(q)], axis=1).ravel())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "scheme", "e"),
-    [*itertools.product(FORCES, [ji.MoreauJean(), ji.PaoliSchatzman()], [0.8]), ("weight", ji.Maury(), 0.0), ("blocks", ji.MoreauJean(), 0.8)],
+    [
+        *itertools.product([*FORCES, "peg"], [ji.MoreauJean(), ji.PaoliSchatzman()], [0.8]),
+        ("weight", ji.Maury(), 0.0), ("blocks", ji.MoreauJean(), 0.8),
+    ],
 )  # fmt: skip
 def test_two_systems_in_one_problem_have_the_bits_of_each(name, scheme, e):
     rng, lanes = np.random.default_rng(0), 300
-    problem = pairs_of_blocks() if name == "blocks" else ji.Problem(FORCES[name], lambda t, q, args: q)
-    size = 2 if name == "blocks" else 1
+    makers = {"blocks": pairs_of_blocks, "peg": points_beside_a_peg}
+    problem = makers[name]() if name in makers else ji.Problem(FORCES[name], lambda t, q, args: q)
+    size = 2 if name in makers else 1
     q, v = rng.uniform(0.1, 1.5, (lanes, 2 * size)), rng.uniform(-1, 1, (lanes, 2 * size))
+    if name == "peg":
+        q[:, ::2], q[:, 1::2] = rng.uniform(-0.2, 0.2, (lanes, 2)), rng.uniform(0.1, 0.9, (lanes, 2))
+        v[:, ::2] = rng.uniform(0.5, 2, (lanes, 2))
     both = bits(problem, q, v, scheme, e)
     each = [bits(problem, q[:, part], v[:, part], scheme, e) for part in (slice(size), slice(size, None))]
     np.testing.assert_array_equal(both, each[0] | each[1])
     if e > 0:
-        assert 0.1 < np.mean(both) < 0.6
+        assert 0.1 < np.mean(both & AT_END != 0) < 0.6
+    if name == "peg":
+        assert 0.1 < np.mean(both & GRAZING != 0) < 0.6
 
 
 def exact_gas(q, v, t1, e, radius, width):

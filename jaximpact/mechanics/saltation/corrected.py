@@ -17,10 +17,8 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
@@ -37,14 +35,14 @@ from ..contact.laws import ContactLaw, Held
 from ..events.event_state import Event
 from ..events.force_free import opens_by_change
 from ..events.impacts import order_matters, shared
-from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, jacobian, linearise
+from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, Traits, Wrapping
 from ..some_contacts import rows_that_matter, with_contacts
 from ..status import Status, as_status
 from .impact_saltation import IMPACTS, Instant, cross_impacts, observe, solve_active_forces
-from .impact_times import ImpactTimes, elapsed, parts_of
+from .impact_times import NEVER, ImpactTimes, parts_of
 from .tracked import FREE, IMPACT, LASTING, REBOUND, Contact, Tracked
 
 FEW = 8  # contacts that a step treats without the others: of a gas of 16 disks, a step with such an impact takes a third of what it takes with 48
@@ -81,10 +79,12 @@ class Corrected(Wrapping):
         times = ImpactTimes.none(parts_of(problem, metric, contacts, t0, q0, v0, args), q0)
         gap = lax.stop_gradient(contacts.gap)
         none = jnp.zeros_like(gap)
-        return Tracked(state, last, jnp.zeros_like(closed), times, gap, none, none, info.friction), info
+        struck = jnp.full(gap.shape, NEVER, jnp.int32)
+        return Tracked(state, last, jnp.zeros_like(closed), times, gap, none, struck, none, info.friction), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Makes a step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
+        state = with_new_pairs(problem, motion, state)
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, state.state)))
         info = info._replace(impulse=remember(info.impulse), z=remember(info.z))
         misses = missed, gap, _ = near_misses(problem, self.traits, motion, state)
@@ -159,7 +159,7 @@ class Corrected(Wrapping):
         take = lambda x: x[rows]
         put = lambda whole, part: whole.at[rows].set(part, unique_indices=True)
         _, gap, change = misses
-        found, told, (t, q, before, after) = self._touching_step(
+        found, told, (t, q) = self._touching_step(
             with_contacts(problem, rows, len(gap)),
             law,
             motion,
@@ -169,17 +169,10 @@ class Corrected(Wrapping):
             tuple(map(take, misses)),
         )
 
-        def led() -> Array:
-            at = lax.stop_gradient((t, q, motion.args))
-            metric = Metric.at(problem, at[1], at[2], at[0])
-            terms: Callable[[Array], Array] = partial(velocity_terms, problem, *at)
-            if problem.is_local:
-                terms = linearise(problem, metric, *at).velocity_terms
-            return lax.stop_gradient(late_impact_errors(motion.h, metric, terms, before, after))
-
-        # an impact causes errors in all gaps
-        struck = jnp.any(found.last == IMPACT)
-        aside = lax.cond(struck, led, lambda: lax.stop_gradient(state.aside))
+        # an impact causes errors in all gaps of what it moves
+        known = lax.stop_gradient((state.struck, state.aside))
+        led = lambda: errors_of_gaps(problem, found.times, state.n + 1, t, q, motion.args, known)
+        struck, aside = lax.cond(jnp.any(found.last == IMPACT), led, lambda: known)
         # what of the scheme's state belongs to contacts is as the step leaves it
         of_scheme = jax.tree.map(lambda part, all_of: part if part.shape == all_of.shape else all_of, found.state, new)
         history = {
@@ -187,6 +180,7 @@ class Corrected(Wrapping):
             "met": put(state.met, found.met),
             "gap": put(gap, found.gap),
             "change": put(change, found.change),
+            "struck": struck,
             "aside": aside,
         }
         still = jax.tree.map(jnp.zeros_like, (info.impulse, info.friction))
@@ -208,7 +202,7 @@ class Corrected(Wrapping):
     ) -> tuple[Any, Info, tuple]:
         """Makes the step from ``state`` to ``new`` with its derivative across impacts and lasting contacts.
 
-        ``misses``: the result of `near_misses`. Returns the new state, the info, and (t, q, v before, v after) of the impacts in the step.
+        ``misses``: the result of `near_misses`. Returns the new state, the info, and (t, q) of the impacts in the step.
         """
         before, last = state[:2]
         h, args = motion.h, motion.args
@@ -264,7 +258,7 @@ class Corrected(Wrapping):
         within = OFF * h
         free = opens_by_change(problem, t_mid, q_mid, v_mid, salted.v, impact & (e <= 0), did.stays, args, within)
         info = info._replace(status=info.status | as_status(free, Status.DERIVATIVE_GRAZING))
-        return state, info, (t_mid, q_mid, v_mid, salted.v)
+        return state, info, (t_mid, q_mid)
 
     def tracked(
         self,
@@ -285,15 +279,15 @@ class Corrected(Wrapping):
         ``here``: the contacts at the time of impacts in the step, and ``did``, what they do in it; ``turned``: velocities (d,) before and after the
         impacts; ``misses``: the result of `near_misses`; ``slip``: the tangential rows of contacts with friction.
         """
-        before, last, met, times, *_, aside = state[:7]
+        before, last, met, times = state[:4]
         active, impact, rebound, reacting, lasting, stays = did
         h, e, q, traits = motion.h, motion.e, before.q, self.traits
         lasted, crossed = last == LASTING, jnp.any(impact)
-        since, (missed, gap, change) = flight(h, state), misses
+        since, (missed, gap, change) = h * steps_since(state, h.dtype), misses
         zeno = lasting & ~lasted & met & (e > 0)
         touched = (
             (reacting & (last == FREE) & ~zeno)
-            | weak_impacts(traits, here, impact, met, since, aside)
+            | weak_impacts(traits, here, impact, met, since, state.aside)
             | (missed & ~active)
         )
         # one side of a bilateral constraint takes over from the other: no grazing
@@ -315,14 +309,15 @@ class Corrected(Wrapping):
         at_start = crossed & (before.n == 0) & (traits.steps > 1)
         status = status | as_status(at_start, Status.DERIVATIVE_AT_END)
         timed = here if slip is None else here._replace(contacts=here.contacts.rubbing(slip))
-        after = lambda: times.after(traits, motion, before.n, turned[0], timed, impact, active | lasted | lasting)
+        after = lambda: times.after(traits, motion, before.n, turned, timed, impact, active | lasted | lasting)
         times = lax.cond(crossed, after, lambda: times) if branches else after()
+        known = lax.stop_gradient((state.struck, state.aside))
+        led = lambda: times.of_gaps(before.n + 1, metric, here.contacts.by_entry, known)
+        struck, aside = lax.cond(crossed, led, lambda: known)
         last = jnp.where(impact, IMPACT, jnp.where(rebound, REBOUND, jnp.where(lasting, LASTING, FREE)))
         # a gap velocity that an impulse reverses is no near miss
         gap, change = jnp.where(active, -jnp.inf, gap), jnp.where(active, 0, change)
-        led = lambda: lax.stop_gradient(late_impact_errors(h, metric, here.contacts.velocity_terms, *turned))
-        aside = lax.cond(crossed, led, lambda: aside) if self.branches else jnp.where(crossed, led(), aside)
-        history = last.astype(jnp.int32), met | impact, times, gap, change, lax.stop_gradient(aside)
+        history = last.astype(jnp.int32), met | impact, times, gap, change, struck, aside
         tracked = Tracked(new, *history, friction=info.friction)
         return tracked, info._replace(status=status)
 
@@ -402,14 +397,37 @@ def velocity_at_row_time(
     return graft_once(v, v + jnp.where(apart, lax.stop_gradient(scheme.traits.lag * h) * a, 0))
 
 
-def flight(h: Array, state: Tracked) -> Array:
-    """Returns the time () since the latest impact, 0 before any."""
-    latest = jnp.max(state.times.latest)
-    return jnp.where(latest >= 0, elapsed(h, latest, state.n), 0)
+def steps_since(state: Tracked, dtype: Any) -> Array:
+    """Returns the number (m,) of steps since an impact moved what each gap depends on, 0 before any."""
+    return jnp.where(state.struck == NEVER, 0, state.n - state.struck).astype(dtype)
+
+
+def with_new_pairs(problem: Problem, motion: Motion, state: Tracked) -> Tracked:
+    """Returns the state with what impacts did to the gaps of pairs that are new on a neighbour list."""
+    if not problem.is_local:
+        return state
+    t, q, args = lax.stop_gradient((motion.time(state.n), state.q, motion.args))
+    known = lax.stop_gradient((state.struck, state.aside))
+    led = lambda: errors_of_gaps(problem, state.times, state.n, t, q, args, known)
+    struck, aside = lax.cond(jnp.any(state.struck == 0), led, lambda: known)
+    return state._replace(struck=struck, aside=aside)
+
+
+def errors_of_gaps(
+    problem: Problem, times: ImpactTimes, n: Array, t: Array, q: Array, args: Any, known: tuple
+) -> tuple[Array, Array]:
+    """Returns `ImpactTimes.of_gaps` of all gaps at (t, q), without the zeros of their gradients where these are known."""
+    t, q, args = lax.stop_gradient((t, q, args))
+    metric = Metric.at(problem, q, args, t)
+    with suppress(Unstructured):
+        if not problem.is_local:
+            rows = RowsOf.at(lambda x: problem.gaps(t, x, args), q, jnp.arange(problem.count(t, q, args)))
+            return times.of_gaps(n, metric, rows.by_entry, known)
+    return times.of_gaps(n, metric, linearise(problem, metric, t, q, args).by_entry, known)
 
 
 def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
-    """Bounds the errors of gaps (m,) a time ``flight`` () after an impact, from the ``threshold`` (m,) of gap velocities for impacts.
+    """Bounds the errors of gaps (m,) a time ``flight`` (m,) after an impact, from the ``threshold`` (m,) of gap velocities for impacts.
 
     The bound was found by measurement: after an impact that takes two steps the velocity is wrong by at most h times the acceleration, after one
     that takes one step by a quarter of that. Before the first impact the error is of second order.
@@ -417,20 +435,10 @@ def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
     return 0.125 * traits.steps**2 * flight * threshold
 
 
-def late_impact_errors(h: Array, metric: Metric, terms: Callable[[Array], Array], before: Array, after: Array) -> Array:
-    """Bounds the errors (m,) of gaps caused by an impact that is a step late and turns the velocity ``before`` (d,) into ``after`` (d,).
-
-    ``terms``: function from a velocity v (d,) to |G| |v| (m,). Only the displacement across the new velocity counts: along it, the motion is only delayed, and meets the same contacts.
-    """
-    jump, square = lax.stop_gradient((after - before, after @ metric.times(after)))
-    along = jump @ metric.times(after) / jnp.where(square > 0, square, 1)
-    return h * terms(jump - along * after)
-
-
 def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, flight: Array, aside: Array) -> Array:
     """Finds the impacts (m,) that are so weak that errors of gaps make their speed, or even whether they happen, uncertain.
 
-    The errors are those after a time ``flight`` () since the previous impact, and ``aside`` (m,), by `late_impact_errors`. Contacts that had an impact
+    The errors are those after a time ``flight`` (m,) since the previous impact, and ``aside`` (m,), see `Tracked`. Contacts that had an impact
     before (``met``, (m,)) and fall back do not count: their next impact is early or late, but certain.
     """
     speed, pull = -here.gap_velocity, jnp.abs(here.gap_acceleration)
@@ -450,16 +458,9 @@ def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked
     change = gap - state.gap
     # the threshold, 2 h times the acceleration, over h
     turn = 2 * (change - state.change)
-    steps = flight(jnp.ones_like(motion.h), state)
+    steps = steps_since(state, q.dtype)
     near = state.gap <= turn + gap_errors(traits, steps, turn) + state.aside
     # between bodies that move together the gap changes by rounding only
     rounding = 32 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(q), initial=0.0)
     missed = (state.change < -rounding) & (change >= 0) & near
     return missed, gap, change
-
-
-def velocity_terms(problem: Problem, t: Array, q: Array, args: Any, v: Array) -> Array:
-    """Returns |G| |v| (m,) with the gradients G of all gaps at (t, q), as `Contacts.velocity_terms`, without the zeros of G where these are known."""
-    with suppress(Unstructured):
-        return RowsOf.at(lambda x: problem.gaps(t, x, args), q, jnp.arange(problem.count(t, q, args))).sizes(v)
-    return jnp.abs(jacobian(problem, t, q, args)[1]) @ jnp.abs(v)

@@ -30,7 +30,7 @@ from ..problem import Problem
 from ..scheme import Info, Traits
 from ..some_contacts import rows_that_matter, with_contacts
 from ..status import Status, as_status
-from .corrected import Corrected, near_misses, nearby_restitution
+from .corrected import Corrected, near_misses, nearby_restitution, with_new_pairs
 from .frictional_saltation import cross, loaded_together
 from .impact_saltation import observe
 from .tracked import FREE, LASTING, Contact
@@ -95,6 +95,7 @@ class FrictionCorrected(Corrected):
 
         Of contacts on a neighbour list only those that act, or did in the step before, have rows in the equations of the derivative.
         """
+        state = with_new_pairs(problem, motion, state)
         new, info = self.scheme.step(problem, law.as_constant(), *lax.stop_gradient((motion, state.state)))
         misses = near_misses(problem, self.traits, motion, state)
         if not problem.is_local:
@@ -199,7 +200,7 @@ class FrictionCorrected(Corrected):
             mode=jnp.where(stuck, OPEN, kept.mode), direction=jnp.where(stuck[:, None], 0, kept.direction)
         )
         found = found._replace(friction=lax.stop_gradient(forgotten))
-        at_impacts = t_mid, q_mid, v_mid, salted.v
+        at_impacts = t_mid, q_mid
         if state.edge is None:
             return found, info, at_impacts
         margin = margins(problem, motion, before, new.v, info.impulse, kept, begin.cones)

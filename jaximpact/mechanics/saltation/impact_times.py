@@ -1,13 +1,15 @@
-"""By how much a scheme that locates no impacts may have them too early or too late, and whether one may lie at the end of the motion.
+"""By how much a scheme that locates no impacts may have them too early or too late, what this does to gaps, and whether one may lie at the end.
 
 A body that an impact leaves behind its exact motion meets others late, and has its later impacts late; one that no impact has to do with keeps its
-times. The errors are therefore known for each part of the coordinates that moves by itself between contacts.
+times and its place. The errors are therefore known for each part of the coordinates that moves by itself between contacts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -20,6 +22,7 @@ from ..scheme import Scheme, Traits, time_of
 from ..status import Status, as_status
 from .impact_saltation import Instant, observe
 
+NEVER = -1  # in place of the number of a step
 MEANT = 1e-3  # of the resolution of impacts: a motion that stops as near to an impact as that stops at it
 
 
@@ -27,30 +30,65 @@ class ImpactTimes(NamedTuple):
     """Times of impacts so far, of n equal parts of the coordinates between which nothing acts but contacts.
 
     ``latest`` (n,): number of the step of the latest impact that moved each part, negative before any; ``early``, ``late`` (n,): times by which its
-    impacts may be earlier or later than those of the exact motion.
+    impacts may be earlier or later than those of the exact motion; ``aside`` (d,): the displacement by which that latest impact, where it is a step
+    late, leaves the coordinates behind, and ``speed`` (d,), their velocity after it.
     """
 
     latest: Array
     early: Array
     late: Array
+    aside: Array
+    speed: Array
 
     @classmethod
     def none(cls, parts: int, like: Array) -> ImpactTimes:
         """Makes those of a motion without impacts so far, in the dtype of ``like``."""
         zero = jnp.zeros(parts, like.dtype)
-        return cls(jnp.full(parts, -3, jnp.int32), zero, zero)
+        return cls(jnp.full(parts, -3, jnp.int32), zero, zero, *[jnp.zeros_like(like)] * 2)
 
     def since(self, h: Array, n: Any) -> Array:
         """Returns the time (n,) from the latest impact of each part to the step of number n, 0 before any."""
         return jnp.where(self.latest >= 0, elapsed(h, self.latest, n), 0)
 
-    def after(
-        self, traits: Traits, motion: Motion, n: Array, v: Array, here: Instant, impact: Array, acting: Array
-    ) -> ImpactTimes:
-        """Returns the times after a step that begins at the number n, with velocity v (d,), and has an ``impact`` at some contacts (m,).
+    def of_gaps(self, n: Array, metric: Metric, by_entry: Callable[..., Any], known: tuple) -> tuple[Array, Array]:
+        """Returns what `Tracked` holds of each gap (m,) at the step of number n: when it was ``struck``, and how much it is ``aside``.
 
-        ``here``: the contacts at that time; ``acting`` (m,): those that pass on the impacts, as they have impulses or are closed.
+        Both are as ``known`` where no impact in the step before moved what the gap depends on, unless that is not known.
+
+        Only displacements across the velocities count: along them, what a gap depends on is only delayed, and meets the same contacts. ``by_entry``:
+        of `Contacts`, for the gradients of the gaps.
         """
+        parts = len(self.latest)
+        repeat = lambda x: jnp.repeat(x, len(self.aside) // parts)
+        work, square = (
+            repeat(jnp.sum((x * metric.times(self.speed)).reshape(parts, -1), axis=1)) for x in (self.aside, self.speed)
+        )
+        age = repeat(jnp.where(self.latest >= 0, n + 1 - self.latest, 0).astype(work.dtype))
+        size, age, aside, speed, work, square = by_entry(age, self.aside, self.speed, work, square)
+        work, square = jnp.sum(size * work, axis=1), jnp.sum(size * square, axis=1)
+        along = work / jnp.where(square > 0, square, 1)
+        oldest = jnp.max(jnp.where(size > 0, age, 0), axis=1, initial=0.0).astype(jnp.int32)
+        struck = jnp.where(oldest > 0, n + 1 - oldest, NEVER).astype(jnp.int32)
+        found = struck, jnp.sum(size * jnp.abs(aside - along[:, None] * speed), axis=1)
+        new = jnp.any((size > 0) & (age == 1), axis=1) | (known[0] == 0)
+        return lax.stop_gradient(jax.tree.map(lambda x, y: jnp.where(new, x, y), found, known))
+
+    def after(
+        self,
+        traits: Traits,
+        motion: Motion,
+        n: Array,
+        turned: tuple[Array, Array],
+        here: Instant,
+        impact: Array,
+        acting: Array,
+    ) -> ImpactTimes:
+        """Returns the times after a step that begins at the number n, with an ``impact`` at some contacts (m,).
+
+        ``turned``: velocities (d,) before and after the impacts; ``here``: the contacts at that time; ``acting`` (m,): those that pass on the
+        impacts, as they have impulses or are closed.
+        """
+        v, behind_it = turned
         h, contacts, parts = motion.h, here.contacts, len(self.late)
         ahead, behind = lax.stop_gradient(traits.delay(motion.e))
         speed = jnp.where(impact, -here.gap_velocity, 0)
@@ -65,7 +103,10 @@ class ImpactTimes(NamedTuple):
         moved = struck > 0
         early, late = (x + jnp.where(moved, h * steps + swing, 0) for x, steps in ((early, ahead), (late, behind)))
         latest = jnp.where(moved, n + 1, self.latest).astype(jnp.int32)
-        return lax.stop_gradient(ImpactTimes(latest, early, late))
+        changed, unmoved = (jnp.repeat(x, len(v) // parts) for x in (moved, latest < 0))
+        aside = jnp.where(changed, h * (behind_it - v), self.aside)
+        speed = jnp.where(changed | unmoved, behind_it, self.speed)
+        return lax.stop_gradient(ImpactTimes(latest, early, late, aside, speed))
 
 
 def parts_of(problem: Problem, metric: Metric, contacts: Any, t: Array, q: Array, v: Array, args: Any) -> int:

@@ -22,7 +22,9 @@ class Tracked(NamedTuple):
         times: when impacts were, and by how much they may be too early or too late.
         gap: gaps (m,) at the start of the last step.
         change: change of the gaps (m,) in the step before that.
-        aside: bounds (m,) of the errors of gaps that the latest impact caused by being up to a step late, see `corrected.late_impact_errors`.
+        struck: number of the step in which an impact last moved what each gap (m,) depends on, of parts that impacts moved one by one the first;
+            `NEVER` before any, 0 if not known, as of pairs that are new on a neighbour list.
+        aside: bounds (m,) of the errors of gaps that these impacts caused by being up to a step late, see `ImpactTimes.of_gaps`.
         friction: modes and impulses of the contacts in the last step; None without friction.
         edge: margins of the contacts from slip, or from rest; None where static friction equals that of slip.
     """
@@ -33,6 +35,7 @@ class Tracked(NamedTuple):
     times: ImpactTimes
     gap: Array
     change: Array
+    struck: Array
     aside: Array
     friction: Any = None
     edge: Any = None
@@ -42,7 +45,7 @@ class Tracked(NamedTuple):
 
     def relisted(self, moved: Callable) -> Tracked:
         """Returns the state for a rebuilt neighbour list; ``moved`` maps arrays of contacts (m,) from the old slots to the new ones."""
-        of_contacts = {name: moved(getattr(self, name)) for name in ("last", "met", "gap", "change", "aside")}
+        of_contacts = {name: moved(getattr(self, name)) for name in ("last", "met", "gap", "change", "struck", "aside")}
         friction, edge = jax.tree.map(moved, (self.friction, self.edge))
         return self._replace(state=self.state.relisted(moved), friction=friction, edge=edge, **of_contacts)
 
