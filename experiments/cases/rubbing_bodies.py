@@ -1,10 +1,9 @@
 """Bodies in lists that rub: what a step takes, and to which residual, while they fall and when they have settled.
 
     python experiments/cases/rubbing_bodies.py disks 200 --mu 0.5 --stages 8 --steps 250 --csv docs/recorded/rubbing_bodies.csv
-    python experiments/cases/rubbing_bodies.py disks 1000 --iterations 3000 --stages 16 --steps 125
-    python experiments/cases/rubbing_bodies.py disks 1000 --stages 4 --steps 125
-    python experiments/cases/rubbing_bodies.py disks 10000 --width 400 --tolerance 1e-5 --iterations 500 --stages 10
-    python experiments/cases/rubbing_bodies.py spheres 2048 --tolerance 1e-6 --iterations 1000
+    python experiments/cases/rubbing_bodies.py disks 1000 --stages 12 --steps 125
+    python experiments/cases/rubbing_bodies.py disks 10000 --width 400 --tolerance 1e-5 --iterations 500 --stages 9
+    python experiments/cases/rubbing_bodies.py spheres 2048 --tolerance 1e-6
 
 ``disks``: solid ones that turn, in layers over the floor of a box. ``spheres``: without rotation and with mu = 0.4, dropped into a box, the shape of J. Kleinert,
 B. Simeon and M. Obermayr, An inexact interior point method for the large-scale simulation of granular material, CMAME 278 (2014). Every line is one stage of the

@@ -387,8 +387,8 @@ def central_paths(system: ConeSystem, guess: np.ndarray) -> tuple[np.ndarray, fl
     comes nearer; this residual divided by the allowed one; and the number of steps in all.
     """
     best, least, spent, each = guess, system.excess(guess), 0, FIRST
-    from_near = lambda x: [CentralPath(system, matrix, size, x) for size in NEAR]
     begun, limit, matrix = least, STEPS[0] + int(STEPS[1] * len(guess)), BodyMatrix(system)
+    from_near = lambda x: [CentralPath(system, matrix, size, x) for size in NEAR]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         paths = from_near(guess) + [CentralPath(system, matrix, size) for size in FAR]
         while paths and spent < limit:
