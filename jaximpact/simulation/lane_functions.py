@@ -29,7 +29,6 @@ from ..mechanics.motion import Motion
 from . import reverse_loop as backwards
 from .account import Account
 from .backends import Task, one_lane, without_rows
-from .limits import MAX_SHARED_REVERSE_INPUTS
 from .program import Program
 from .reverse_parts import Parts
 from .rows import RowRequest
@@ -336,9 +335,6 @@ class Cotangent(Derivative):
         if program.length is None:
             raise Unsupported("reverse mode of a number of steps that is not known")
         turns_of(self, axes)  # refuses what it has no rule for
-        shared = sum(math.prod(x.shape) for x, a, m in zip(members, axes, self.moved, strict=False) if m and a is None)
-        if count is not None and shared > MAX_SHARED_REVERSE_INPUTS and self.function.execution == "auto":
-            raise Unsupported(f"reverse mode of many motions by {shared} numbers that they share")
         value = self.function
         some = iter(self.used)
         used = tuple(k and next(some) for k in value.kept)

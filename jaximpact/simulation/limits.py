@@ -36,14 +36,14 @@ MAX_FORWARD_DIRECTIONS_OF_ONE = 8
 MAX_FORWARD_ENTRIES_OF_ONE = 200
 MAX_JACOBIAN_BYTES = 1e8  # of a Jacobian of all rows, up to which it is
 MAX_STATE_BYTES = 2**30  # of states to keep; beyond it reverse mode goes through XLA, which computes them again
-# Numbers that all lanes share and that are differentiated by, beyond which XLA's products of matrices over all lanes are the faster way. Of a policy 4-n-n-1 over
-# 256 lanes (float32, 200 steps) a gradient takes native code .65 of XLA's time for n = 16 (369 numbers), 1.4 of it for n = 32 (1249), 3.1 for n = 64 (4545).
-MAX_SHARED_REVERSE_INPUTS = 800
 MAX_SPARE_BYTES = (
     2**26
 )  # of states, whose memory stays for the next call: new memory takes longer than what is written to it
 MAX_SPARE_WALKS = (
     32  # of one program and number of lanes that wait with their states, beyond which the oldest gives up its memory
 )
-MAX_REVERSE_INPUTS = 20_000  # numbers moved beyond which XLA's products of large matrices are the faster way
+# Numbers moved, beyond which XLA's products of matrices over all lanes may be the faster way. Of a policy 4-n-n-1 (float32, 200 steps) over 256 lanes a
+# gradient takes native code .45 of XLA's time for n = 32 (1249 numbers), .64 for 64 (4545) and .44 for 128 (17,300), over 4096 lanes .42 for 32, and of a
+# hopper in four coordinates with a network 8-32-32-2 over 256 lanes .2; the first one a third of it or less.
+MAX_REVERSE_INPUTS = 20_000
 MIN_REVERSE_LANES_FOR_THREADS = 16  # lanes from which they are shared out to all cores: a lane takes many steps

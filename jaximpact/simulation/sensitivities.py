@@ -33,7 +33,6 @@ from .limits import (
     MAX_FORWARD_DIRECTIONS,
     MAX_JACOBIAN_ENTRIES,
     MAX_REVERSE_INPUTS,
-    MAX_SHARED_REVERSE_INPUTS,
     MAX_SMALL_SYSTEM,
     MAX_SPARE_BYTES,
 )
@@ -334,9 +333,7 @@ def _walks_back(program: Program, lanes: Lanes, task: Varied, execution: str) ->
         return execution == "native"
     one, numbers = lanes.first, len(task.numbers(lanes.first)[0])
     known = program.replace(length=int(one.steps))
-    # of more numbers XLA's products of large matrices are the faster way
-    most = MAX_REVERSE_INPUTS if lanes.count == 1 else MAX_SHARED_REVERSE_INPUTS
-    return numbers <= most and has_way_back(known, one)
+    return numbers <= MAX_REVERSE_INPUTS and has_way_back(known, one)
 
 
 def _walking_back(

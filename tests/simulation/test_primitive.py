@@ -385,9 +385,9 @@ def test_one_motion_goes_backwards_where_that_is_cheaper(d, scheme, way):
     assert f"{way}(" in str(jax.make_jaxpr(jax.grad(end, (0, 1)))(jnp.ones(d), jnp.ones(d)))
 
 
-@pytest.mark.parametrize("count, native", [slow(40, 2), (900, 1)])
+@pytest.mark.parametrize("count, native", [slow(900, 2), (20_001, 1)])
 def test_gradients_by_many_numbers_of_all_lanes_go_through_xla(count, native):
-    """There products over all lanes are the faster way back; the way there stays native."""
+    """There products over all lanes may be the faster way back; the way there stays native."""
     problem = ji.Problem(lambda t, q, v, args: jnp.sum(args) - 9.81 + 0 * q, lambda t, q, args: q)
     one = lambda w, q: ji.solve(problem, q, 0 * q, t1=0.1, steps=10, e=0.5, args=w, save="final").q[-1, 0]
     loss = jax.value_and_grad(lambda w, q: jnp.sum(jax.vmap(one, (None, 0))(w, q)))
