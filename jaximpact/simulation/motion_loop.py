@@ -14,7 +14,7 @@ from ..bodies.listing import Listing
 from ..jaxtools.batched_branch import run_where_pending
 from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_derivative
 from ..jaxtools.jacobians import SMALL
-from ..jaxtools.outlined import seldom
+from ..jaxtools.outlined import outlined, seldom
 from ..jaxtools.remembered import remember
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
@@ -40,6 +40,7 @@ from .program import Program
 from .rows import Row
 
 ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
+_loses_the_gap = outlined(loses_the_gap)  # both of a full step and of one without contact
 
 
 def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Array, JointInfo | None, Array]:
@@ -230,8 +231,9 @@ class MotionLoop:
         # impulses, failures and penetrations are rare
         gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
         right = ~needs_contact_step(new, info) & jnp.all(gaps >= 0)
-        if self.looks_for_tunnelling(state):
-            # what only the status needs could be done without a full step; in a batch, where other lanes make one, that took an eighth longer
+        status_alone = row.last.size > SMALL and not self.locates
+        if (looks := self.looks_for_tunnelling(state)) and not status_alone:
+            # in a batch, where other lanes make a full step, to look without one took an eighth longer
             right &= ~may_tunnel(self.problem, self.step_path(state, new))
         makes_rows = self.program.rows > 0 or self.by_step is not None
         if not makes_rows or self.locates:
@@ -240,6 +242,9 @@ class MotionLoop:
         counted = account.with_joints(info)._replace(iterations=account.iterations + info.iterations)
         if info.remark is not None:
             counted = counted.with_status(info.remark, self.moving.time(new.n))
+        if looks and status_alone:
+            # of many contacts one may be lost in every tenth step, and nothing is computed where the status is not read
+            counted = counted.with_status(self.status_of_free_step(state, new), self.moving.time(new.n))
         if makes_rows:
             free_row = self.row_of(new, info, row, state)
         else:
@@ -325,6 +330,13 @@ class MotionLoop:
         bend = length * state.v - shift if self.locates else None
         return lax.stop_gradient(StepPath(motion.time(state.n), length, state.q, shift, motion.args, bend))
 
+    def status_of_free_step(self, state: Any, new: Any) -> Array:
+        """GAP_UNRESOLVED () if the step without impulses from ``state`` to ``new`` leads through an obstacle, else 0."""
+        path = self.step_path(state, new)
+        none = jnp.zeros_like(self.problem.gaps(path.t, path.q, path.args))
+        look = lambda: self.tunnelling_status(path, none)
+        return lax.cond(may_tunnel(self.problem, path), look, lambda: jnp.zeros((), jnp.int32))
+
     def tunnelling_status(self, path: StepPath, impulse: Array) -> Array:
         """GAP_UNRESOLVED () if the ``path`` of a step leads through an obstacle, else 0.
 
@@ -335,7 +347,7 @@ class MotionLoop:
 
         def status(problem: Problem, path: StepPath, acting: Array) -> Array:
             one = ~jnp.any(acting) if self.locates else True
-            return as_status(loses_the_gap(problem, path, acting) & one, Status.GAP_UNRESOLVED)
+            return as_status(_loses_the_gap(problem, path, acting) & one, Status.GAP_UNRESOLVED)
 
         if self.program.per_lane_branches:
             return status(problem, path, acting)

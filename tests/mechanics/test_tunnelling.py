@@ -39,3 +39,16 @@ def test_many_contacts_give_what_all_of_them_give(constraints, monkeypatch):
     monkeypatch.setattr(tunnelling, "MANY", 100)
     np.testing.assert_array_equal(found, told())
     assert 0.1 < np.mean(found) < 0.9
+
+
+@pytest.mark.parametrize("execution", [slow("native"), slow("xla")])
+def test_way_through_one_of_many_obstacles_is_told_without_impulses(execution):
+    """Ten small disks, the second of which a point passes within its second step of .01; of few contacts a full step looks."""
+    centres = np.stack([np.linspace(-0.15, 5.25, 10), np.zeros(10)], axis=1)
+    problem = ji.Problem(
+        lambda t, q, v, args: 0 * q, lambda t, q, args: jnp.linalg.norm(q[None] - centres, axis=1) - args, 1.0
+    )
+    q0, v0 = jnp.array([0.0, 0.01]), jnp.array([30.0, 0.0])
+    found = ji.solve(problem, q0, v0, t1=0.05, steps=5, e=1.0, args=0.05, execution=execution, save="final")
+    assert ji.Status(int(found.status)) == ji.Status.GAP_UNRESOLVED
+    np.testing.assert_allclose([found.failed_at, found.q[-1, 0]], [0.02, 1.5], rtol=1e-12)
