@@ -30,8 +30,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csc_matrix, csr_matrix, identity
-from scipy.sparse.linalg import splu
+import scipy  # which imports parts of it as they are used: its sparse matrices take a third of jaximpact's import
 
 from .proximal_steps import ConeSystem, proximal_steps
 
@@ -150,8 +149,8 @@ class BodyMatrix:
         self.transposed = self.columns.T.tocsr()
         d = self.columns.shape[0]
         # half the time of a factorisation goes into the order, which is the same for all blocks
-        whole = (identity(d) + self.columns @ self.transposed).tocsc()
-        self.place = splu(whole, permc_spec="MMD_AT_PLUS_A", **PIVOTS).perm_c
+        whole = (scipy.sparse.identity(d) + self.columns @ self.transposed).tocsc()
+        self.place = scipy.sparse.linalg.splu(whole, permc_spec="MMD_AT_PLUS_A", **PIVOTS).perm_c
         at = self.place[(np.cumsum(used) - 1)[at]].astype(np.int64)
         # entries of the matrix are linear in those of the blocks
         keys = (at[:, None, :] * d + at[:, :, None]).ravel()
@@ -160,7 +159,7 @@ class BodyMatrix:
         values = np.einsum("map,mbq->mabpq", h, h).ravel()
         of_pairs = np.repeat(to[: len(keys)].reshape(m, 1, -1), rows * rows, axis=1).ravel()
         of_blocks = np.repeat(np.arange(m * rows * rows), h.shape[2] ** 2)
-        self.by_blocks = csr_matrix((values, (of_pairs, of_blocks)), shape=(len(kept), m * rows * rows))
+        self.by_blocks = scipy.sparse.csr_matrix((values, (of_pairs, of_blocks)), shape=(len(kept), m * rows * rows))
         self.eye = np.isin(kept, diagonal).astype(float)
         self.indices = (kept % d).astype(np.int32)
         self.starts = np.searchsorted(kept, np.arange(d + 1) * d).astype(np.int32)
@@ -168,8 +167,8 @@ class BodyMatrix:
     def factors(self, blocks: np.ndarray) -> Any:
         """Factors of the matrix with these blocks; raises RuntimeError where it is singular."""
         data = self.eye + self.by_blocks @ blocks.ravel()
-        matrix = csc_matrix((data, self.indices, self.starts), shape=(len(self.place),) * 2)
-        return splu(matrix, permc_spec="NATURAL", **PIVOTS)
+        matrix = scipy.sparse.csc_matrix((data, self.indices, self.starts), shape=(len(self.place),) * 2)
+        return scipy.sparse.linalg.splu(matrix, permc_spec="NATURAL", **PIVOTS)
 
     def solve(self, factors: Any, x: np.ndarray) -> np.ndarray:
         """Solution y (d,) of the matrix times y = x, by its ``factors``."""

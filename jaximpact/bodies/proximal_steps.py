@@ -19,8 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import bsr_matrix, coo_matrix, csc_matrix, identity
-from scipy.sparse.linalg import splu
+import scipy
 
 ROWS = 12000  # of a problem; factors of more take longer than all sweeps
 FIRST, LEAST, MOST = 1e-4, 1e-9, 3.0  # shifts, relative to the diagonal
@@ -42,13 +41,13 @@ class ConeSystem(NamedTuple):
     residuals [velocity] of the unscaled problem.
     """
 
-    matrix: csc_matrix
+    matrix: scipy.sparse.csc_matrix
     offset: np.ndarray
     within: np.ndarray
     root: np.ndarray
     mu: np.ndarray
     allowed: np.ndarray
-    columns: csc_matrix
+    columns: scipy.sparse.csc_matrix
 
     @classmethod
     def of(cls, ends: np.ndarray, h: np.ndarray, b: np.ndarray, mu: np.ndarray, allowed: np.ndarray) -> ConeSystem:
@@ -63,7 +62,7 @@ class ConeSystem(NamedTuple):
         root = np.sqrt(np.concatenate([squares[:, :1], np.repeat(across, rows - 1, axis=1)], axis=1))
         rubs, root = root[:, 1] > 0, np.where(root > 0, root, 1)
         mu = np.where(rubs, mu, 0)
-        columns = coo_matrix((h.ravel() / root.ravel()[column], (at, column))).tocsc()
+        columns = scipy.sparse.coo_matrix((h.ravel() / root.ravel()[column], (at, column))).tocsc()
         return cls((columns.T @ columns).tocsc(), b / root, mu * root[:, 1] / root[:, 0], root, mu, allowed, columns)
 
     def velocity(self, x: np.ndarray) -> np.ndarray:
@@ -125,8 +124,8 @@ def proximal_point(system: ConeSystem, x0: np.ndarray, shift: float, limit: int)
     """Solves w = A x + b + shift (x - x0) with the law of friction by Newton's method: impulses x (m, 1 + k), whether the residual is at most
     `EXACT`, and Newton steps, at most ``limit``."""
     m, n = len(x0), x0.size
-    matrix = (system.matrix + shift * identity(n, format="csc")).tocsr()
-    of_blocks = lambda blocks: bsr_matrix((blocks, np.arange(m), np.arange(m + 1)), shape=(n, n))
+    matrix = (system.matrix + shift * scipy.sparse.identity(n, format="csc")).tocsr()
+    of_blocks = lambda blocks: scipy.sparse.bsr_matrix((blocks, np.arange(m), np.arange(m + 1)), shape=(n, n))
     x, w, sizes = x0, system.velocity(x0), [np.inf]
     value, by_x, by_w = equations(x, w, system.within)
     for count in range(limit + 1):
@@ -135,7 +134,8 @@ def proximal_point(system: ConeSystem, x0: np.ndarray, shift: float, limit: int)
             return x, length <= EXACT, count
         sizes = [*sizes[1 - MEMORY :], length] if count else [length]
         try:
-            step = -splu((of_blocks(by_w) @ matrix + of_blocks(by_x)).tocsc()).solve(value.ravel()).reshape(x.shape)
+            factors = scipy.sparse.linalg.splu((of_blocks(by_w) @ matrix + of_blocks(by_x)).tocsc())
+            step = -factors.solve(value.ravel()).reshape(x.shape)
         except RuntimeError:  # singular
             return x, False, count + 1
         moved = system.product(step) + shift * step
