@@ -4,8 +4,8 @@ from __future__ import annotations
 
 # backends
 # Entries m d of the gradients of m constraints by d coordinates from which XLA makes single motions. Of disks in a box, all pairs, native code takes a step
-# .18 (gas) and .21 (pile) of XLA's time for 16 (5888 entries), .42 and .36 for 25 (20,000), .82 for 36 (a gas, 55,700), and compiles in two thirds of it.
-MIN_XLA_GRADIENT_ENTRIES = 60_000
+# .18 (gas) and .21 (pile) of XLA's time for 16 (5888 entries), .15 and .11 for 50 (142,500; the pile while it falls and settles), and a third of it to compile.
+MIN_XLA_GRADIENT_ENTRIES = 150_000
 MAX_SMALL_SYSTEM = 8  # coordinates and constraints up to which native code is sure to be had
 # Directions of a Jacobian times the square of coordinates and joints, from which each direction is a lane of its own. Of chains of bars in the plane, by
 # MoreauJean, the first Jacobian then takes 1.9, 2.4 and 3.5 s for one, two and three bars (150, 1200, 4050), at once 2.7, 6.1 and 20 s; 200 motions of 1000
