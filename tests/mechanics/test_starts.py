@@ -36,6 +36,14 @@ def test_a_start_on_a_wall(scheme, steps, tolerance):
     np.testing.assert_allclose(jacobian, np.outer(by_angle, by_start), rtol=0, atol=tolerance)
 
 
+def test_a_start_on_a_wall_that_falls_away_faster_than_the_body():
+    """The contact opens at once; `MoreauJean` holds it for a step, which is right to first order, but its derivative is not."""
+    falling = ji.Problem(lambda t, q, v, args: 0 * v - 1.0, lambda t, q, args: q + args * t**2, restitution=0.0)
+    options = {"t1": 0.5, "steps": 20, "scheme": ji.MoreauJean(), "sensitivity": "corrected"}
+    found = [int(ji.solve(falling, [0.0], [0.0], args=a, **options).status) for a in (2.0, 0.2)]
+    assert found == [Status.DERIVATIVE_GRAZING, 0]
+
+
 def test_a_motion_that_touches_a_wall_exactly_has_no_derivative():
     """1 - sin t, which is 0 for an instant at pi/2; a thousandth above it there is one."""
     spring = ji.Problem(lambda t, q, v, args: 1.0 + args - q, lambda t, q, args: q)

@@ -32,10 +32,10 @@ from ...jaxtools.linalg import MANY
 from ...jaxtools.remembered import remember
 from ...jaxtools.row_structure import RowsOf, Unstructured
 from ..contact.laws import ContactLaw, Held
-from ..events.event_state import Event
+from ..events.event_state import Event, View, persisting
 from ..events.force_free import opens_by_change
 from ..events.impacts import order_matters, shared
-from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, linearise
+from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, is_steady, jacobian, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, Traits, Wrapping
@@ -75,7 +75,12 @@ class Corrected(Wrapping):
         contacts = linearise(problem, metric, t0, q0, args)
         speed = contacts.gap_velocity(v0)
         closed = closure(contacts, speed, q0, v0, motion.h, acceleration(problem, metric, t0, q0, v0, args)).closed
-        last = jnp.where(closed & (speed <= 0), LASTING, FREE).astype(jnp.int32)
+        lasts = closed & (speed <= 0)
+        if not (problem.is_local or is_steady(problem, t0, q0, args)):
+            # a wall that falls or curves away faster than the body lets it go at once, which a scheme may see a step later
+            view = View.at(problem, t0, q0, v0, args)
+            lasts = persisting(law, contacts, view.free, view.gap_acceleration, lasts)[2]
+        last = lax.stop_gradient(jnp.where(lasts, LASTING, FREE)).astype(jnp.int32)
         times = ImpactTimes.none(parts_of(problem, metric, contacts, t0, q0, v0, args), q0)
         gap = lax.stop_gradient(contacts.gap)
         none = jnp.zeros_like(gap)
