@@ -66,7 +66,8 @@ CAUSES = {
     Status.FIXED_POINT_NOT_CONVERGED: "the iteration for the implicit part of the force (PaoliSchatzman(force='centred'), "
     "MoreauJean) did not converge: take a smaller h or more iterations; a motion that blows up in finite time ends like this",
     Status.START_VELOCITY_PROJECTED: "v0 pointed out of the admissible set at an active constraint, or broke a joint, and was "
-    "projected onto the admissible velocities (as an inelastic impact at t0)",
+    "projected onto the admissible velocities (as an inelastic impact at t0); or it closed a contact within the first step of PaoliSchatzman, which has no "
+    "restitution: take a smaller h, a start that is further off, or another scheme",
     Status.DERIVATIVE_GRAZING: "(derivatives only) a contact closed, or was only just missed, at a normal velocity too small, for this h, "
     "to be told from none: near grazing the derivative diverges; or it is closed with no force on it, so that a change of the forces one way opens it: "
     "take a smaller h, or trust no derivative of this motion",

@@ -54,7 +54,7 @@ from .canonical_arrays import (
 from .lanes import Lanes
 from .limits import DEFAULT_ROWS, DEFAULT_STEPS
 from .start_report import StartReport, raise_or_warn, start_report
-from .validation import check_functions, check_problem
+from .validation import check_functions, check_problem, without_empty_gaps
 
 NODES = 1000  # of a Gauss-Legendre rule
 OF_FRICTION = ("friction", "static_friction")
@@ -162,7 +162,7 @@ def canonical(
     check_coefficients(static_friction, "static_friction")
     motion = Motion(q0, v0, t0, t1, h, steps, e, args, friction, static_friction)
     check_functions(motion.stated_in(problem), scheme, q0, v0, t0, e, args)
-    return problem, motion
+    return without_empty_gaps(problem, q0, args), motion
 
 
 def check_step(h: Any, steps: Any) -> None:

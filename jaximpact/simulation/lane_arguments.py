@@ -45,7 +45,7 @@ from .chunked_runs import FEWER_ROWS, largest_chunk
 from .lanes import Lanes
 from .program import Program
 from .start_report import StartReport, is_fine, raise_or_warn
-from .validation import check_functions, check_problem
+from .validation import check_functions, check_problem, without_empty_gaps
 
 
 def for_lanes(
@@ -248,7 +248,7 @@ def _canonical_lanes(
     if of_lane:
         for value in np.unique(np.asarray(e), axis=0)[[0, -1]]:
             scheme.check(problem, value, e.shape[-1] if e.ndim == 2 else 0)
-    return problem, lanes
+    return without_empty_gaps(problem, one.q0, one.args), lanes
 
 
 def _common_length(named: dict[str, tuple[Any, Any]], leaves: list, args_axes: tuple) -> int:

@@ -95,6 +95,12 @@ def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> 
         )
 
 
+def without_empty_gaps(problem: Problem, q0: Array, args: Any) -> Problem:
+    """Returns the problem, stated without constraints where their function returns none, (0,): only then steps and derivatives ask for no contact."""
+    empty = problem.constraints is not None and not problem.listed and problem.count(0.0, q0, args) == 0
+    return problem.replace(constraints=None) if empty else problem
+
+
 def check_friction(
     problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any
 ) -> None:
@@ -103,6 +109,10 @@ def check_friction(
     ``shape_of``: as in `check_joints`; m: number of contacts.
     """
     t, stated = np.zeros((), q0.dtype), "slip(t, q, v, args)"
+    if m == 0 and not problem.listed:
+        raise ValueError(
+            "friction acts at contacts, and constraints(t, q, args) returns none, (0,): leave slip and friction out"
+        )
     slip = problem.sampled("slip")
     shape = shape_of(stated, slip, t, q0, v0, args)
     if not problem.listed and shape not in ((m,), (m, 1), (m, 2)):

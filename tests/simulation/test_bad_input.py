@@ -17,6 +17,14 @@ def gaps(t, q, args):
     return q
 
 
+def no_gaps(t, q, args):
+    return q[:0]
+
+
+def no_slip(t, q, v, args):
+    return v[:0]
+
+
 BOX = ji.Problem(force, gaps)
 
 
@@ -60,6 +68,7 @@ CASES = [
     ({"problem": "ball"}, TypeError, "problem must be a jaximpact.Problem"),
     ({"problem": ji.Problem(lambda t, q, v, args: -jnp.ones(3), gaps)}, ValueError, r"force.*\(2,\).*got \(3,\)"),
     ({"problem": ji.Problem(force, lambda t, q, args: q[0])}, ValueError, r"constraints.*\(m,\), got \(\)"),
+    ({"problem": ji.Problem(force, no_gaps, slip=no_slip, friction=0.3)}, ValueError, "returns none.*leave slip"),
     ({"problem": ji.Problem(force, gaps, mass=jnp.eye(3))}, ValueError, r"mass must be.*got \(3, 3\)"),
     ({"problem": ji.Problem(force, gaps, mass=-1.0)}, ValueError, "mass is not positive definite"),
     (
@@ -94,6 +103,13 @@ CASES = [
 ]
 
 
+def test_gaps_of_none_are_no_constraints():
+    """Derivatives ended in numpy's error on the largest of no numbers; they are traced only, as of a problem without constraints."""
+    end = lambda problem: jax.jacfwd(lambda q: ji.solve(problem, q, jnp.zeros(2), t1=1.0, steps=3).q)
+    found, plain = (jax.make_jaxpr(end(ji.Problem(force, x)))(jnp.ones(2)) for x in (no_gaps, None))
+    assert str(found) == str(plain)
+
+
 @pytest.mark.parametrize(("change", "error", "message"), CASES, ids=lambda x: x if isinstance(x, str) else "")
 def test_a_bad_argument_raises_the_error_that_names_it(change, error, message):
     with pytest.raises(error, match=message):
@@ -123,6 +139,14 @@ def test_velocity_out_of_the_set_is_told_and_projected():
     np.testing.assert_allclose(found.v[0], [0.5, 0.0], atol=1e-14)
     np.testing.assert_allclose(found.v[-1], [0.5, 0.0], atol=1e-12)
     np.testing.assert_allclose(found.impulse[0], [1.5], atol=1e-14)
+
+
+def test_a_wall_within_the_first_step_takes_the_approach():
+    """The first step of `PaoliSchatzman` has no restitution, and ends on the wall: what it leaves is e gap/h. From two steps off the wall it is e |v|."""
+    problem = ji.Problem(lambda t, q, v, args: jnp.zeros(2), gaps, restitution=0.6)
+    near, far = (run(problem, q0=(1.0, y), v0=(0.0, -0.5), h=0.01) for y in (0.001, 0.01))
+    assert [int(found.status) for found in (near, far)] == [Status.START_VELOCITY_PROJECTED, 0]
+    np.testing.assert_allclose([near.v[-1, 1], far.v[-1, 1]], [0.6 * 0.1, 0.6 * 0.5], atol=1e-12)
 
 
 def test_moving_wall_at_the_start():

@@ -30,7 +30,7 @@ from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import implicit_root
 from ..contact.laws import ContactLaw, Open, Reaction, Target
 from ..joint_projection import land_chord, shake
-from ..linearisation import Metric, acceleration, jacobian
+from ..linearisation import Metric, acceleration, jacobian, linearise, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Jump, Scheme, State, Traits, mean_acceleration, metric_norm, state_switches
@@ -117,7 +117,21 @@ class PaoliSchatzman(Scheme):
         info = Info.none(motion.q0, motion.v0, m)
         if problem.joints is not None:
             info = info._replace(status=as_status(jnp.any(motion.e != 0), Status.INPUT_OUT_OF_RANGE))
+        elif m:
+            lost = jnp.any((motion.e > 0) & self._strikes_at_once(problem, motion))
+            info = info._replace(status=as_status(lost, Status.START_VELOCITY_PROJECTED))
         return State.start(motion), info
+
+    def _strikes_at_once(self, problem: Problem, motion: Motion) -> Array:
+        """Finds the contacts (m,) that v0 closes within the first step, which has no restitution; forces alone cost an error of first order only."""
+        q, v, t, h, args = lax.stop_gradient((motion.q0, motion.v0, motion.t0, motion.h, motion.args))
+        metric = Metric.at(problem, q, args)
+        contacts = linearise(problem, metric, t, q, args)
+        speed = contacts.gap_velocity(v)
+        kick = self._start(problem, metric, t, h, q, v, args)
+        new = problem.gaps(t + h, q + h * (v + kick), args)
+        inward = speed < -noise(contacts, v, speed)
+        return inward & (new < 0) & (new - contacts.gap > 2 * h * speed)
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         """Makes one step; the first one has e = 0 and the force of the option ``start``."""
