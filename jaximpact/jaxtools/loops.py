@@ -32,14 +32,14 @@ def _(continues: Callable, body: Callable, primals: tuple, tangents: tuple) -> t
     leaves, structure = jax.tree.flatten(primals)
     changes = jax.tree.leaves(tangents, is_leaf=lambda x: isinstance(x, SymbolicZero))
     count = len(jax.tree.leaves(primals[0]))
-    moves = [not isinstance(t, SymbolicZero) for t in changes]
+    moves = [not isinstance(t, SymbolicZero) and t.size > 0 for t in changes]
     if not any(moves):
         out = while_loop(continues, body, *primals)
         return out, jax.tree.map(_no_change, out)
+    seed = changes[moves.index(True)].ravel()[0]
     closed = jax.make_jaxpr(body)(*primals)
     moves = [*moves[:count], *_moving_carry(closed, moves[:count], moves[count:])]
     # zeros that are batched with the tangents, as what the loop makes of them is
-    seed = next(t for t in changes if not isinstance(t, SymbolicZero)).ravel()[0]
     given = [_zeros(t, seed) if isinstance(t, SymbolicZero) else t for t, m in zip(changes, moves, strict=True) if m]
 
     def loop(some: list) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.shapes import as_array_tree
@@ -154,3 +154,10 @@ def _saved_times(save: Save, motion: Motion) -> Any:
         raise ValueError(f"save: times must lie in [t0, t1] = [{t0:g}, {t1:g}], got [{times[0]:g}, {times[-1]:g}]")
     # the final row stands for a last time equal to t1
     return times[:-1] if times[-1] >= latest - slack else times
+
+
+def in_order(times: Any, motion: Motion) -> Array:
+    """Tests whether saved times (k,), which cannot raise if they are traced, increase from t0 to t1, ()."""
+    times, t0, t1 = lax.stop_gradient((jnp.asarray(times), motion.t0, motion.t1))
+    slack = 8 * jnp.finfo(times.dtype).eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))
+    return jnp.all(jnp.diff(times) > 0) & (times[0] >= t0 - slack) & (times[-1] <= t1 + slack)

@@ -160,7 +160,9 @@ def sensitivities(
                 else f"is not stated: give slip and {name} to the problem"
             )
             raise ValueError(f"wrt names {name!r}, but {name} {why}")
-    if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(lanes.motion.args)):
+    if "args" in wrt and not any(
+        jnp.issubdtype(x.dtype, jnp.floating) and x.size for x in jax.tree.leaves(lanes.motion.args)
+    ):
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
     program = program.replace(sensitivity=sensitivity, clock=not {"t0", "t1"}.isdisjoint(wrt))
     mode = cheaper(program, lanes.take(0), wrt, output, execution) if mode is None else mode

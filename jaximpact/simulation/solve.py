@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from numpy.typing import ArrayLike
 
 from ..bodies.growth import enlarge, grow
@@ -21,7 +23,7 @@ from ..mechanics.contact import ContactSolver
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
-from ..mechanics.status import Status
+from ..mechanics.status import Status, as_status
 from ..mechanics.user_functions import differentiable
 from ..results import Solution
 from ..results.save import Save
@@ -31,7 +33,7 @@ from .canonical_arrays import count_steps
 from .chunked_runs import FEWER_ROWS
 from .closure_conversion import methods_are_closed, without_closures
 from .primitive import bind
-from .program import Program
+from .program import Program, in_order
 from .trajectory import run_until_list_full, structure, trajectory
 
 SENSITIVITIES = ("corrected", "discrete", "none", None)
@@ -118,6 +120,7 @@ def solve(
     number = int(steps) if steps is not None else _count(motion)
     motion = motion._replace(steps=np.asarray(number, np.int32))
     program = Program.of(problem, scheme, projection, save, motion, check_until(until, problem, motion))
+    times = program.times if program.rows and program.every is None else None
     check_choice("sensitivity", sensitivity, SENSITIVITIES)
     execution = execution_of(execution, problem)
     concrete = is_concrete()
@@ -147,7 +150,17 @@ def solve(
         call = partial(one_lane, known, task=trajectory)
     with differentiable(), progress_bar(number) if progress else nullcontext():
         found = call_interruptibly(lambda: call(motion), number)
+        found = found if times is None else with_times_checked(found, times, motion)
         return wait_interruptibly(found) if progress else found
+
+
+def with_times_checked(found: Solution, times: Any, motion: Motion) -> Solution:
+    """Adds INPUT_OUT_OF_RANGE where saved ``times`` (k,) that are traced, and cannot raise, do not increase from t0 to t1."""
+    if not is_traced(times, motion.t0, motion.t1):
+        return found
+    wrong = ~in_order(times, motion)
+    failed_at = jnp.where(wrong, lax.stop_gradient(motion.t0), found.failed_at)
+    return replace(found, status=found.status | as_status(wrong, Status.INPUT_OUT_OF_RANGE), failed_at=failed_at)
 
 
 def with_room(program: Program) -> Callable[[Motion], Solution]:

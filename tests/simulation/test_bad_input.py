@@ -149,6 +149,28 @@ def test_a_wall_within_the_first_step_takes_the_approach():
     np.testing.assert_allclose([near.v[-1, 1], far.v[-1, 1]], [0.6 * 0.1, 0.6 * 0.5], atol=1e-12)
 
 
+def test_saved_times_that_are_traced_and_wrong_are_told():
+    """They cannot raise: out of order a row was that of another time, and beyond t1 that at t1, with a clean status."""
+    times = jnp.array([[0.2, 0.7], [0.7, 0.2], [0.2, 1.5]])
+    fall = ji.Problem(lambda t, q, v, args: 0 * q - 1.0)
+    found = jax.vmap(lambda x: ji.solve(fall, [1.0], [0.0], t1=1.0, steps=4, save=x).status)(times)
+    assert found.tolist() == [0, Status.INPUT_OUT_OF_RANGE, Status.INPUT_OUT_OF_RANGE]
+
+
+def test_a_random_key_in_a_force_and_empty_args():
+    """Under `jax.jit` and `jax.grad` a key ended in an error of the compiler, derivatives by args with an array of no entries in one of indices."""
+
+    def end(key, args):
+        drift = ji.Problem(lambda t, q, v, args: jax.random.normal(key, (1,)) + args["g"] + jnp.sum(args["none"]))
+        return ji.solve(drift, jnp.ones(1), jnp.zeros(1), t1=1.0, steps=4, args=args).v[-1, 0]
+
+    key, args = jax.random.key(1), {"g": 2.0, "none": np.zeros(0)}
+    value, slope = jax.jit(jax.value_and_grad(end, argnums=1))(key, args)
+    # the first step takes half of the force
+    np.testing.assert_allclose(value, 0.875 * (jax.random.normal(key, (1,))[0] + 2.0), rtol=1e-12)
+    np.testing.assert_allclose(slope["g"], 0.875, rtol=1e-12)
+
+
 def test_moving_wall_at_the_start():
     """A wall that moves into a ball at rest on it pushes it: relative velocity counts."""
     problem = ji.Problem(lambda t, q, v, args: jnp.zeros(1), lambda t, q, args: q - 0.5 * t)

@@ -202,6 +202,11 @@ def compile_lanes(
             try:
                 if closed.effects:
                     raise Unsupported("an effect, such as of jax.debug.print")
+                if any(
+                    jax.dtypes.issubdtype(v.aval.dtype, jax.dtypes.extended)
+                    for v in [*closed.jaxpr.invars, *closed.jaxpr.constvars]
+                ):
+                    raise Unsupported("a random key")
                 program = (compiler or _compile)(closed, carried, any(carried))
                 results = list(zip((v.aval for v in closed.jaxpr.outvars), program.text.rows, strict=True))
                 dtypes = [v.aval.dtype for v in closed.jaxpr.invars]

@@ -144,6 +144,8 @@ class _ProgramHasher:
         """Adds an array with its entries; NoStableKey for a tracer."""
         if is_traced(x):
             raise NoStableKey("a traced array")
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+            raise NoStableKey("a random key")
         x = np.asarray(x)
         self.text(f"array {x.dtype.str} {x.shape}")
         self.parts.append(x.tobytes())
