@@ -112,6 +112,8 @@ def scalar_array(x: Any) -> np.ndarray:
 
 def split_constant(x: Any) -> np.ndarray:
     """A constant array as an object array of its entries."""
+    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+        raise Unsupported("a random key")
     x = np.asarray(x)
     return object_array(x.shape, x.ravel())
 
