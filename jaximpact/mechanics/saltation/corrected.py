@@ -35,7 +35,7 @@ from ..contact.laws import ContactLaw, Held
 from ..events.event_state import Event, View, persisting
 from ..events.force_free import opens_by_change
 from ..events.impacts import order_matters, shared
-from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, is_steady, jacobian, linearise
+from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, Traits, Wrapping
