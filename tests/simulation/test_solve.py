@@ -189,9 +189,9 @@ class Taken(Exception):
     """Raised by the way of execution that a motion takes."""
 
 
-@pytest.mark.parametrize(("contacts", "way"), [(29_999, "native"), (30_000, "xla")])
+@pytest.mark.parametrize(("contacts", "way"), [(74_999, "native"), (75_000, "xla")])
 def test_one_motion_of_many_contacts_goes_through_xla(contacts, way, monkeypatch):
-    """From 60,000 entries of the gradients on, of two coordinates here, and with no trace for native code."""
+    """From 150,000 entries of the gradients on, of two coordinates here, and with no trace for native code."""
 
     def take(way):
         def call(*_, **__):
