@@ -66,3 +66,17 @@ def rows_that_matter(matters: Array, gap: Array, size: int) -> tuple[Array, Arra
     rows = lax.top_k(jnp.where(matters, jnp.inf, rank), size)[1]
     in_order = -lax.top_k(-rows.astype(jnp.float32), size)[0]
     return in_order.astype(jnp.int32), jnp.sum(matters) <= size
+
+
+def look_at_those_that_matter(
+    matters: Array, gap: Array, sizes: tuple[int, ...], look: Callable[[Array | None], Any]
+) -> Any:
+    """Returns ``look(rows)`` of as few contacts, by ascending ``sizes``, as hold all that matter (m,); of all of them, ``look(None)``, if none does.
+
+    ``gap``: gaps (m,), by which the others are taken.
+    """
+    if not sizes or sizes[0] >= len(gap):
+        return look(None)
+    rows, fit = rows_that_matter(matters, gap, sizes[0])
+    more = lambda: look_at_those_that_matter(matters, gap, sizes[1:], look)
+    return lax.cond(fit, lambda: look(rows), more)

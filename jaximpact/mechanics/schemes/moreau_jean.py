@@ -45,10 +45,15 @@ from ..scheme import (
     restitution_status,
     state_switches,
 )
+from ..some_contacts import look_at_those_that_matter
 from ..status import Status, as_status
 from .rubbing import impulse_status, modes_at_start, momentum_of, no_friction, rubbing, status_of_rest
 
 ROOM = 0.05  # fraction of the largest clearance between two facing contacts by which a body may be past both
+BESIDE = (
+    48,
+    192,
+)  # contacts looked at for such a room, if no more are near: of 50 disks with 1325 gaps all took four fifths of a step
 CURVED = 0.1  # fraction of the radius of curvature by which a body may sink into a curved surface
 
 
@@ -288,17 +293,24 @@ class MoreauJean(Scheme):
         strikes = acts & (e * speed > 0)
         deep = jnp.zeros((), bool)
 
-        def past_facing() -> Array:
+        def past_facing(rows: Array | None) -> Array:
             # motion into a wedge: since the start a body may have come from where the clearance was its path times the sine of the angle
-            cosine = contacts.angles()
+            some = contacts.take(rows)
+            hits, own, part = (x if rows is None else x[rows] for x in (strikes, speed, e))
+            cosine = some.angles()
             sine = jnp.sqrt(jnp.maximum((1 - cosine) * (1 + cosine), 0))
-            past, farthest = -contacts.rooms(), (motion.time(state.n) - motion.t0) * speed[:, None] * sine
-            facing = strikes[:, None] & (cosine < FACING) & ~contacts.joined(state.q)[1]
-            explained = (past <= (h * e * speed)[:, None]) & (past > 0)
+            past, farthest = -some.rooms(), (motion.time(state.n) - motion.t0) * own[:, None] * sine
+            facing = hits[:, None] & (cosine < FACING) & ~some.joined(state.q)[1]
+            explained = (past <= (h * part * own)[:, None]) & (past > 0)
             return jnp.any(facing & explained & (past > ROOM * farthest))
 
+        def look() -> Array:
+            # only contacts nearer to their surfaces than one that strikes is past its own
+            deepest = jnp.max(jnp.where(strikes, depth, -jnp.inf))
+            return look_at_those_that_matter(strikes | (depth > -deepest), contacts.gap, BESIDE, past_facing)
+
         if len(rate) > 1:
-            deep = lax.cond(jnp.any(strikes) & jnp.any(depth > 0), past_facing, lambda: deep)
+            deep = lax.cond(jnp.any(strikes) & jnp.any(depth > 0), look, lambda: deep)
         if curved and state.lasting is not None:
             # on a surface of radius r, a step along the tangent leaves a gap velocity of h v^2 / r
             square = state.v @ metric.times(state.v)
