@@ -30,6 +30,11 @@ def is_traced(*trees: Any) -> bool:
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
 
 
+def is_random_key(x: Any) -> bool:
+    """Whether an array, or what jax knows of one when it traces, holds random keys (`jax.random.key`), which are no numbers."""
+    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
+
+
 def is_array(value: Any) -> bool:
     """Whether a value is an array or scalar of numpy or jax; tracers are arrays too."""
     return isinstance(value, np.ndarray | np.generic | jax.Array)

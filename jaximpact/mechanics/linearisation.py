@@ -418,11 +418,6 @@ def is_steady(problem: Problem, t: Array, q: Array, args: Any) -> bool:
     return not problem.is_local and not depends_on(rates, (t, q), (0, 1))
 
 
-def has_known_force(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> bool:
-    """Tests whether the generalised force is known ahead of the motion: whether its jaxpr uses neither q nor v."""
-    return not depends_on(problem.generalised_force, (t, q, v, args), (1, 2))
-
-
 class Closure(NamedTuple):
     """Result of `closure`, up to round-off: masks (m,) of constraints that are ``closed``, those that are ``violated``, and those that are closed
     with a negative gap velocity (``outward``)."""

@@ -69,14 +69,18 @@ def rows_that_matter(matters: Array, gap: Array, size: int) -> tuple[Array, Arra
 
 
 def look_at_those_that_matter(
-    matters: Array, gap: Array, sizes: tuple[int, ...], look: Callable[[Array | None], Any]
+    matters: Array,
+    gap: Array,
+    sizes: tuple[int, ...],
+    look: Callable[[Array | None], Any],
+    keep: Callable[[Any], Any] = lambda chosen: chosen,
 ) -> Any:
     """Returns ``look(rows)`` of as few contacts, by ascending ``sizes``, as hold all that matter (m,); of all of them, ``look(None)``, if none does.
 
-    ``gap``: gaps (m,), by which the others are taken.
+    ``gap``: gaps (m,), by which the others are taken; ``keep``: function through which each choice goes, such as `remember`.
     """
     if not sizes or sizes[0] >= len(gap):
         return look(None)
-    rows, fit = rows_that_matter(matters, gap, sizes[0])
-    more = lambda: look_at_those_that_matter(matters, gap, sizes[1:], look)
+    rows, fit = keep(rows_that_matter(matters, gap, sizes[0]))
+    more = lambda: look_at_those_that_matter(matters, gap, sizes[1:], look, keep)
     return lax.cond(fit, lambda: look(rows), more)

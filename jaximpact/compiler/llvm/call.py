@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import jax
 import numpy as np
 
+from ...jaxtools.argument_checks import is_random_key
 from ...jaxtools.jaxpr_tools import contains_primitive
 from ...jaxtools.progress import current_watch
 from ...jaxtools.shapes import operand_type
@@ -202,10 +203,7 @@ def compile_lanes(
             try:
                 if closed.effects:
                     raise Unsupported("an effect, such as of jax.debug.print")
-                if any(
-                    jax.dtypes.issubdtype(v.aval.dtype, jax.dtypes.extended)
-                    for v in [*closed.jaxpr.invars, *closed.jaxpr.constvars]
-                ):
+                if any(is_random_key(v.aval) for v in [*closed.jaxpr.invars, *closed.jaxpr.constvars]):
                     raise Unsupported("a random key")
                 program = (compiler or _compile)(closed, carried, any(carried))
                 results = list(zip((v.aval for v in closed.jaxpr.outvars), program.text.rows, strict=True))

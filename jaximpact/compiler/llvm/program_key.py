@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from ...jaxtools.argument_checks import is_traced
+from ...jaxtools.argument_checks import is_random_key, is_traced
 from ...jaxtools.jaxpr_tools import called_jaxpr, is_literal, scan_counts
 from ...jaxtools.outlined import is_outlined
 
@@ -144,7 +144,7 @@ class _ProgramHasher:
         """Adds an array with its entries; NoStableKey for a tracer."""
         if is_traced(x):
             raise NoStableKey("a traced array")
-        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+        if is_random_key(x):
             raise NoStableKey("a random key")
         x = np.asarray(x)
         self.text(f"array {x.dtype.str} {x.shape}")

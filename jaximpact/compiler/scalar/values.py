@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from ...jaxtools.argument_checks import is_random_key
+
 Value = Any  # a numpy object array of scalars, or a large array in an emitter's memory
 
 
@@ -112,7 +114,7 @@ def scalar_array(x: Any) -> np.ndarray:
 
 def split_constant(x: Any) -> np.ndarray:
     """A constant array as an object array of its entries."""
-    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+    if isinstance(x, jax.Array) and is_random_key(x):
         raise Unsupported("a random key")
     x = np.asarray(x)
     return object_array(x.shape, x.ravel())

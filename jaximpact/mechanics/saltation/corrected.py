@@ -39,7 +39,7 @@ from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivat
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, Traits, Wrapping
-from ..some_contacts import rows_that_matter, with_contacts
+from ..some_contacts import look_at_those_that_matter, with_contacts
 from ..status import Status, as_status
 from .impact_saltation import IMPACTS, Instant, cross_impacts, observe, solve_active_forces
 from .impact_times import NEVER, ImpactTimes, parts_of
@@ -102,17 +102,14 @@ class Corrected(Wrapping):
         flies = lambda: self._flying_step(problem, motion, state, new, info, misses)
         sizes = self.sizes_of_sets(problem, motion, state)
 
-        def among(sizes: tuple[int, ...], matters: Array) -> tuple[Any, Info]:
-            if not sizes:
-                return touches()
-            rows, fit = remember(rows_that_matter(matters, gap, sizes[0]))
-            some = lambda: self._step_among(rows, problem, law, motion, state, new, info, misses)
-            return lax.cond(fit, some, lambda: among(sizes[1:], matters))
+        def among(rows: Array | None) -> tuple[Any, Info]:
+            return touches() if rows is None else self._step_among(rows, problem, law, motion, state, new, info, misses)
 
         def acting() -> tuple[Any, Info]:
             # and in the other steps few of them do
             matters = (info.impulse != 0) | (state.last != FREE) | missed
-            return among(sizes, matters | self._reached_soon(problem, motion, state))
+            matters |= self._reached_soon(problem, motion, state)
+            return look_at_those_that_matter(matters, gap, sizes, among, remember)
 
         return lax.cond(acts, acting if sizes else touches, flies)
 

@@ -26,11 +26,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
+from ...jaxtools.jaxpr_tools import depends_on
 from ...switches.switches import gap_switches
 from ..contact.laws import ContactLaw
 from ..friction import impulses_of
 from ..joint_projection import project_state
-from ..linearisation import Contacts, Metric, closure, has_known_force, is_steady, linearise
+from ..linearisation import Contacts, Metric, closure, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import (
@@ -330,6 +331,11 @@ class MoreauJean(Scheme):
         if problem.is_local:
             return metric, w
         return Metric.from_iteration_matrix(jax.jacfwd(defect)(w), metric.joints), w
+
+
+def has_known_force(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> bool:
+    """Tests whether the generalised force is known ahead of the motion: whether its jaxpr uses neither q nor v."""
+    return not depends_on(problem.generalised_force, (t, q, v, args), (1, 2))
 
 
 def needs_no_memory(problem: Problem, t: Array, q: Array, args: Any) -> bool:
