@@ -85,13 +85,14 @@ def earlier(folder: Path, parts: list[str]) -> dict:
 
 
 def write(folder: Path, rows: list[dict], points: list[dict], kept: dict) -> str:
-    """Write results, table and pictures into the folder, with what is kept of it; the table."""
+    """Write results and table into the folder, with what is kept of it, and the pictures of new ``points``; the table."""
     rows, points = report.with_ratios(rows) + kept["rows"], points + kept["precision"]
     results = {"about": report.about(), "rows": rows, "precision": points, "earlier": {"sections": kept["sections"]}}
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     text = report.table(rows, kept["sections"])
     (folder / "table.md").write_text(text)
-    work_precision.pictures(points, folder)
+    if len(points) > len(kept["precision"]):
+        work_precision.pictures(points, folder)
     return text
 
 
