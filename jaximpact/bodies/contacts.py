@@ -101,8 +101,8 @@ class PairContacts:
 
     def by_entry(self, *numbers: Array) -> tuple[Array, ...]:
         """As `Contacts.by_entry`, with the coordinates of both bodies of a contact, k = 2 D."""
-        at = lambda x: jnp.concatenate([_rows(x, self.i), _rows(x, self.j)], axis=1)
-        size = jnp.abs(jnp.concatenate([self.gi, self.gj], axis=1))
+        at = lambda x: jnp.concatenate([_rows(x, self.i), _rows(x, self.j)], axis=1).T
+        size = jnp.abs(jnp.concatenate([self.gi, self.gj], axis=1)).T
         return size, *(at(x.reshape(self.bodies, -1)) for x in numbers)
 
     def jump_terms(self, impulse: Array) -> Array:

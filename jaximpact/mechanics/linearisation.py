@@ -17,7 +17,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ..jaxtools import linalg
-from ..jaxtools.jacobians import value_and_jacobian
+from ..jaxtools.jacobians import SMALL, value_and_jacobian
 from ..jaxtools.jaxpr_tools import depends_on
 from ..jaxtools.linalg import solve_by_inverse
 from ..jaxtools.outlined import outlined
@@ -216,8 +216,9 @@ class Contacts(NamedTuple):
         return jnp.abs(self.jacobian) @ jnp.abs(v)
 
     def by_entry(self, *numbers: Array) -> tuple[Array, ...]:
-        """Returns the sizes |G| of the gradients' entries, and beside each the ``numbers`` (d,) of its coordinate, (m, k) each; here k is d."""
-        return jnp.abs(self.jacobian), *(jnp.broadcast_to(x, self.jacobian.shape) for x in numbers)
+        """Returns the sizes |G| of the gradients' entries, and beside each the ``numbers`` (d,) of its coordinate, (k, m) each; here k is d."""
+        size = jnp.abs(self.jacobian.T)
+        return size, *(lax.broadcast_in_dim(x, size.shape, (0,)) for x in numbers)
 
     def jump_terms(self, impulse: Array) -> Array:
         """Returns |M^-1 G'| |L| (d,), the magnitude of the terms of `jump`, for its round-off."""
@@ -360,16 +361,16 @@ class AskewContacts(Contacts):
 
 def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
     """Returns the gaps f (m,) and their Jacobian df/dq (m, d) at (t, q), or only those of the contacts ``rows`` (k,)."""
-    gaps = lambda x: problem.gaps(t, x, args)
-    if isinstance(problem.constraints, SomeGaps):
-        with suppress(Unstructured):
-            return problem.constraints.jacobian(t, q, args)
-    if rows is None:
-        return value_and_jacobian(gaps, q, problem.count(t, q, args))
+    gaps, m = lambda x: problem.gaps(t, x, args), problem.count(t, q, args)
     with suppress(Unstructured):
-        found = RowsOf.at(gaps, q, rows)
-        return found.values, found.jacobian()
-    return value_and_jacobian(lambda x: gaps(x)[rows], q, rows.shape[0])
+        if isinstance(problem.constraints, SomeGaps):
+            return problem.constraints.jacobian(t, q, args)
+        # of 50 disks all gradients one tangent after the other took half of a step
+        if rows is not None or min(m, len(q)) > SMALL:
+            found = RowsOf.at(gaps, q, jnp.arange(m) if rows is None else rows)
+            return found.values, found.jacobian()
+    of_rows = gaps if rows is None else lambda x: gaps(x)[rows]
+    return value_and_jacobian(of_rows, q, m if rows is None else len(rows))
 
 
 def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:

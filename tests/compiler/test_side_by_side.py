@@ -89,6 +89,15 @@ def places(n, a, b, c, spd, low, i):
     yield from (lax.dynamic_slice(a, (i[0], i[1]), (3, 3)), *lax.top_k(jnp.tile(b, 9).astype(jnp.float32), 5))
 
 
+def joins(n, a, b, c, spd, low, i):
+    yield from (jnp.stack([a, a.T + 1, 2 * a], axis) for axis in (0, 1, 2))
+    yield from (jnp.stack([b, b[::-1]]), jnp.stack([b, b[::-1]], axis=1), *jnp.unstack(a * 2), *jnp.unstack(c, axis=1))
+    yield from (jnp.tile(b, 9), jnp.tile(c, (2, 3)), jnp.tile(c > 0, (4, 1)), jnp.tile(b, (3, 2)))
+    for sums in (lax.cumsum, lax.cumprod, lax.cummax, lax.cummin):
+        yield from (sums(x, axis, backwards) for x, axis in ((a / 2, 0), (c, 1), (b, 0)) for backwards in (False, True))
+    yield jnp.cumsum(a > 0, axis=1)
+
+
 def loops(n, a, b, c, spd, low, i):
     yield from lax.fori_loop(0, 5, lambda k, x: (x[1] * 0.9 + k, x[0] @ a / n), (b, b * 2))
     yield from lax.while_loop(
@@ -111,7 +120,7 @@ def calls(n, a, b, c, spd, low, i):
     yield from lax.cond(b[1] > 0, lambda: often(x, b, k), lambda: often(low, y, k))
 
 
-KINDS = (products, sums, maps, factors, places, loops, calls)
+KINDS = (products, sums, maps, factors, places, joins, loops, calls)
 SIZES = (13, 27)  # in registers, and in memory: neither fills its last pack
 MORE = (1, 2, 3, 5, 6, 8, 9, 12, 16, 21, 24, 30, 48, 53)
 

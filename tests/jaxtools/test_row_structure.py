@@ -11,6 +11,7 @@ from jaximpact.jaxtools.row_structure import RowsOf, Unstructured
 N = 7
 FIRST, SECOND = np.triu_indices(N, 1)
 TREE = np.array([[0, 1, 2], [3, 4, 5], [6, 0, 3], [2, 2, 1]])  # bodies of which a row is made, one twice
+WALLS = np.array([[1.0, 0.0, -1.0], [0.0, 1.0, -2.0]])
 MATRIX = np.random.default_rng(0).normal(size=(5, 4, 2 * N))
 
 
@@ -28,6 +29,15 @@ FUNCTIONS = {
     "constant matrices": lambda q: jnp.tanh(q.reshape(-1, 2)).T[0] * jnp.arange(1.0, N + 1),
     "split": lambda q: jnp.multiply(*jnp.split(q, 2)),
     "one coordinate": lambda q: q[3] - jnp.arange(6.0),
+    "walls as a matrix": lambda q: jnp.concatenate([(q.reshape(-1, 2) - 0.1).ravel(), ((1 - q * q).reshape(2, -1).T @ WALLS).ravel()]),
+    "pairs of a matrix": lambda q: jnp.sum((q.reshape(-1, 2)[:, None] - q.reshape(-1, 2)[None]) ** 2, -1)[FIRST, SECOND],
+    "pairs by vmap": lambda q: jax.vmap(lambda i, j: jnp.linalg.norm(q.reshape(-1, 2)[i] - q.reshape(-1, 2)[j]))(FIRST, SECOND),
+    "scalar products": lambda q: jax.vmap(jnp.dot)(q.reshape(-1, 2)[FIRST], jnp.sin(q).reshape(-1, 2)[SECOND]),
+    "products of all": lambda q: jnp.einsum("ik,jk->ij", q.reshape(-1, 2), q.reshape(-1, 2))[FIRST, SECOND],
+    "turned and repeated": lambda q: jnp.tile((q**3)[::-1], 2) * jnp.repeat(jnp.cos(q), 2) - jnp.roll(jnp.tile(q, 2), 3),
+    "single numbers": lambda q: jnp.stack([q[0] * q[1], jnp.sin(q[2]) - q[0], q[5] + 2 * q[6]]),
+    "boxes": lambda q: jax.vmap(lambda x: jnp.stack([x[0] - 0.1, 1 - x[0] * x[1]]))(q.reshape(-1, 2)).ravel(),
+    "blocks of a table": lambda q: jnp.swapaxes((q[:12] ** 2).reshape(2, 3, 2), 0, 1)[:, ::-1].reshape(6, 2).sum(1),
 }  # fmt: skip
 WHOLE = {
     "sums of all": lambda q: jnp.cumsum(q),
@@ -35,6 +45,7 @@ WHOLE = {
     "sorted": lambda q: jnp.sort(q),
     "products": lambda q: MATRIX[0] @ q,
     "places that move": lambda q: q[jnp.argsort(q)],
+    "many single numbers": lambda q: jnp.stack([jnp.sin(q[i % 14]) for i in range(17)]),
 }
 
 
@@ -43,7 +54,9 @@ def q():
     return jnp.asarray(np.random.default_rng(1).uniform(-1, 1, 2 * N))
 
 
-@pytest.mark.parametrize("name", slow_but(FUNCTIONS.keys() - {"pairs", "triples"}, FUNCTIONS))
+@pytest.mark.parametrize(
+    "name", slow_but(FUNCTIONS.keys() - {"pairs", "triples", "walls as a matrix", "pairs by vmap"}, FUNCTIONS)
+)
 def test_rows_are_those_of_the_whole(name, q):
     function = FUNCTIONS[name]
     (m,) = jax.eval_shape(function, q).shape
@@ -61,7 +74,7 @@ def test_rows_are_those_of_the_whole(name, q):
     np.testing.assert_allclose(values, whole, rtol=1e-14)
     np.testing.assert_allclose(jacobian, matrix, rtol=1e-13, atol=1e-15)
     size, here, again = sizes
-    np.testing.assert_allclose(np.sum(size * here * again, axis=1), np.abs(matrix) @ q**2, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(np.sum(size * here * again, axis=0), np.abs(matrix) @ q**2, rtol=1e-13, atol=1e-15)
     np.testing.assert_allclose(pulled, change @ matrix, rtol=1e-12, atol=1e-14)
 
 

@@ -17,6 +17,8 @@ from ..scalar.indexing import replaces_entries
 from ..scalar.interpreter import RULES as SCALAR_RULES
 from ..scalar.reductions import arrange_axes
 from ..scalar.values import split_constant
+from .array_joining import RULES as JOINING_RULES
+from .array_joining import add_index, largest_value, smallest_value, write_at
 from .array_linear_algebra import RULES as MATRIX_RULES
 from .array_packs import arg_extreme, pick_entries, product_by_packs, reduce_by_packs
 from .arrays import (
@@ -112,33 +114,6 @@ def _iota(e: Any, p: Any) -> LargeArray:
         return convert_type(e.w, e.w.lane_indices(along) if moves else e.w.as_vector(along), kept)
 
     return LargeArray(tuple(p["shape"]), kept, False, number, pack_at=pack_at if e.pack > 1 else None)
-
-
-def _concatenate(e: Any, p: Any, *parts: LargeArray) -> LargeArray:
-    axis, shape = p["dimension"], list(parts[0].shape)
-    shape[axis] = sum(x.shape[axis] for x in parts)
-    target = reserve_array(e, shape, parts[0].dtype, any(x.is_vector for x in parts))
-    first = 0
-    for x in parts:
-        corner = [long_constant(first if i == axis else 0) for i in range(len(shape))]
-        write_at(e, target, x, corner)
-        first += x.shape[axis]
-    return target
-
-
-def write_at(e: Any, target: LargeArray, x: LargeArray, corner: Sequence[LaneValue]) -> None:
-    """Emits the copy of x into the window of ``target`` that starts at the index ``corner``."""
-
-    def body(index: list[LaneValue], whole: bool) -> None:
-        place = [add_index(e, a, i) for a, i in zip(corner, index, strict=True)]
-        store_entry(e, target, place, e.w.as_vector(read(x, index, True)) if whole else x.at(index))
-
-    for_each_pack(e, x.shape, x.pack_at is not None and not any(i.is_vector for i in corner), body)
-
-
-def add_index(e: Any, a: LaneValue, i: LaneValue) -> LaneValue:
-    """Returns a + i; adds the constant parts of both at compile time if a is a constant."""
-    return flat_index(e, (1, 1), [i, a]) if a.name.lstrip("-").isdigit() else e.w.op("add", a, i)
 
 
 def _pad(e: Any, p: Any, x: LargeArray, value: LargeArray) -> LargeArray:
@@ -345,14 +320,6 @@ def _as_it_lies(e: Any, x: LargeArray) -> LargeArray:
     return x if x.source is not None and x.source[0].pointer else materialise(e, x)
 
 
-def _smallest_value(dtype: Any) -> Any:
-    return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
-
-
-def _largest_value(dtype: Any) -> Any:
-    return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
-
-
 def _elementwise(e: Any, eqn: Any, inputs: Sequence[LargeArray], passing: bool) -> LargeArray:
     """Emits an elementwise primitive; ``passing``: the result is read only once, and is a lazy array, which needs no memory."""
     shape, dtype = eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype
@@ -456,16 +423,16 @@ RULES: dict[str, Callable] = {
     "broadcast_in_dim": _broadcast, "transpose": _transpose, "slice": _slice, "rev": _reverse, "split": _split, "iota": _iota,
     "reshape": _reshape_rule(lambda p, x: p["new_sizes"]), "squeeze": _reshape_rule(_squeezed_shape),
     "expand_dims": _reshape_rule(lambda p, x: np.expand_dims(np.empty(x.shape, bool), p["dimensions"]).shape),
-    "concatenate": _concatenate, "pad": _pad, "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice,
+    "pad": _pad, "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice,
     "dot_general": _dot_general, "reduce_sum": _reduce_rule("add", lambda dtype: 0), "reduce_prod": _reduce_rule("mul", lambda dtype: 1),
-    "reduce_max": _reduce_rule("max", _smallest_value), "reduce_min": _reduce_rule("min", _largest_value),
-    "reduce_or": _reduce_rule("or", _smallest_value), "reduce_and": _reduce_rule("and", _largest_value), 
+    "reduce_max": _reduce_rule("max", smallest_value), "reduce_min": _reduce_rule("min", largest_value),
+    "reduce_or": _reduce_rule("or", smallest_value), "reduce_and": _reduce_rule("and", largest_value), 
     "argmin": lambda e, p, x: arg_extreme(e, "lt", x, p["axes"][0], p["index_dtype"]),
     "argmax": lambda e, p, x: arg_extreme(e, "gt", x, p["axes"][0], p["index_dtype"]),
     "gather": _gather, "scatter": _scatter_rule(""),
 }  # fmt: skip
 RULES |= {f"scatter{mark}{name}": _scatter_rule(name) for name in ("add", "sub", "mul", "min", "max") for mark in "-_"}
-RULES |= MATRIX_RULES
+RULES |= MATRIX_RULES | JOINING_RULES
 
 
 def apply_rule(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:

@@ -65,12 +65,12 @@ class ImpactTimes(NamedTuple):
         )
         age = repeat(jnp.where(self.latest >= 0, n + 1 - self.latest, 0).astype(work.dtype))
         size, age, aside, speed, work, square = by_entry(age, self.aside, self.speed, work, square)
-        work, square = jnp.sum(size * work, axis=1), jnp.sum(size * square, axis=1)
+        work, square = jnp.sum(size * work, axis=0), jnp.sum(size * square, axis=0)
         along = work / jnp.where(square > 0, square, 1)
-        oldest = jnp.max(jnp.where(size > 0, age, 0), axis=1, initial=0.0).astype(jnp.int32)
+        oldest = jnp.max(jnp.where(size > 0, age, 0), axis=0, initial=0.0).astype(jnp.int32)
         struck = jnp.where(oldest > 0, n + 1 - oldest, NEVER).astype(jnp.int32)
-        found = struck, jnp.sum(size * jnp.abs(aside - along[:, None] * speed), axis=1)
-        new = jnp.any((size > 0) & (age == 1), axis=1) | (known[0] == 0)
+        found = struck, jnp.sum(size * jnp.abs(aside - along[None] * speed), axis=0)
+        new = jnp.any((size > 0) & (age == 1), axis=0) | (known[0] == 0)
         return lax.stop_gradient(jax.tree.map(lambda x, y: jnp.where(new, x, y), found, known))
 
     def after(
