@@ -371,6 +371,27 @@ def test_large_programs_are_loops_over_memory(monkeypatch):
     compare(found, expected, 1e-10)  # the solver's tolerance is 1e-12; contacts close and stay so
 
 
+@pytest.mark.slow
+def test_derivatives_of_many_contacts_are_native():
+    """Of nine disks with 54 gaps, which have times of impact of their own; an operation without a rule would leave them to XLA."""
+    i, j = np.triu_indices(9, 1)
+
+    def gaps(t, q, args):
+        centres = q.reshape(9, 2)
+        return jnp.concatenate([jnp.hypot(*(centres[i] - centres[j]).T) - 0.2, (centres - 0.1).ravel()])
+
+    problem = ji.Problem(lambda t, q, v, args: args * jnp.tile(jnp.array([-1.0, -9.81]), 9), gaps, restitution=0.5)
+    q0 = (
+        0.15 + 0.25 * np.stack(np.meshgrid(np.arange(3), np.arange(3)), -1) + 0.01 * np.eye(9, 2).reshape(3, 3, 2)
+    ).ravel()
+    end = lambda pull, way: ji.solve(problem, q0, 0 * q0, t1=0.2, h=2e-3, args=pull, save="final", execution=way)
+    moved = lambda way: jax.jit(lambda pull: jax.jvp(lambda pull: end(pull, way).q[-1], (pull,), (1.0,)))(1.0)
+    found, expected = map(moved, WAYS)
+    # the solver's tolerance, enlarged by impacts one after the other
+    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
+    assert end(1.0, "native").impulse.sum() > 0
+
+
 def test_bits_do_not_depend_on_registers(monkeypatch):
     """Of motions with impacts, and of loops over memory, for registers of 16, 32 and 64 bytes."""
     host, found = native_compile.host(), []
