@@ -11,7 +11,8 @@ from jax import Array
 
 from .argument_checks import is_traced
 from .jaxpr_tools import is_literal, needed_equations
-from .row_structure import ELEMENTWISE, MOVED, REDUCTIONS, RowWalk
+from .known_arrays import MOVED
+from .row_walk import ELEMENTWISE, REDUCTIONS, RowWalk
 
 LARGEST = 2048  # entries of an argument of which each is followed by itself
 

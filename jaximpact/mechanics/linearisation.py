@@ -21,7 +21,8 @@ from ..jaxtools.jacobians import SMALL, value_and_jacobian
 from ..jaxtools.jaxpr_tools import depends_on
 from ..jaxtools.linalg import solve_by_inverse
 from ..jaxtools.outlined import outlined
-from ..jaxtools.row_structure import RowsOf, Unstructured
+from ..jaxtools.row_structure import RowsOf
+from ..jaxtools.row_walk import Unstructured
 from .friction import Slip
 from .joints import Joints, joint_turning
 from .problem import Problem, mass_times
@@ -217,8 +218,7 @@ class Contacts(NamedTuple):
 
     def by_entry(self, *numbers: Array) -> tuple[Array, ...]:
         """Returns the sizes |G| of the gradients' entries, and beside each the ``numbers`` (d,) of its coordinate, (k, m) each; here k is d."""
-        size = jnp.abs(self.jacobian.T)
-        return size, *(lax.broadcast_in_dim(x, size.shape, (0,)) for x in numbers)
+        return jnp.abs(self.jacobian.T), *(jnp.broadcast_to(x[:, None], self.jacobian.T.shape) for x in numbers)
 
     def jump_terms(self, impulse: Array) -> Array:
         """Returns |M^-1 G'| |L| (d,), the magnitude of the terms of `jump`, for its round-off."""

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from ..jaxtools.row_structure import RowsOf, RowWalk, Unstructured
+from ..jaxtools.row_structure import RowsOf
+from ..jaxtools.row_walk import RowWalk, Unstructured
 
 
 class SomeGaps:

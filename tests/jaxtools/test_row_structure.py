@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from breadth import slow_but
 
-from jaximpact.jaxtools.row_structure import RowsOf, Unstructured
+from jaximpact.jaxtools.row_structure import RowsOf
+from jaximpact.jaxtools.row_walk import Unstructured
 
 N = 7
 FIRST, SECOND = np.triu_indices(N, 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...jaxtools.row_structure import FOLDED, MOVED, gather_known
+from ...jaxtools.known_arrays import FOLDED, MOVED, gather_known
 from ..limits import PARALLEL_SUMS
 from ..scalar import Unsupported, Value
 from ..scalar.cost import is_large

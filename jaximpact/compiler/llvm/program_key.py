@@ -42,7 +42,7 @@ SOURCE_FILES = (
     "compiler/limits.py",
     "jaxtools/jaxpr_tools.py",
     "jaxtools/outlined.py",
-    "jaxtools/row_structure.py",
+    "jaxtools/known_arrays.py",
     "jaxtools/tables.py",
 )
 log = logging.getLogger(__name__)

@@ -30,7 +30,8 @@ from ...jaxtools.derivative_rules import graft_once, graft_tree
 from ...jaxtools.jacobians import SMALL
 from ...jaxtools.linalg import MANY
 from ...jaxtools.remembered import remember
-from ...jaxtools.row_structure import RowsOf, Unstructured
+from ...jaxtools.row_structure import RowsOf
+from ...jaxtools.row_walk import Unstructured
 from ..contact.laws import ContactLaw, Held
 from ..events.event_state import Event, View, persisting
 from ..events.force_free import opens_by_change
