@@ -59,7 +59,8 @@ def picked_axes(params: Any, shape: Sequence[int], places: Any) -> dict[int, Any
         if sizes[axis] != 1 or not np.all((along >= 0) & (along < shape[axis])):
             return None
         found[axis] = along
-    return found if all(size == shape[i] for i, size in enumerate(sizes) if i not in found) else None
+    whole = all(size == shape[i] for i, size in enumerate(sizes) if i not in found)
+    return found if found and whole else None
 
 
 def _counts(x: np.ndarray, y: np.ndarray) -> bool:
