@@ -20,6 +20,7 @@ from ..mechanics.scheme import Scheme
 from ..mechanics.status import DOUBTS, FAILURES, describe, summarise
 from ..plots import draw
 from ..results import Solution
+from ..simulation.assemble import assemble
 from ..simulation.canonical_arrays import count_steps
 from ..simulation.ensemble import ensemble
 from ..simulation.solve import solve
@@ -27,6 +28,7 @@ from . import shared
 from .output import file_list, motion_columns, print_facts, summary_columns, write_arrays, write_csv, write_json
 
 STEP = 1e-3  # [s]
+SPREAD, SEED = 0.01, 0
 ROWS = 1000  # rows of a motion kept by default
 ENSEMBLE_ROWS = 100
 ENSEMBLE_NUMBERS = 2 * 10**7  # saved numbers up to which an ensemble keeps rows by default
@@ -63,12 +65,11 @@ def add_command(commands: Any) -> None:
     command.add_argument(
         "--spread",
         type=float,
-        default=0.01,
         metavar="S",
         help="standard deviation of the perturbation, relative to the largest |q0| and |v0| of the case, absolute "
-        "where those vanish (default %(default)g)",
+        f"where those vanish (default {SPREAD:g})",
     )
-    command.add_argument("--seed", type=int, default=0, help="of the perturbation (default %(default)s)")
+    command.add_argument("--seed", type=int, help=f"of the perturbation (default {SEED})")
     command.add_argument(
         "--save", type=int, metavar="K", help=f"keep every K-th step (default: about {ROWS} rows, {ENSEMBLE_ROWS} for --ensemble)"
     )  # fmt: skip
@@ -174,6 +175,12 @@ def _tell(solution: Solution, facts: dict[str, Any], more: dict[str, Any]) -> in
 def _check_numbers(options: argparse.Namespace) -> None:
     if options.save is not None and options.save < 1:
         raise shared.UsageError(f"--save {options.save}: keep every K-th step, K >= 1")
+    if options.ensemble is None:
+        for name in ("spread", "seed"):
+            if getattr(options, name) is not None:
+                raise shared.UsageError(f"--{name} belongs to --ensemble N: one motion starts where its case does")
+    options.spread = SPREAD if options.spread is None else options.spread
+    options.seed = SEED if options.seed is None else options.seed
     if options.ensemble is not None:
         if options.ensemble < 1:
             raise shared.UsageError(f"--ensemble {options.ensemble}: at least one motion is needed")
@@ -218,7 +225,8 @@ def _perturbed_starts(
 ) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, int]]:
     """Random initial data (q0, v0), (N, d) each, around those of the case.
 
-    Inadmissible positions are drawn again or moved towards the case. Also returns how many, with a text for each of the two counts.
+    Inadmissible positions are drawn again or moved towards the case, and with joints all are moved to the nearest that satisfies them. Also
+    returns how many were inadmissible, with a text for each of the two counts.
     """
     random = np.random.default_rng(options.seed)
     lanes, d = options.ensemble, len(q0)
@@ -228,8 +236,13 @@ def _perturbed_starts(
     gaps = jax.jit(jax.vmap(lambda q: entry.problem.gaps(0.0, q, case.args)))
     slack = 10 * np.finfo(q0.dtype).eps
 
+    def joined(q: np.ndarray, v: np.ndarray) -> list[np.ndarray]:
+        if entry.problem.joints is None:
+            return [q, v]
+        return list(map(np.asarray, jax.vmap(lambda q, v: assemble(entry.problem, q, v, args=case.args))(q, v)))
+
     def inadmissible(q: np.ndarray) -> np.ndarray:
-        return np.any(np.asarray(gaps(jnp.asarray(q))) < -slack, axis=1)
+        return ~np.all(np.asarray(gaps(jnp.asarray(joined(q, 0 * q)[0]))) >= -slack, axis=1)
 
     def some() -> np.ndarray:
         return (scale[0] * random.standard_normal((lanes, d))).astype(q0.dtype)
@@ -250,7 +263,8 @@ def _perturbed_starts(
     offset[bad] = 0.0
     v = v0 + (scale[1] * random.standard_normal((lanes, d))).astype(v0.dtype)
     remarks = {"initial positions redrawn": int(first.sum()), "of these drawn towards the case": int(shrunk.sum())}
-    return (q0 + offset, v), remarks if first.any() else {}
+    start, speed = joined(q0 + offset, v)
+    return (start, speed), remarks if first.any() else {}
 
 
 def _time_runs(compute: Callable[[], Solution]) -> tuple[Solution, dict[str, float]]:

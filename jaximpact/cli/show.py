@@ -6,12 +6,13 @@ import argparse
 import shlex
 import textwrap
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from ..catalogue import Case, Entry, entries
 from ..mechanics.method_names import SCHEMES
 from .output import align_columns
-from .shared import count_constraints, expected_orders, find, text
+from .shared import UsageError, count_constraints, expected_orders, find, text
 from .study import is_study, show_study
 
 WIDTH = 100
@@ -65,7 +66,14 @@ def _list(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     if is_study(options.problem):
         return show_study(options.problem)
-    entry = find(options.problem)
+    try:
+        entry = find(options.problem)
+    except UsageError as error:
+        if not Path(options.problem).exists():
+            raise
+        raise UsageError(
+            f"{options.problem} holds no study, and is no problem: there is no .study/study.json in it"
+        ) from error
     print(f"{entry.id}  {entry.name}: {entry.title}\n")
     for label, paragraph in (("", entry.statement), ("hypotheses", entry.hypotheses), ("source", entry.source)):
         if paragraph:

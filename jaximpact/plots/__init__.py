@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
 from collections.abc import Callable
@@ -172,6 +173,9 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
         raise TypeError(
             f"result: a {type(result).__name__} that is traced has no numbers to draw: call it outside of jax's transformations"
         )
+    _check_options(
+        result, picture if ax is None or picture.main is None else picture._replace(function=picture.main), options
+    )
     if ax is not None and picture.main is not None:
         axes, remark = ax, picture.main(result, ax, **options)
     elif picture.size is None:
@@ -201,6 +205,18 @@ def _picture_of(result: Any) -> Picture:
         known = ", ".join(sorted(["Solution", *(kind.__name__ for kind in PICTURES)]))
         raise TypeError(f"result: a {type(result).__name__} with {what} cannot be drawn; there are pictures of {known}")
     return found
+
+
+def _check_options(result: Any, picture: Picture, options: dict[str, Any]) -> None:
+    """Raises TypeError for an option that the picture does not know."""
+    parameters = inspect.signature(picture.function).parameters.values()
+    known = [x.name for x in parameters if x.kind is x.KEYWORD_ONLY]
+    unknown = [name for name in options if name not in known]
+    if unknown and not any(x.kind is x.VAR_KEYWORD for x in parameters):
+        batch = isinstance(result, Solution) and np.ndim(result.q) == 3
+        what = f"{'a batch' if batch else f'one {type(result).__name__}'}"
+        words = f"has the options {', '.join(known)}" if known else "has no options"
+        raise TypeError(f"{unknown[0]}: the picture of {what} {words}")
 
 
 def __getattr__(name: str) -> Any:

@@ -46,6 +46,9 @@ def draw_ensemble(solution: Solution, *, swept: Mapping[str, np.ndarray] | None 
     shares = _impact_shares(solution, kept) if fan else {}
     when = f"at t = {t[0, -1]:g} s" if np.all(t[:, -1] == t[0, -1]) else "at the end"
     some = slice(None, None, -(-lanes // LANES_DRAWN))
+    for label, x in (swept or {}).items():
+        if np.shape(x) != kept.shape:
+            raise ValueError(f"swept[{label!r}] must hold one number a motion, shape {kept.shape}, got {np.shape(x)}")
     swept = {label: np.asarray(x)[kept][some] for label, x in list((swept or {}).items())[: 2 if d == 1 else 0]}
 
     shown, labels = evenly(d, 3), solution.naming

@@ -14,6 +14,7 @@ from ..analysis.listed_pairs import pair_name
 from ..analysis.slips import BREAK, REVERSAL, STOP, ContactMode, Slips
 from ..results import Solution
 from ..results.impulse_intervals import Runs, runs
+from ..results.interpolation import is_located
 from .style import COLOURS, DARK, GREY, OUTSIDE, SHOWN, evenly, limits, new_figure, new_grid, set_heading, tidy
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def draw_motion(
     shown = evenly(q.shape[1])
     labels = solution.naming
     names = labels.coordinates
-    _curves(axes["velocity"], t, v, shown, "v", "coordinates", names, exact=velocity, fine=fine, drawstyle="steps-pre")
+    # a velocity of these schemes is that at the time of its row, of the others that of the step that ends there
+    style = "default" if is_located(solution) else "steps-pre"
+    _curves(axes["velocity"], t, v, shown, "v", "coordinates", names, exact=velocity, fine=fine, drawstyle=style)
     axes["velocity"].set_ylabel(labels.axis("velocity v\n", "v"))
     if gaps is not None:
         values = np.asarray(gaps(t, q))
@@ -224,7 +227,7 @@ def draw_impacts(found: Impacts, ax: Axes) -> str:
         ax.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
     if len(lanes):
         ax.legend(**OUTSIDE)
-    return ""
+    return "" if len(lanes) else "no impacts"
 
 
 def draw_slips(found: Slips, ax: Axes) -> str:

@@ -227,6 +227,8 @@ def _columns(values: dict[str, Any]) -> dict[str, np.ndarray]:
     columns = {}
     for key, value in values.items():
         try:
+            if np.iscomplexobj(value):  # numpy would drop imaginary parts with no more than a warning
+                raise TypeError("complex numbers")
             columns[key] = np.array(value, np.float64)
         except (ValueError, TypeError) as error:
             raise TypeError(f"design: {key} must be an array of real numbers, got {value!r}") from error

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..analysis.checks import StudyLike
 from ..jaxtools.argument_checks import as_tuple, check_kind, is_whole
+from ..jaxtools.warnings import JaximpactWarning
 from ..mechanics.method_names import suggestion
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
@@ -141,8 +142,14 @@ class Reading(StudyLike):
     # results
 
     def dataset(self) -> xarray.Dataset:
-        """Results so far as an `xarray.Dataset`, read lazily from a store on disk."""
+        """Results so far as an `xarray.Dataset`, read lazily from a store on disk.
+
+        A file of results that is missing is NaN to xarray, which a warning says.
+        """
         self._need_store()
+        lost = self._lost()
+        if lost:
+            warnings.warn(lost, JaximpactWarning, stacklevel=2)
         found = self.store.dataset()
         named = {"coordinate": "q", "constraint": "impulse"}
         names = {
@@ -250,13 +257,36 @@ class Reading(StudyLike):
         A lane that could not start has START_NOT_ADMISSIBLE in its status, and NaN. Imports the problem as `lane` does.
 
         Raises:
-            RuntimeError: not all lanes have been computed.
+            RuntimeError: not all lanes have been computed, or files of them are missing or damaged.
         """
         self._need_store()
         missing = len(self.blocks) - len(self._finished_chunks())
         if missing:
             raise RuntimeError(f"{self.path}: {missing} of {len(self.blocks)} chunks are not computed yet; call run()")
-        return as_solution(self.store.dataset(), self._record, self._system)
+        lost = self._lost()
+        if lost:
+            raise RuntimeError(lost)
+        return as_solution(self._read_all(), self._record, self._system)
+
+    def _read_all(self) -> xarray.Dataset:
+        """The stored results, in memory."""
+        found = self.store.dataset()
+        try:
+            return found.load()
+        except (RuntimeError, OSError) as error:
+            words = f"results are damaged ({error}): verify() lists the files, run(repair=True) computes them again"
+            raise RuntimeError(f"{self.path}: {words}") from error
+
+    def _lost(self) -> str:
+        """What to say of files of finished chunks that are missing or truncated, which xarray reads as NaN; nothing for an intact study."""
+        damaged = self.store.damaged(self._finished_chunks(), contents=False)
+        if not damaged:
+            return ""
+        first, others = damaged[0], len({x.block for x in damaged}) - 1
+        return (
+            f"{self.path}: chunk {first.block} ({self._where(first.block)}) is damaged ({first.file}: {first.problem}), and {others} more; "
+            "verify() lists them, run(repair=True) computes them again"
+        )
 
     # single lanes
 

@@ -138,8 +138,8 @@ class Study(Reading):
         """
         path = Path(path)
         try:
-            table = {"store": f"out/{path.stem}.zarr"} | tomllib.loads(path.read_text())
-        except tomllib.TOMLDecodeError as error:
+            table = {"store": f"out/{path.stem}.zarr"} | tomllib.loads(path.read_text("utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: not valid TOML: {error}") from None
         folder = str(path.resolve().parent)
         if folder not in sys.path:

@@ -54,6 +54,8 @@ class StudySystem:
         values = dict(self.base)
         dtype = self.base["q0"].dtype if self.base["q0"] is not None else jnp.result_type(float)
         lanes = {key: column.astype(dtype) for key, column in lanes.items()}
+        # kept in float64 whatever jax computes in
+        values |= {name: values[name].astype(dtype) for name in OF_CONTACTS if isinstance(values[name], np.ndarray)}
         args, varied = named_leaves(values["args"]), set[Any]()
         for text, column in lanes.items():
             key = Key.of(text)
@@ -103,8 +105,10 @@ class StudySystem:
     def _check_shape(self, key: Key, shape: tuple[int, ...]) -> None:
         args = named_leaves(self.base["args"])
         if key.root == "args" and key.path not in args:
-            if any(name[: len(key.path)] == key.path for name in args):
-                raise ValueError(f"design: {key.text!r} has parts: name one of them")
+            parts = [".".join(("args", *name)) for name in args if name[: len(key.path)] == key.path]
+            if parts:
+                of = ".".join(("args", *key.path))
+                raise ValueError(f"design: {key.text!r}: {of} has parts: name one of them, {', '.join(parts[:4])}")
             text, known = ".".join(key.path), [".".join(name) for name in args if name]
             raise ValueError(
                 f"design: {key.text!r}: args has no {text!r}; {suggestion(text, known) if known else 'it has no parts.'} Give args "

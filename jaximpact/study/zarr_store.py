@@ -131,7 +131,11 @@ class ZarrStore(Store):
                 **options,
             )
         for x in coordinates:
-            group.create_array(x.name, data=x.values, dimension_names=x.dims, attributes=x.attributes, **options)
+            # NaN, which no coordinate has, stands for lost values: zarr's own zero would pass for one
+            fill = np.nan if x.values.dtype.kind == "f" else None
+            group.create_array(
+                x.name, data=x.values, dimension_names=x.dims, attributes=x.attributes, fill_value=fill, **options
+            )
         self._consolidate()
 
     def _consolidate(self) -> None:
@@ -158,13 +162,27 @@ class ZarrStore(Store):
                 f"{self._home / 'design.npz'} is damaged, it is not what a study writes ({printable(str(error))}): {RESTORE}"
             ) from error
 
+    def _need_group(self) -> None:
+        if not (self.path / "zarr.json").is_file():
+            raise FileNotFoundError(f"{self.path} is damaged, there is no zarr.json in it: restore it from a copy")
+
     def _group(self, mode: str) -> Any:
+        if mode != "a":
+            self._need_group()
         return import_optional("zarr", "a study").open_group(str(self.path), mode=mode, zarr_format=3)
 
     def dataset(self) -> xarray.Dataset:
         import_optional("zarr", "a study")
         self.check()
-        found = import_optional("xarray", "a study").open_zarr(self.path, zarr_format=3)
+        self._need_group()
+        xarray = import_optional("xarray", "a study")
+        try:
+            found = xarray.open_zarr(self.path, zarr_format=3)
+            lost = [name for name, x in found.coords.items() if x.dtype.kind == "f" and np.isnan(x.values).any()]
+        except (RuntimeError, OSError) as error:
+            raise ValueError(f"{self.path}: values of its dimensions are damaged ({error}): {RESTORE}") from error
+        if lost:
+            raise ValueError(f"{self.path}: values of {lost[0]} are missing: restore {lost[0]}/ from a copy")
         for part in (found, *found.variables.values()):
             part.attrs = printable_all(part.attrs)
         return found

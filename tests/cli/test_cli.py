@@ -215,6 +215,15 @@ def test_problems_with_joints_take_a_scheme_that_keeps_them(tmp_path):
     assert recorded["settings"]["scheme"] == "moreau-jean" and recorded["results"]["position error"] < 1e-5
 
 
+def test_an_ensemble_with_joints_starts_where_they_hold(tmp_path):
+    assert call("run", "four-bar", "--ensemble", "3", "--t1", "0.05", "--h", "0.01", "--out", tmp_path) == 0
+    found = np.load(tmp_path / "ensemble.npz")
+    entry = get("four-bar")
+    for q in found["q0"]:
+        assert np.max(np.abs(entry.problem.joints(0.0, q, next(iter(entry.cases.values())).args))) < 1e-12
+    assert np.ptp(found["q0"], axis=0).min() > 0
+
+
 def test_converge_recognises_nodes_that_are_exact(tmp_path, capsys):
     assert call("converge", "B01", "--case", "e=0", "--steps", 503, 1009, 2003, "--out", tmp_path) == 0
     rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line}
@@ -237,6 +246,8 @@ def test_converge_recognises_nodes_that_are_exact(tmp_path, capsys):
         (["run", "bouncing-ball", "--e", "1.5"], "restitution must lie in [0, 1]"),
         (["run", "bouncing-ball", "--ensemble", "0"], "--ensemble 0"),
         (["run", "bouncing-ball", "--ensemble", "2", "--spread", "-1"], "--spread -1"),
+        (["run", "bouncing-ball", "--seed", "1"], "--seed belongs to --ensemble"),
+        (["show", "."], "holds no study"),
         (["run", "bouncing-ball", "--save", "0"], "--save 0"),
         (["converge", "bouncing-ball", "--steps", "20", "10"], "increasing whole numbers"),
         (["run"], "required: problem"),

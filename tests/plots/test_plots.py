@@ -101,8 +101,12 @@ def test_options_belong_to_the_picture(results, tmp_path):
     swept = draw(results["batch"], swept={"initial q": np.arange(5.0)})
     assert "initial q" in [ax.get_xlabel() for ax in swept]
     assert "v = " not in draw(results["statistics"], name="v").get_ylabel()
-    with pytest.raises(TypeError, match="component"):
+    with pytest.raises(TypeError, match="component: the picture of one Section has the options coordinate"):
         draw(results["section"], component=1)
+    with pytest.raises(TypeError, match="gaps: the picture of a batch has the options swept"):
+        draw(results["batch"], gaps=lambda t, q: q)
+    with pytest.raises(ValueError, match=r"swept.'e'. must hold one number a motion"):
+        draw(results["batch"], swept={"e": np.arange(3.0)})
     for name in ("bifurcation", "branch"):
         assert draw(results[name], label="frequency [rad/s]")[-1].get_xlabel() == "frequency [rad/s]"
     left, right = draw(results["map"], labels=("w [rad/s]", "restitution"))

@@ -65,6 +65,7 @@ def test_blocks_partition_the_lanes(whole, most):
         (lambda: ji.Design.grid(e=[]), "e must be an array of at least one value"),
         (lambda: ji.Design.grid(e=[0.1, np.nan]), "e must be finite"),
         (lambda: ji.Design.grid(e=["a"]), "e must be an array of real numbers"),
+        (lambda: ji.Design.grid(e=[0.1 + 1j]), "e must be an array of real numbers"),
         (lambda: ji.Design.grid(**{"h[0]": [0.1]}), "one number"),
         (lambda: ji.Design.grid(**{"q0": [[1.0]], "q0[0]": [1.0]}), "either q0 as a whole or its components"),
         (lambda: ji.Design.points(e=[0.1], h=[0.1, 0.2]), "one length"),

@@ -146,3 +146,9 @@ def test_wrong_files_are_refused(tmp_path, capsys, old, new, words):
     told = capsys.readouterr().err
     assert words in told and "wrong.toml" in told
     assert not (tmp_path / "s.zarr").exists()
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path, capsys):
+    (tmp_path / "wrong.toml").write_bytes(b"\xff\xfe")
+    assert main(["study", str(tmp_path / "wrong.toml")]) == 2
+    assert "wrong.toml: not valid TOML" in capsys.readouterr().err

@@ -184,11 +184,27 @@ def test_damaged_data_are_found_and_computed_again(broken, finished, damage, wor
         with pytest.raises(Exception, match=r"(?i)checksum|zstd"):
             xarray.open_zarr(broken.path).q.load()
     else:
-        with pytest.raises(RuntimeError, match=r"chunk 2 \(e 2:3, q0_0 0:3\) is damaged.*run\(repair=True\)"):
-            broken.run()
+        told = r"chunk 2 \(e 2:3, q0_0 0:3\) is damaged.*run\(repair=True\)"
+        for read in (broken.run, broken.solution):
+            with pytest.raises(RuntimeError, match=told):
+                read()
+        with pytest.warns(ji.JaximpactWarning, match=told):  # what is missing is NaN to xarray
+            broken.dataset()
+    with pytest.raises(RuntimeError, match=r"damaged.*run\(repair=True\)"):
+        broken.solution()
     broken.run(repair=True)
     assert broken.verify() == []
     assert digest(broken.path) == digest(finished.path)
+
+
+@pytest.mark.parametrize(
+    "file, words",
+    [("time/c.0", "values of time are missing"), ("e/c.0", "values of e are missing"), ("zarr.json", "no zarr.json")],
+)
+def test_lost_values_of_dimensions_are_told(broken, file, words):
+    (Path(broken.path) / file).unlink()
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        ji.Study.open(broken.path).solution()
 
 
 def test_damaged_mark(broken, finished):
