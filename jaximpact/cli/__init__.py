@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shlex
 import sys
@@ -38,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         # a process of our own: threads too compute in float64
         jax.config.update("jax_enable_x64", True)
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a character that the terminal does not know stops no computation
+            sys.stdout.reconfigure(errors="replace")
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         options = _parser().parse_args(argv)

@@ -5,6 +5,7 @@ Step counts are small; runs share shapes so that few programs are compiled.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 
@@ -315,6 +316,16 @@ def test_the_command_line_takes_a_contact_solver_of_ones_own(tmp_path, monkeypat
     assert own == ours
     with pytest.raises(ValueError, match="module:name"):
         projection_from_name("own_solver:Missing")
+
+
+def test_a_terminal_that_knows_ascii_alone_is_enough(tmp_path, monkeypatch):
+    study = jaximpact.Study(tmp_path / "s.zarr", "bouncing-ball", jaximpact.Design.grid(e=[0.5], h=[0.1]), t1=0.5)
+    study.run()
+    told = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", told)
+    monkeypatch.setattr(sys, "argv", ["jaximpact", "show", study.path])
+    assert main() == 0
+    assert b"e 1 ? h 1; 1 of 1 chunks finished" in told.buffer.getvalue()
 
 
 def test_names_and_stores_read_one_table():
