@@ -23,7 +23,7 @@ from .forced_motions import ForcedMotions, check_restarts, gather
 from .from_study import computes_anew, diagram_lanes, map_arguments, saved_section
 from .options import LaneOptions, MotionOptions, with_options
 from .sections import Section, impact_section, period_of, state
-from .shooting_equations import Surface
+from .shooting_equations import Surface, check_forcing
 
 FEW_ROWS = 60  # of a period of a map
 SWEEPS = (None, "up", "down")
@@ -253,7 +253,9 @@ def bifurcation(
             if of is not None
             else partial(_section_at_value, surface, direction, steps, cycles, skip, progress)
         )
-        found = _continuation_sections(problem, q0, v0, path, values, order, period, phase, options, runs)
+        found = _continuation_sections(
+            problem, q0, v0, path, values, order, period, phase, options, runs, surface is None
+        )
         points.in_order(order, starts)
     if of is None:
         return Bifurcation(name, values, starts, sweep, found)
@@ -271,16 +273,20 @@ def _continuation_sections(
     phase: float,
     options: MotionOptions,
     runs: Callable[[ForcedMotions], tuple[Section, np.ndarray, np.ndarray]],
+    repeats: bool,
 ) -> Section:
     """Sections at all values of the parameter, computed in the given order, each started from the final states at the value before.
 
-    ``path``: keys of the parameter in args; ``runs``: function from motions to their section and their final states q, v (B, d).
+    ``path``: keys of the parameter in args; ``runs``: function from motions to their section and their final states q, v (B, d);
+    ``repeats``: whether the period is that of the forcing, not a guess.
     """
     found: list = [None] * len(values)
     end = None
     for i in order:
         motions = gather(problem, q0, v0, period, phase, _swept(options, {path: values[i]}))
         check_restarts(motions.scheme)
+        if repeats:
+            check_forcing(problem, motions.over_one_period())
         found[i], *end = runs(motions if end is None else motions.restart(*end))
     return Section.joined(found)
 

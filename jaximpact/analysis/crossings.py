@@ -143,11 +143,11 @@ def find(solution: Solution, surface: Surface, direction: int, args: Any, args_a
         return tuple(np.asarray(x)[: len(which)] for x in function(surface, given, own, axes, structure))
 
     ends = np.stack(call(_values, np.arange(len(lane))))
+    if not np.all(np.isfinite(ends)):
+        raise ValueError("surface is not finite at a state of the motion")
     largest = np.zeros(len(lanes))
     np.maximum.at(largest, lane, np.max(np.abs(ends), axis=0))
     ends[np.abs(ends) <= NOISE * np.finfo(dtype).eps * largest[lane]] = 0
-    if not np.all(np.isfinite(ends)):
-        raise ValueError("surface is not finite at a state of the motion")
     up, down = ((side * ends[0] < 0) & (side * ends[1] >= 0) for side in (1, -1))
     passed = np.flatnonzero((up & (direction >= 0)) | (down & (direction <= 0)))
     if not passed.size:

@@ -65,6 +65,11 @@ class ForcedMotions:
         """Times (B, n), k (n,) periods after the start."""
         return (self.begins + k) * self.period[:, None]
 
+    def over_one_period(self) -> Lanes:
+        """The motions over their first period."""
+        begin = self.begins * self.period
+        return self.lanes.replace(t0=begin, t1=begin + self.period)
+
     def constraints(self) -> int:
         """Number of constraints m."""
         one = self.lanes.take(0)

@@ -23,7 +23,7 @@ from .checks import number_of
 from .options import MotionOptions
 from .orbit_slips import OrbitSlips, orbit_slips
 from .orbits import PeriodicOrbit
-from .shooting_equations import ShootingEquations, Surface
+from .shooting_equations import ShootingEquations, Surface, check_forcing
 from .stroboscopic_map import damped_newton, directions, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point at most; if it takes more, the arc is too long
@@ -119,6 +119,9 @@ class OrbitFamily:
         self.shift = 0  # rows from t0 to the section
         self.look = _observer(self.program.problem)
         self.slopes = [self.slope_of(section[name]) for name in ("t0", "period")]
+        if surface is None and not callable(section["period"]):
+            for bound in bounds:  # a period that is a number stays what it is where the forcing goes by the parameter
+                check_forcing(problem, self.at(self.unknowns(self.start, bound)))
 
     def unknowns(self, y: np.ndarray, p: float) -> np.ndarray:
         """Scaled unknowns z from y and the parameter p."""

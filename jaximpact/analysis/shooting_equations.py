@@ -32,6 +32,9 @@ from ..simulation.program import Program
 from .stroboscopic_map import admissible, blocks, directions, eigenvalues, jacobians
 
 TIMES = np.array([0.137, 0.382, 0.618, 0.854, 1.271])  # in periods: where forces are compared with those at the start
+OFF_PERIOD = (
+    1e-3  # of the range of a forcing: by how much it may differ after a period, which users round (6.283 gives 2e-4)
+)
 NEAR = 2.0  # factor by which an unknown period may differ from its guess; 0 closes every orbit
 Surface = Callable[[Any, Array, Array, Any], Any]
 
@@ -54,6 +57,8 @@ class ShootingEquations:
             one = lanes.take(0)
             check_surface(surface, jnp.asarray(one.t0, one.q0.dtype), one.q0, one.v0, one.args)
             check_autonomous(program.problem, lanes)
+        else:
+            check_forcing(program.problem, lanes)
         return cls(program, surface, directions(program.problem, lanes))
 
     def unknowns(self, lanes: Lanes) -> np.ndarray:
@@ -204,6 +209,44 @@ def check_surface(surface: Any, t: Any, q: Any, v: Any, args: Any) -> None:
     if getattr(found, "shape", None) != () or not jnp.issubdtype(found.dtype, jnp.floating):
         what = f"{found.dtype}{found.shape}" if hasattr(found, "shape") else type(found).__name__
         raise ValueError(f"surface must give one real number, (), got {what}: index the state, q[0]")
+
+
+@partial(jax.jit, static_argnames=("axes",))
+def _forcing(problem: Problem, motion: Motion, axes: tuple) -> tuple[Array, Array]:
+    """Forces and gaps (B, 2, n, ...) at the start states, at n times of the period and a period later."""
+
+    def one(motion: Motion) -> tuple[Array, Array]:
+        q, v, args = motion.q0, motion.v0, motion.args
+        shares = jnp.asarray(np.stack([TIMES, 1 + TIMES]), q.dtype)
+        times = motion.t0 + shares * (motion.t1 - motion.t0)
+        of = lambda t: (problem.generalised_force(t, q, v, args), problem.gaps(t, q, args))
+        return jax.vmap(jax.vmap(of))(times.astype(q.dtype))
+
+    return jax.vmap(one, in_axes=(Lanes(motion, axes, 0).in_axes,))(motion)
+
+
+def check_forcing(problem: Problem, lanes: Lanes) -> None:
+    """Raises if force or gaps at the start states are others a period later: a state that returns then is no periodic motion."""
+    one = lanes.take(0)
+    state = tuple(jnp.asarray(x, one.q0.dtype) for x in (one.t0, one.q0, one.v0))
+    acts = lambda t, q, v: (problem.generalised_force(t, q, v, one.args), problem.gaps(t, q, one.args))
+    if not any(varying_outputs(jax.make_jaxpr(acts)(*state).jaxpr, [True, False, False])):
+        return
+    starts = lanes.only("q0", "v0", "t0", "t1", "args")
+    found = _forcing(problem, starts.motion, starts.axes)
+    for what, values in zip(("force", "gap"), map(np.asarray, found), strict=True):
+        first, later = values[:, 0], values[:, 1]
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite tells nothing
+            spread = np.ptp(values.reshape(len(values), -1, values.shape[-1]), axis=1)[:, None]
+            noise = np.sqrt(np.finfo(values.dtype).eps) * np.abs(first)
+            off = np.abs(later - first) > OFF_PERIOD * spread + noise
+        if off.any():
+            lane = int(np.argwhere(off)[0, 0])
+            length = np.broadcast_to(np.asarray(lanes.motion.t1 - lanes.motion.t0), (lanes.count,))[lane]
+            raise ValueError(
+                f"period: the {what} at the start state is another one {length:.9g} s later (lane {lane}), so that no motion repeats after "
+                "that time: give the period of the forcing, as a function of args where it depends on them, in float64, with all its digits"
+            )
 
 
 def check_autonomous(problem: Problem, lanes: Lanes) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import jaximpact as ji
 from jaximpact import catalogue
-from jaximpact.analysis import periodic_orbit
+from jaximpact.analysis import bifurcation, periodic_orbit
 from jaximpact.catalogue import oscillators
 
 SHAW_HOLMES = catalogue.get("shaw-holmes").problem
@@ -198,3 +198,19 @@ def test_the_picture(tmp_path):
         SHAW_HOLMES, q, v, period=period, steps=100, t0=t0, args=case.args, e=case.restitution
     )  # fmt: skip
     assert found.plot(tmp_path / "multipliers.png", title="Shaw and Holmes").stat().st_size > 5000
+
+
+def test_a_period_that_is_not_that_of_the_forcing_is_refused():
+    args = {"w": 2.2}
+    hammer = ji.Problem(
+        lambda t, q, v, args: jnp.cos(args["w"] * t) - q - 0.1 * v, lambda t, q, args: q + 0.1, restitution=0.8
+    )
+    with pytest.raises(ValueError, match="period: the force"):
+        periodic_orbit(hammer, [1.0], [0.5], period=2.5, args=args)
+    table = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q - jnp.sin(t), restitution=0.5)
+    with pytest.raises(ValueError, match=r"period: the gap .*\(lane 1\)"):
+        periodic_orbit(table, [3.0], [0.0], period=np.array([2 * np.pi, 5.0]))
+    # right for the first value of the parameter only
+    swept = {"parameter": "w", "period": 2 * np.pi / 2.2, "args": args}
+    with pytest.raises(ValueError, match="period: the force"):
+        bifurcation(hammer, [1.0], [0.5], values=[2.2, 2.3], cycles=2, sweep="up", **swept)

@@ -223,6 +223,16 @@ def test_an_oscillator_that_touches_nothing_has_period_one():
     assert early == NOT_SETTLED and late == 1
 
 
+def test_rounding_of_float32_does_not_hide_a_period():
+    t = 2.86 * np.arange(120.0, 150.0)[None]
+    q = 1 + 3e-4 * np.random.default_rng(0).standard_normal((1, 30, 1))
+    for dtype, period in ((np.float32, 1), (np.float64, 0)):
+        section = Section(
+            t, q.astype(dtype), 0 * q.astype(dtype), np.array([2.86]), np.zeros(1, int), np.full(1, np.nan)
+        )
+        assert period_of(section) == period
+
+
 def test_period_of_limits():
     long = sections_of(np.arange(13.0))
     assert period_of(long) == 0  # more than half of 24
