@@ -59,6 +59,11 @@ class Rows(NamedTuple):
         at, pieces = sorted((axis, id(x)) for axis, x in self.at.items()), [(id(eqn), i) for eqn, i in self.pieces]
         return tuple(at), id(self.used), tuple(pieces), self.number
 
+    def within(self, shape: Sequence[int]) -> Rows:
+        """Returns the rows of an array of this ``shape`` that is repeated along its axes of size 1 where there are others."""
+        ones = [axis for axis in self.at if shape[axis] == 1]
+        return self._replace(at=self.at | dict.fromkeys(ones, jnp.zeros(self.number, jnp.int32))) if ones else self
+
     def flat(self, axes: Sequence[int], sizes: Sequence[int]) -> Array:
         """Returns the numbers (n,) of the rows in an array with the picked ``axes`` alone, of these ``sizes``, counted as by `numpy.ravel`."""
         found = None
@@ -166,8 +171,9 @@ class RowWalk:
             raise Unstructured(f"rows that share {v.aval}")
         key = v, rows.key()
         if key not in self.known:
+            inner = rows.within(v.aval.shape)
             # the rows are kept: while they live, their id is given to no others
-            self.known[key] = self.leaf(v, rows) if v in self.places else self.by_rule(v, rows), rows
+            self.known[key] = self.leaf(v, inner) if v in self.places else self.by_rule(v, inner), rows
         return self.known[key][0]
 
     def by_rule(self, v: Any, rows: Rows) -> Array:
@@ -400,13 +406,12 @@ def _dot_general(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
     free = [
         [i for i in range(w.aval.ndim) if i not in (*c, *b)] for w, c, b in zip(eqn.invars, summed, batch, strict=True)
     ]
-    count = len(batch[0])
+    # of each axis of the result, the operands that have it, and where
+    homes = [[*enumerate(pair)] for pair in zip(*batch, strict=True)] + [[(k, i)] for k in (0, 1) for i in free[k]]
     at: tuple[dict[int, Array], dict[int, Array]] = ({}, {})
     for axis, x in rows.at.items():
-        for which in (0, 1):
-            own = [*batch[which], *[None] * (len(free[0]) * which), *free[which], *[None] * len(free[1])]
-            if own[axis] is not None:
-                at[which][own[axis]] = x
+        for which, i in homes[axis]:
+            at[which][i] = x
     if not rows.at:
         raise Unstructured("dot_general of rows")
     both, operands, positions = all(at), [], []
@@ -414,7 +419,7 @@ def _dot_general(walk: RowWalk, eqn: Any, v: Any, rows: Rows) -> Array:
         inner = rows._replace(at=mine)
         operands.append(walk.take(w, inner) if mine else walk.fixed(w))
         positions.append({i: k for k, i in enumerate(inner.whole(w))})
-    beside = [k for k in range(count) if k not in rows.at]
+    beside = [k for k in range(len(batch[0])) if k not in rows.at]
     last = [(x.ndim - 1,) if both else () for x in operands]
     sums, batches = (
         tuple(tuple(p[i] for i in axes) for p, axes in zip(positions, by, strict=True)) for by in (summed, [[b[k] for k in beside] for b in batch])
