@@ -110,3 +110,65 @@ def test_an_infinite_derivative_stays_in_its_place(q):
     function = lambda q: jnp.concatenate([jnp.sqrt(q[:3]), q[3:]])
     found = jax.jit(lambda q: RowsOf.at(function, q, jnp.array([0, 5])).jacobian())(q.at[0].set(0.0))
     np.testing.assert_array_equal(found, np.where(np.arange(14) == [[0], [5]], [[np.inf], [1.0]], 0))
+
+
+def _random_change(x, q, draw):
+    """Moves, joins, repeats, picks, multiplies or sums entries of x."""
+    axis, n = int(draw.integers(x.ndim)), int(draw.integers(1, 6))
+    whole, some = (slice(None),) * axis, draw.integers(0, x.shape[axis], n)
+    wide = x.reshape(x.shape[0], -1)
+    size = int(draw.choice([k for k in range(1, x.size + 1) if x.size % k == 0]))
+    made = (
+        lambda: x.reshape(size, -1),
+        lambda: x.transpose(draw.permutation(x.ndim)),
+        lambda: x[(*whole, slice(int(draw.integers(x.shape[axis])), None, 2))],
+        lambda: jnp.flip(x, axis),
+        lambda: jnp.sum(x * x, axis=axis) if x.ndim > 1 else x,
+        lambda: jnp.concatenate([x, jnp.sin(x)], axis=axis),
+        lambda: jnp.stack([x, x * x + 1], axis=axis),
+        lambda: jnp.tile(x, draw.integers(1, 3, x.ndim)),
+        lambda: jnp.repeat(x, 2, axis=axis),
+        lambda: x[(*whole, some)],
+        lambda: wide[draw.integers(0, wide.shape[0], n), draw.integers(0, wide.shape[1], n)],
+        lambda: wide[:, -1:] * wide - jnp.exp(-(wide[:1] ** 2)),
+        lambda: wide @ draw.normal(size=(wide.shape[1], 3)),
+        lambda: jnp.einsum("ij,ij->i", wide, jnp.sin(wide)),
+        lambda: jnp.einsum("ij,kj->ik", wide, jnp.cos(wide)),
+        lambda: jnp.where(x > 0.2, x, jnp.roll(x, 1, axis=0) * q[0]),
+    )
+    found = made[int(draw.integers(len(made)))]()
+    return found if found.size < 300 else found.ravel()[:50]
+
+
+def _random_function(seed):
+    """Returns a function (d,) -> (m,) of operations drawn at random."""
+
+    def function(q):
+        draw = np.random.default_rng(seed)
+        x, before = q, q
+        for _ in range(draw.integers(2, 9)):
+            before, x = (x, _random_change(x if draw.random() < 0.7 else before, q, draw))
+        return x.ravel()
+
+    return function
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 100, 20))
+def test_rows_of_random_functions_are_those_of_the_whole(first):
+    told = 0
+    for seed in range(first, first + 20):
+        draw = np.random.default_rng(seed)
+        q = jnp.asarray(draw.normal(size=draw.integers(4, 13)))
+        function = _random_function(seed)
+        whole, matrix = np.asarray(function(q)), np.asarray(jax.jacobian(function)(q))
+        rows = draw.integers(0, len(whole), 5)
+        try:
+            found = RowsOf.at(function, q, jnp.asarray(rows))
+        except Unstructured:
+            told += 1
+            continue
+        near = 1e-13 * (1 + np.abs(whole).max() + np.abs(matrix).max())  # some hundred roundings
+        np.testing.assert_allclose(found.values, whole[rows], atol=near, err_msg=str(seed))
+        np.testing.assert_allclose(found.jacobian(), matrix[rows], atol=near, err_msg=str(seed))
+    assert told < 10
