@@ -162,9 +162,8 @@ def _average(program: Program, lanes: Lanes, many: list[int], size: int) -> tupl
             t0 = (begin + number * length).astype(dtype)
             moved = lanes.replace(q0=x[:, :d], v0=x[:, d:], t0=t0, t1=(t0 + length).astype(dtype))
             x, jacobian, new = jacobians(program, moved, ("q0", "v0"))
-            with np.errstate(
-                divide="ignore", invalid="ignore", over="ignore"
-            ):  # log 0 where lasting contact forgets a direction
+            # log 0 where lasting contact forgets a direction
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                 frame, r = np.linalg.qr(blocks(jacobian) @ frame)
                 total[:, block] += np.log(np.abs(np.diagonal(r, axis1=1, axis2=2)))
             status, number = status | (new & ~known), number + 1

@@ -236,10 +236,11 @@ def _perturbed_starts(
     gaps = jax.jit(jax.vmap(lambda q: entry.problem.gaps(0.0, q, case.args)))
     slack = 10 * np.finfo(q0.dtype).eps
 
-    def joined(q: np.ndarray, v: np.ndarray) -> list[np.ndarray]:
+    def joined(q: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if entry.problem.joints is None:
-            return [q, v]
-        return list(map(np.asarray, jax.vmap(lambda q, v: assemble(entry.problem, q, v, args=case.args))(q, v)))
+            return q, v
+        found = jax.vmap(lambda q, v: assemble(entry.problem, q, v, args=case.args))(q, v)
+        return np.asarray(found[0]), np.asarray(found[1])
 
     def inadmissible(q: np.ndarray) -> np.ndarray:
         return ~np.all(np.asarray(gaps(jnp.asarray(joined(q, 0 * q)[0]))) >= -slack, axis=1)
@@ -263,8 +264,7 @@ def _perturbed_starts(
     offset[bad] = 0.0
     v = v0 + (scale[1] * random.standard_normal((lanes, d))).astype(v0.dtype)
     remarks = {"initial positions redrawn": int(first.sum()), "of these drawn towards the case": int(shrunk.sum())}
-    start, speed = joined(q0 + offset, v)
-    return (start, speed), remarks if first.any() else {}
+    return joined(q0 + offset, v), remarks if first.any() else {}
 
 
 def _time_runs(compute: Callable[[], Solution]) -> tuple[Solution, dict[str, float]]:

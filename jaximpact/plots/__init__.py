@@ -214,7 +214,7 @@ def _check_options(result: Any, picture: Picture, options: dict[str, Any]) -> No
     unknown = [name for name in options if name not in known]
     if unknown and not any(x.kind is x.VAR_KEYWORD for x in parameters):
         batch = isinstance(result, Solution) and np.ndim(result.q) == 3
-        what = f"{'a batch' if batch else f'one {type(result).__name__}'}"
+        what = "a batch" if batch else f"one {type(result).__name__}"
         words = f"has the options {', '.join(known)}" if known else "has no options"
         raise TypeError(f"{unknown[0]}: the picture of {what} {words}")
 

@@ -50,20 +50,15 @@ def add_index(e: Any, a: LaneValue, i: LaneValue) -> LaneValue:
 
 
 def _stack(e: Any, p: Any, *parts: LargeArray) -> LargeArray:
-    axis, shape = p["axis"], list(parts[0].shape)
-    shape.insert(axis, len(parts))
-    target = reserve_array(e, shape, parts[0].dtype, any(x.is_vector for x in parts))
-    for k, x in enumerate(parts):
-        in_packs = x.pack_at is not None and axis < len(shape) - 1
-        for_each_pack(e, x.shape, in_packs, _copy_to_layer(e, target, x, axis, long_constant(k)))
-    return target
+    return _concatenate(e, {"dimension": p["axis"]}, *(_with_axis(x, p["axis"]) for x in parts))
 
 
-def _copy_to_layer(e: Any, target: LargeArray, x: LargeArray, axis: int, k: LaneValue) -> Callable:
-    def body(index: list[LaneValue], whole: bool) -> None:
-        store_entry(e, target, _inserted(index, axis, k), e.w.as_vector(read(x, index, True)) if whole else x.at(index))
-
-    return body
+def _with_axis(x: LargeArray, axis: int) -> LargeArray:
+    """Returns a view of x with a new axis of size 1."""
+    pick = lambda index: [*index[:axis], *index[axis + 1 :]]
+    pack_at = packs_at(x, pick) if axis < len(x.shape) else None
+    shape = (*x.shape[:axis], 1, *x.shape[axis:])
+    return LargeArray(shape, x.dtype, x.is_vector, lambda index: x.at(pick(index)), pack_at=pack_at)
 
 
 def _inserted(index: Sequence[LaneValue], axis: int, k: LaneValue) -> list[LaneValue]:
