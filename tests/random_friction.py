@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import random_systems
@@ -28,6 +29,23 @@ def friction(args):
 
 
 PROBLEM = random_systems.PROBLEM.replace(slip=slip, friction=friction)
+
+
+# the same systems by gaps of other scales, which change along the motion: with the velocity of the true ones, slip says what the scales are
+
+
+def scaled_gaps(t, q, args):
+    own = real(args)
+    return random_systems.PROBLEM.gaps(t, q, args) * jnp.exp(jnp.sin(own["curl"] @ q) + 3 * own["belt"])
+
+
+def whole_velocity(t, q, v, args):
+    t = jnp.asarray(t, q.dtype)
+    normal = jax.jvp(lambda t, q: random_systems.PROBLEM.gaps(t, q, args), (t, q), (jnp.ones_like(t), v))[1]
+    return normal, slip(t, q, v, args)
+
+
+SCALED = PROBLEM.replace(constraints=scaled_gaps, slip=whole_velocity)
 
 
 def draw(seed: int, d: int, walls: int) -> System:

@@ -27,7 +27,7 @@ import numpy as np
 from jax import Array
 
 from ..jaxtools.warnings import JaximpactWarning
-from ..mechanics.friction import Slip
+from ..mechanics.friction import Slip, distance_status
 from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.problem import Problem
 from ..results import Arrays, Result, Solution
@@ -40,6 +40,7 @@ ANGLE = 1e-6  # a cosine below this counts as orthogonal
 GRADIENT = 1e-8  # a gradient shorter than this, against the longest, counts as zero
 DEEP = 0.25, 10.0  # times the widest gap: penetrations that spoil a motion, and those of contacts that never opened
 MANY = 20  # constraints that a message names
+NEAR = 1e-3  # of the widest gap: a contact counts as touching
 NEWTON = 80  # steps to a boundary: towards that of q^k the distance shrinks by 1 - 1/k in each
 
 
@@ -166,6 +167,9 @@ def check_hypotheses(
                 f"friction beyond Painleve's bound, mu |A_nt| >= A_nn, at {named}: sliding may have no solution or two, and contact may jam without a "
                 "collision"
             )
+        if ends is None:
+            touching = active & (gap <= max(NEAR * widest, sunk, rounding))
+            failures.extend(_no_distances(problem, t, z, args, touching))
         notes = _of_friction(problem, bound, e, ends)
     for failure in failures:
         warnings.warn(failure, JaximpactWarning, stacklevel=2)
@@ -190,6 +194,25 @@ def _painleve(problem: Problem, t: Array, z: Array, args: Any, active: np.ndarra
 
     ratio = np.where(active, np.asarray(jax.jit(over_rows(problem, look))(t, z)), -np.inf).max(axis=0, initial=-np.inf)
     return np.where(np.isfinite(ratio), ratio, np.nan)
+
+
+def _no_distances(problem: Problem, t: Array, z: Array, args: Any, touching: np.ndarray) -> list[str]:
+    """Says which gaps are seen to be no distances in the rows where they are ``touching`` (k, m), which makes friction another than stated."""
+
+    def look(t: Array, q: Array) -> Array:
+        metric = Metric.at(problem, q, args, t)
+        contacts: Any = linearise(problem, metric, t, q, args)
+        one = lambda closed: distance_status(problem, metric, contacts.jacobian, closed, t, q, args)
+        return jax.vmap(one)(jnp.eye(len(contacts.gap), dtype=bool)) != 0
+
+    found = np.any(np.asarray(jax.jit(jax.vmap(look))(t, z)) & touching, axis=0)
+    if not np.any(found):
+        return []
+    named = ", ".join(problem.naming.constraint(int(a)) for a in np.flatnonzero(found)[:MANY])
+    return [
+        f"friction takes gaps for distances, and the gradient of {named} at contact has another length than theirs, or another direction than the normal "
+        "velocity of slip: divide the gap by it, or give slip=lambda t, q, v, args: (normal, tangential)"
+    ]
 
 
 def _of_friction(problem: Problem, bound: np.ndarray, e: float, ends: np.ndarray | None) -> tuple[str, ...]:

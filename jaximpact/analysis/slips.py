@@ -164,7 +164,8 @@ def slips(
     pushed = np.diff(impulse, axis=1)
     power = np.sum(given * 0.5 * (before + after), axis=-1)
     # the friction of a contact that slips is at its bound, to the rounding of what is accumulated
-    limit = limit * pushed
+    limit, rough = limit * pushed, static > 0
+    static = np.where(rough, static, 1)
     load = np.where(limit > 0, np.linalg.norm(given, axis=-1) / np.where(limit > 0, limit, 1), 1)
     eps = np.finfo(q.dtype).eps
     rounding = 8 * eps * (1 + impulse[:, 1:] / np.where(pushed > 0, pushed, np.inf))
@@ -174,7 +175,7 @@ def slips(
     still = (speed <= 1e2 * noise) | (~bound & (speed <= noise / np.sqrt(eps)))
     # of listed contacts within what the solver left, and where friction falls short of its bound by more than makes a slip so slow
     still |= (speed <= RESIDUALS * residual) | (speed <= scale * (limit - np.linalg.norm(given, axis=-1)))
-    modes = np.where(pushed > 0, np.where(still, STICK, SLIP), OPEN)
+    modes = np.where(pushed > 0, np.where(still & rough, STICK, SLIP), OPEN)
     events = _events(t, modes, after, load / static)
     first = lambda x: np.concatenate([np.zeros_like(x[:, :1]), x], axis=1)
     start = np.asarray(before[:, :1])
@@ -206,8 +207,9 @@ def _look(
 
     Returns:
         Slip velocities before and after the step (B, n, m, k) each; sums of the magnitudes of the terms of the latter, for rounding errors (B, n, m);
-        for listed contacts the largest diagonal entry of the Delassus matrix, else zeros (B, n, m); coefficients of friction (B, 1, m); and the
-        coefficients of static friction divided by these (B, 1, m).
+        the velocities (B, n, m) up to which a unit of friction that is left makes a slip count as none: of listed contacts the largest diagonal entry of
+        the Delassus matrix, of others a share of it as small as rounding; coefficients of friction times the scales of
+        the gaps (B, n, m); and the coefficients of static friction divided by those of friction (B, 1, m), 0 where nothing rubs.
     """
 
     def steps(t: Array, q: Array, v: Array, args: Any, mu: Any) -> tuple[Array, ...]:
@@ -226,14 +228,21 @@ def _look(
             else:
                 drift = slip(jnp.zeros_like(v))
                 terms = jnp.abs(jax.jacfwd(slip)(v)) @ jnp.abs(w) + jnp.abs(drift)
-                scale = jnp.zeros(len(terms), v.dtype)
-            return own.slip_velocity(t, q, v, args) if ends else slip(v), slip(w), jnp.max(terms, axis=1), scale
+                # of a slip that is rounding no share of that is left
+                metric = Metric.at(own, place, args, end)
+                tangent: Any = Slip.at(own, metric, end, place, args)
+                scale = jnp.max(jnp.einsum("mkd,dmk->mk", tangent.jacobian, tangent.response), axis=1)
+                scale = jnp.finfo(v.dtype).eps ** 0.5 * scale
+            of_gap = own.gap_scales(end, place, args)
+            of_gap = jnp.ones_like(scale) if of_gap is None else of_gap
+            return own.slip_velocity(t, q, v, args) if ends else slip(v), slip(w), jnp.max(terms, axis=1), scale, of_gap
 
-        found = over_rows(own, one)(t[:-1], t[1:], q[:-1], q[1:], v[:-1], v[1:])
+        *found, of_gap = over_rows(own, one)(t[:-1], t[1:], q[:-1], q[1:], v[:-1], v[1:])
         sliding = own.friction_coefficients(found[2].shape[1], q.dtype, args)
         static = own.static_coefficients(len(sliding), q.dtype, args)
-        excess = jnp.ones_like(sliding) if static is None else jnp.where(sliding > 0, static / sliding, 1)
-        return *found, sliding[None], excess[None]
+        at_rest = sliding if static is None else static
+        excess = jnp.where(at_rest > 0, jnp.where(sliding > 0, at_rest / sliding, 1), 0)
+        return *found, of_gap * sliding[None], excess[None]
 
     return jax.vmap(steps, in_axes=jax.tree.unflatten(structure, lanes))(t, q, v, args, mu)
 

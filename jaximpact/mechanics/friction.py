@@ -2,6 +2,7 @@
 
 The slip velocity of contact a is affine in v, s_a = T_a(t, q) v + T_a0(t, q), and its friction force acts along T_a': by virtual power one
 function of the user gives both. A frictional contact then has 1 + k rows: the gradient of its gap and k tangents, k = 1 in the plane and 2 in space.
+Coulomb's law compares forces, and the multiplier of a gap that is no distance is not one: its coefficient is mu times `Problem.gap_scales`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from jax.typing import ArrayLike
 
 from .problem import Problem
 from .some_contacts import SomeSlips
+from .status import Status, as_status
 
 STRAIGHT = -0.9  # cosine of the angle by which slip in space turns in a step, below which it reverses
+UNIT = 0.02  # by which the square of a gradient's length may differ from that of a distance (its error is O(h) where surfaces bend)
 
 
 class FrictionInfo(NamedTuple):
@@ -44,9 +47,9 @@ class FrictionInfo(NamedTuple):
 class Slip(NamedTuple):
     """Tangential rows of all contacts at one configuration.
 
-    ``jacobian`` T (m, k, d), ``response`` M^-1 T' (d, m, k), ``drift`` T_0 (m, k), ``friction`` mu (m,), and the slip ``velocity`` (m, k) without
-    contact impulses, from which a contact law starts. With static friction also its coefficients ``static`` (m,), and the info of the step
-    ``before``; else None.
+    ``jacobian`` T (m, k, d), ``response`` M^-1 T' (d, m, k), ``drift`` T_0 (m, k), ``friction`` (m,), mu times the scale of the gap, and the slip
+    ``velocity`` (m, k) without contact impulses, from which a contact law starts. With static friction also its coefficients ``static`` (m,), and
+    the info of the step ``before``; else None.
     """
 
     jacobian: Array
@@ -72,6 +75,9 @@ class Slip(NamedTuple):
         drift, jacobian = problem.slip_velocity(t, q, jnp.zeros_like(q), args), tangents(problem, t, q, args)
         friction = problem.friction_coefficients(len(drift), q.dtype, args)
         static = problem.static_coefficients(len(drift), q.dtype, args)
+        scale = problem.gap_scales(t, q, args)
+        if scale is not None:
+            friction, static = jax.tree.map(lambda mu: scale * mu, (friction, static))
         found = cls(jacobian, responses(metric, jacobian), drift, friction, drift, static)
         return found if frame is None else found.along_turned(turn_onto(frame, jacobian))
 
@@ -136,6 +142,36 @@ def tangents(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
     if isinstance(problem.slip, SomeSlips):
         return problem.slip.tangents(t, q, args)
     return jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(jnp.zeros_like(q))
+
+
+def distance_status(
+    problem: Problem, metric: Any, gradient: Array, closed: Array, t: ArrayLike, q: Array, args: Any
+) -> Array:
+    """Returns GAP_NOT_DISTANCE if friction at one of the ``closed`` contacts (m,) is seen to be wrong by the scale of its gap, ().
+
+    ``gradient`` (m, d): of the gaps. Where ``slip`` gives normal velocities, they must be along it. Where it does not, a scale shows at contacts of points,
+    one or two of them, whose Cartesian coordinates have one mass: a gradient is then as long as the tangents. Of other contacts nothing is known.
+    """
+    gradient = lax.stop_gradient(gradient)
+    stated = lax.stop_gradient(problem.normals(t, q, args))
+    if stated is not None:
+        normal, _ = stated
+        across, lengths = jnp.sum(normal * gradient, axis=1), jnp.sum(normal**2, axis=1) * jnp.sum(gradient**2, axis=1)
+        wrong = across**2 < (1 - UNIT) * lengths
+    else:
+        mass = metric.matrix
+        if problem.between is not None or (mass is not None and mass.ndim > 1):
+            return jnp.zeros((), jnp.int32)
+        along = lax.stop_gradient(tangents(problem, t, q, args))
+        used = (gradient != 0) | jnp.any(along != 0, axis=1)
+        mass = jnp.broadcast_to(jnp.ones((), q.dtype) if mass is None else lax.stop_gradient(mass), q.shape)
+        lightest = jnp.min(jnp.where(used, mass, jnp.inf), axis=1)
+        alike = jnp.max(jnp.where(used, mass, 0), axis=1) <= (1 + UNIT) * lightest
+        square, points = jnp.sum(along**2, axis=2), jnp.round(jnp.sum(along[:, 0] ** 2, axis=1))
+        unit = jnp.all(jnp.abs(square - points[:, None]) <= 1e-3, axis=1) & ((points == 1) | (points == 2))
+        cartesian = jnp.sum(used, axis=1, dtype=q.dtype) == points * (1 + along.shape[1])
+        wrong = alike & unit & cartesian & (jnp.abs(jnp.sum(gradient**2, axis=1) - points) > UNIT * points)
+    return as_status(jnp.any(closed & wrong), Status.GAP_NOT_DISTANCE)
 
 
 def turn_components(turn: Array, along: Array) -> Array:

@@ -23,7 +23,7 @@ class Status(enum.IntFlag):
     DERIVATIVE_SIMULTANEOUS = 128
     DERIVATIVE_AT_END = 256
     DERIVATIVE_ZENO = 512
-    PROJECTION_REFINED = 1024
+    GAP_NOT_DISTANCE = 1024
     START_NOT_ADMISSIBLE = 2048
     INPUT_OUT_OF_RANGE = 4096
     STEP_UNSTABLE = 8192
@@ -78,8 +78,9 @@ CAUSES = {
     "before leave its time open: at the time of an impact the state has no derivative; move t1, or take a smaller h",
     Status.DERIVATIVE_ZENO: "(derivatives only) infinitely many impacts accumulated (bounces died out): the derivative behind "
     "that point is of first order at best",
-    Status.PROJECTION_REFINED: "(remark) the first method of the projection did not reach its tolerance and a slower one finished: "
-    "dependent or badly scaled constraints; the result is as accurate as any",
+    Status.GAP_NOT_DISTANCE: "(remark) friction is mu times the normal force, which takes each gap for a distance, and the gradient of one in contact "
+    "has another length; or the normal velocity that slip gives is not along that gradient: divide the gap by the length of its gradient, as (y - h(x)) / sqrt(1 + h'(x)^2), or return "
+    "the whole relative velocity, slip=lambda t, q, v, args: (normal, tangential)",
     Status.EVENTS_UNRESOLVED: "(remark) more impacts, or jumps of the force, fell into one step than the scheme locates; the last ones were moved to its end, "
     "an error of first order: take a smaller h, or EventCorrected(impacts=...); or the force jumps with the velocity where a contact with static friction "
     "sticks, and it is not known when both break loose together: state that force as friction of a contact",

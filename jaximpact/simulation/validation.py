@@ -114,12 +114,24 @@ def check_friction(
             "friction acts at contacts, and constraints(t, q, args) returns none, (0,): leave slip and friction out"
         )
     slip = problem.sampled("slip")
-    shape = shape_of(stated, slip, t, q0, v0, args)
+    found = outcome(stated, as_array_tree, slip, t, q0, v0, args)
+    if isinstance(found, tuple) and not problem.listed:
+        if len(found) != 2 or jnp.shape(found[0]) != (m,):
+            raise ValueError(
+                f"{stated} must return tangential velocities, or (normal, tangential) with normal velocities of shape ({m},), got {len(found)} entries "
+                f"of shapes {[jnp.shape(x) for x in found]}"
+            )
+        tangential = lambda *at: slip(*at)[1]
+        shape_of(stated, lambda *at: slip(*at)[0], t, q0, v0, args)
+    else:
+        tangential = slip
+    shape = shape_of(stated, tangential, t, q0, v0, args)
     if not problem.listed and shape not in ((m,), (m, 1), (m, 2)):
         raise ValueError(
             f"{stated} must return one velocity for each of {m} contacts, ({m},), or ({m}, 2) in space, got {shape}"
         )
-    slopes = lambda v, along: jax.jvp(lambda v: jnp.asarray(slip(t, q0, v, args), q0.dtype), (v,), (along,))[1]
+    velocities = lambda v: jax.tree.map(lambda x: jnp.asarray(x, q0.dtype), slip(t, q0, v, args))
+    slopes = lambda v, along: jax.jvp(velocities, (v,), (along,))[1]
     if depends_on(slopes, (v0, v0), on=(0,)):
         raise ValueError(
             f"{stated} must be affine in v: a velocity of one body against the other, without squares, norms or branches of v"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_friction import IN_SPACE, PROBLEM, Motion, draw, draw_in_space
+from random_friction import IN_SPACE, PROBLEM, SCALED, Motion, draw, draw_in_space
 from random_systems import Excluded
 from test_honesty import DELTA, STEPS, T1, Exact, H, batch, located, moved, shakes, tolerances
 
@@ -36,21 +36,21 @@ def covered(name: str, systems) -> list:
     return [x for x in systems if not (name == "maury" and x.e > 0)]
 
 
-def refined_errors(name: str, d: int, walls: int, seed: int, motion: Motion) -> np.ndarray:
+def refined_errors(problem: Any, name: str, d: int, walls: int, seed: int, motion: Motion) -> np.ndarray:
     """Errors of position and velocity with 16 times the steps: what is merely far off at a coarse step is an eighth at most, or told."""
     data = batch([draw(seed, d, walls)])
     data["e"] = data["e"][:, None]
-    run = ji.ensemble(PROBLEM, **data, h=H / 16, scheme=SCHEMES[name])
+    run = ji.ensemble(problem, **data, h=H / 16, scheme=SCHEMES[name])
     errors = np.abs([run.q[0, -1], run.v[0, -1]] - motion.x.reshape(2, d)).max(axis=1)
     return 0 * errors if run.status[0] else errors
 
 
-def check_values(d: int, walls: int, seeds, name: str = "moreau-jean") -> collections.Counter:
+def check_values(d: int, walls: int, seeds, name: str = "moreau-jean", problem: Any = PROBLEM) -> collections.Counter:
     counts, wrong, ratios = collections.Counter(), [], []
     systems = covered(name, [draw(seed, d, walls) for seed in seeds])
     seeds, data = [x.seed for x in systems], batch(systems)
     data["e"] = data["e"][:, None]
-    runs = [ji.ensemble(PROBLEM, **data, h=T1 / steps, scheme=SCHEMES[name]) for steps in STEPS]
+    runs = [ji.ensemble(problem, **data, h=T1 / steps, scheme=SCHEMES[name]) for steps in STEPS]
     order = 2 if name == "event-corrected" else 1
     for lane, seed in enumerate(seeds):
         found, status = exact(seed, d, walls), int(runs[1].status[lane])
@@ -74,7 +74,7 @@ def check_values(d: int, walls: int, seeds, name: str = "moreau-jean") -> collec
         last = motion.impacts[-1] if motion.impacts else None
         late = last and last.t > T1 - 4 * H - allowed[0] / last.speed
         far = not errors[1, 0] <= allowed[0] or not (errors[1, 1] <= allowed[1] or late)
-        if far and np.any(refined_errors(name, d, walls, seed, motion) > 0.25 * allowed):
+        if far and np.any(refined_errors(problem, name, d, walls, seed, motion) > 0.25 * allowed):
             wrong.append(
                 f"{name} d={d} walls={walls} seed={seed} e={motion.e:.3g}: errors of q {errors[:, 0]}, of v {errors[:, 1]}, allowed {allowed}; "
                 f"{len(motion.impacts)} impacts, {len(motion.releases)} releases, {[p[2] for p in motion.passages]}, jam {motion.jam:.2f}"
@@ -105,12 +105,18 @@ def test_clean_is_right_to_second_order(d, walls):
     assert check_values(d, walls, range(100), "event-corrected")["clean"] > 50
 
 
-def check_by_tolerance(d: int, walls: int, count: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCHEMES)
+def test_clean_is_right_whatever_the_scale_of_gaps(name):
+    assert check_values(2, 2, range(150), name, SCALED)["clean"] > 40
+
+
+def check_by_tolerance(d: int, walls: int, count: int, problem: Any = PROBLEM) -> None:
     """`EventDriven`: what is clean is right to a millionth, which is what the located motions leave out of accumulating impacts; most to a hundred tolerances."""
     systems = [draw(seed, d, walls) for seed in range(count)]
     data = batch(systems)
     data["e"] = data["e"][:, None]
-    runs = ji.ensemble(PROBLEM, **data, scheme=BY_TOLERANCE)
+    runs = ji.ensemble(problem, **data, scheme=BY_TOLERANCE)
     errors, remarks = {}, collections.Counter()
     for seed, (system, status) in enumerate(zip(systems, runs.status, strict=True)):
         try:
@@ -137,6 +143,11 @@ def check_by_tolerance(d: int, walls: int, count: int) -> None:
 @pytest.mark.parametrize(("d", "walls", "count"), [(2, 1, 200), (2, 2, 200), (3, 3, 200), (3, 4, 150), (2, 4, 100)])
 def test_clean_is_right_by_a_tolerance(d, walls, count):
     check_by_tolerance(d, walls, count)
+
+
+@pytest.mark.slow
+def test_clean_is_right_by_a_tolerance_whatever_the_scale_of_gaps():
+    check_by_tolerance(2, 2, 100, SCALED)
 
 
 @pytest.mark.slow

@@ -40,8 +40,8 @@ class ActiveSet(ContactSolver):
     each time. If that does not converge, and for four to eight constraints, constraints enter the active set one at a time and leave it when
     their impulse would become negative. Each change is one pivot of O(m^2); their number is finite in exact arithmetic for any positive semidefinite
     Delassus matrix, dependent gradients included, and an infeasible linearisation is recognised. Where round-off in nearly
-    dependent gradients leaves a residual above the tolerance, proximal iterations reduce it: the status then has the
-    remark PROJECTION_REFINED, and PROJECTION_NOT_CONVERGED only if they miss the tolerance too.
+    dependent gradients leaves a residual above the tolerance, proximal iterations reduce it; the status has PROJECTION_NOT_CONVERGED only if they miss
+    the tolerance too.
 
     Of many constraints only a working set is solved for, not much larger than the number d of coordinates; the other constraints are checked.
 
@@ -145,9 +145,8 @@ def pivot_and_refine(
         found = (pivots or dual_active_set)(
             linalg.on_diagonal(linalg.diagonal(a) + r, a), b - r * now.impulse, tolerance
         )
-        refined = as_status(k > 0, Status.PROJECTION_REFINED)
         solved = solves(a, b, found.impulse, tolerance)
-        return k + 1, Attempt(found.impulse, solved, now.iterations + found.iterations, found.status | refined)
+        return k + 1, Attempt(found.impulse, solved, now.iterations + found.iterations, found.status)
 
     def continues(carry: tuple[Array, Attempt]) -> Array:
         k, now = carry

@@ -98,7 +98,8 @@ class AccelerationProblem(NamedTuple):
         sharp = max(1e3 * SHARP, 256 * float(jnp.finfo(moves.dtype).eps))
         begins = ~slipping & (length(moves)[:, 0] > sharp * unit)
         towards = jnp.where(begins[:, None], direction(moves), towards)
-        mode = jnp.where(closed & (x[:, 0] > 0), jnp.where(slipping | begins, SLIP, STICK), OPEN)
+        sticks = ~slipping & ~begins & (at_rest > 0)
+        mode = jnp.where(closed & (x[:, 0] > 0), jnp.where(sticks, STICK, SLIP), OPEN)
         towards = jnp.where((mode == SLIP)[:, None], towards, 0)
         return x, FrictionInfo(x[:, 1:], mode.astype(jnp.int32), towards)
 

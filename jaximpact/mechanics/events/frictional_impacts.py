@@ -11,8 +11,8 @@ from ..contact.friction.cone_solver import frictional_impulses
 from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, dependent, direction, jams, length
 from ..contact.friction.static_friction import cones_in_act
 from ..contact.laws import ContactLaw
-from ..friction import FrictionInfo, Slip
-from ..linearisation import Contacts, gap_derivatives, joint_acceleration, noise
+from ..friction import FrictionInfo, Slip, distance_status
+from ..linearisation import Contacts, gap_derivatives, is_flat, joint_acceleration, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
@@ -113,7 +113,7 @@ def strike(
         x,
         lands,
         opened,
-        (acts | stuck) & ~moves,
+        (acts | stuck) & ~moves & (cones.at_rest > 0),
         slow,
         jnp.max(slow) / (2 * h),
         error,
@@ -235,6 +235,8 @@ def collide_rubbing(
         problem, metric, e, impact, unresolved=last & jnp.any(impact & ~zeno & (event.speed < -found.slow)), zeno=jnp.any(zeno),
         grazing=jnp.any(grazing), through=through, at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
     )  # fmt: skip
+    if not is_flat(problem, event.t, q, motion.args):
+        status |= distance_status(problem, metric, contacts.jacobian, impact | closed, event.t, event.q, motion.args)
     impulse = left_over + choose(found.impulse, 0)
     closed = (closed | (found.lands & strikes)) & ~(found.opened & strikes)
     momentum = rows.rows.T @ impulse.ravel()

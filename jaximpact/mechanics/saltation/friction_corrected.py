@@ -222,7 +222,9 @@ class FrictionCorrected(Corrected):
         here = observe(some, motion.h, motion.t0, motion.q0, motion.v0, motion.args)
         slipping = begin.slipping(here.noise)
         towards = jnp.zeros((len(closed), slipping.shape[1]), slipping.dtype).at[rows].set(slipping)
-        mode = jnp.where(closed, jnp.where(jnp.any(towards != 0, axis=1), SLIP, STICK), OPEN).astype(jnp.int32)
+        rough = jnp.zeros(len(closed), bool).at[rows].set(begin.cones.at_rest > 0)
+        sticks = rough & ~jnp.any(towards != 0, axis=1)
+        mode = jnp.where(closed, jnp.where(sticks, STICK, SLIP), OPEN).astype(jnp.int32)
         none = jnp.zeros_like(towards)
         return state._replace(friction=FrictionInfo(none, mode, jnp.where(closed[:, None], towards, 0))), info
 

@@ -168,6 +168,6 @@ def cross(
     size = length(w[:, 1:])[:, 0]
     room = scale * (cones.friction * x[:, 0] - length(x[:, 1:])[:, 0])
     struck = (impact | held) & (x[:, 0] > 0)
-    near = struck & ((size > speed) & (size <= slack) | (size <= speed) & (room <= slack) & (cones.friction > 0))
+    near = struck & (cones.friction > 0) & jnp.where(size > speed, size <= slack, room <= slack)
     doubtful = lax.stop_gradient(jnp.any(near & impact))
     return Crossed(back_q, back_v, a_after, impulse, modes, doubtful, delays.doubtful)

@@ -34,7 +34,15 @@ from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, State, Traits, gradient_status, mean_acceleration
 from ..status import Status, as_status
-from .rubbing import impulse_status, modes_at_start, momentum_of, no_friction, rubbing, status_of_rest
+from .rubbing import (
+    impulse_status,
+    modes_at_start,
+    momentum_of,
+    no_friction,
+    rubbing,
+    scale_status,
+    status_of_rest,
+)
 
 
 @jax.tree_util.register_dataclass
@@ -114,6 +122,7 @@ class Maury(Scheme):
                     contacts, found, contacts.gap_velocity(before), before, free, w, jnp.zeros_like(h)
                 )
                 status |= status_of_rest(problem, t_new, new.q, w, free, found, args)
+                status |= scale_status(problem, metric, here, t_new, state, found, args)
         return new, info._replace(status=info.status | status)
 
     @staticmethod

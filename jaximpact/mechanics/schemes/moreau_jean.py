@@ -48,7 +48,15 @@ from ..scheme import (
 )
 from ..some_contacts import look_at_those_that_matter
 from ..status import Status, as_status
-from .rubbing import impulse_status, modes_at_start, momentum_of, no_friction, rubbing, status_of_rest
+from .rubbing import (
+    impulse_status,
+    modes_at_start,
+    momentum_of,
+    no_friction,
+    rubbing,
+    scale_status,
+    status_of_rest,
+)
 
 ROOM = 0.05  # fraction of the largest clearance between two facing contacts by which a body may be past both
 BESIDE = (
@@ -169,6 +177,7 @@ class MoreauJean(Scheme):
         if problem.slip is not None and law.solves:
             status = impulse_status(contacts, found, before, v, free, w, e)
             status |= status_of_rest(problem, t_new, new.q, w, free, found, args)
+            status |= scale_status(problem, metric, contacts, t, state, found, args)
             info = info._replace(status=info.status | status)
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
         if callable(problem.restitution):

@@ -11,8 +11,8 @@ from ..contact.friction.cones import STICK, ConeProblem, length
 from ..contact.friction.static_friction import modes_at
 from ..contact.laws import Reaction
 from ..events.jump_search import jumps_at_rest
-from ..friction import FrictionInfo, Slip
-from ..linearisation import Contacts, Metric, acceleration
+from ..friction import FrictionInfo, Slip, distance_status
+from ..linearisation import Contacts, Metric, acceleration, is_flat
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import State
@@ -37,6 +37,16 @@ def modes_at_start(problem: Problem, metric: Metric, motion: Motion, closed: Arr
     moved = problem.slip_velocity(t0, q0 + motion.h**2 * a, v0, args) - slip.of(v0)
     rounding = 1e3 * jnp.finfo(q0.dtype).eps * motion.h * jnp.max(slip.terms(a), axis=1)
     return modes_at(slip, v0, closed, length(moved)[:, 0] + rounding)
+
+
+def scale_status(
+    problem: Problem, metric: Metric, contacts: Contacts, t: Array, state: State, found: Reaction, args: Any
+) -> Array:
+    """Returns `distance_status` of the contacts that last in a step from ``state`` at t; nothing where gradients never change, which the start looks at."""
+    if not contacts.dense or is_flat(problem, t, state.q, args):
+        return jnp.zeros((), jnp.int32)
+    lasts = found.acts if state.lasting is None else found.acts & state.lasting
+    return distance_status(problem, metric, contacts.jacobian, lasts, t, state.q, args)
 
 
 def rubbing(

@@ -80,7 +80,20 @@ def base_at(
     if closed.shape[0] == 0:
         a, force, push, joint_force = held(problem, t, q, v, closed, elapsed, args)
         slack = frozen(elapsed)
-        base = Base(elapsed, q, v, a, closed, force, push, force, force, slack, joint_force=joint_force)
+        base = Base(
+            elapsed,
+            q,
+            v,
+            a,
+            closed,
+            force,
+            push,
+            force,
+            force,
+            slack,
+            joint_force=joint_force,
+            held=jnp.zeros_like(slack),
+        )
         return base, jnp.zeros((), jnp.int32)
     view = View.at(problem, t, q, v, args)
     contacts = view.contacts
@@ -93,7 +106,9 @@ def base_at(
     _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching, slack)
     # all that stay are held, even those without a force: trials detect when the force becomes negative
     a, force, push, joint_force = hold(view, stays, slack)
-    return Base(elapsed, q, v, a, stays, force, push, allowed, still, slack, joint_force=joint_force), status
+    kept = frozen(jnp.max(jnp.abs(a - view.free)))
+    base = Base(elapsed, q, v, a, stays, force, push, allowed, still, slack, joint_force=joint_force, held=kept)
+    return base, status
 
 
 def rounding_of_gaps(contacts: Contacts, q: Array, v: Array, view: View, substep: Array) -> Array:

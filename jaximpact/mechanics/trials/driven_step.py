@@ -464,7 +464,7 @@ def _settle(
     if closed.shape[0] == 0:
         a, force, push, of_joints = hold(t, q, v, closed, elapsed, args)
         at = (elapsed, q, v, a, closed, force, push, force, force, frozen(elapsed))
-        base, status = Base(*at, joint_force=of_joints, where=where), none
+        base, status = Base(*at, joint_force=of_joints, where=where, held=jnp.zeros_like(t)), none
     else:
         local = pieces.local(where, t, q, v, closed, args)
         base, status = base_at(local, law, t, elapsed, q, v, closed, loosed, substep, atol, args)

@@ -245,8 +245,9 @@ def base_in_modes(
     where = where._replace(force=frozen(force), allowed=frozen(rounding))
     status |= as_status(where.several, Status.IMPULSES_NOT_UNIQUE)
     base = Base(
-        elapsed, q, v, a, closed, force, push, frozen(allowed), still, slack, joint_force=of_joints, where=where
-    )
+        elapsed, q, v, a, closed, force, push, frozen(allowed), still, slack, joint_force=of_joints, where=where,
+        held=frozen(jnp.max(jnp.abs(a - view.free))),
+    )  # fmt: skip
     return base, status
 
 

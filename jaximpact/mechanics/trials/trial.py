@@ -35,7 +35,8 @@ class Base(NamedTuple):
     Time ``elapsed`` since the step began; q, v and acceleration a (d,); of contacts (m,): which are ``closed``, their ``force``, and their ``push``,
     the force in units of acceleration plus round-off and ``slack``, negative where they would have to pull; the round-off ``allowed`` of
     negative gaps and ``still`` of gap velocities; ``slack`` (), the acceleration that counts as zero. ``low`` as in `State`; ``joint_force``
-    (j,), None without joints; ``where``, the sides of a force with jumps (`pieces.Where`).
+    (j,), None without joints; ``where``, the sides of a force with jumps (`pieces.Where`); ``held`` (), the largest acceleration that contacts keep a
+    coordinate from, since the last event.
     """
 
     elapsed: Array
@@ -51,6 +52,7 @@ class Base(NamedTuple):
     low: Array | None = None
     joint_force: Any = None
     where: Any = None
+    held: Any = None
 
     def behind(self, trial: Trial, s: Array) -> Base:
         """Returns the base at the end of a trial of length s."""
@@ -296,7 +298,8 @@ def attempt(
     error = frozen(_error(tableau, base, kept, x, y, push, s, seen, sights, before[0], tolerance))
     if passed is not None and since is not None:
         along = (jnp.concatenate([first[None], rest]) for first, rest in zip((q, v), passed, strict=True))
-        moves = jnp.max(jnp.abs(q) + s * (jnp.abs(v) + s * jnp.max(jnp.abs(kept), axis=0)))
+        # forces that contacts balance are rounded too: of a body at rest nothing else moves
+        moves = jnp.max(jnp.abs(q) + s * (jnp.abs(v) + s * (jnp.max(jnp.abs(kept), axis=0) + base.held)))
         least = ROUNDING * jnp.finfo(q.dtype).eps * moves / tolerance.relative
         at = frozen((t + jnp.asarray(every.node, s.dtype) * s, *along, closed, base.slack, s, args, least, since))
         error = jnp.maximum(error, error_of_changes(tableau, every, hold, *at) / tolerance.relative)

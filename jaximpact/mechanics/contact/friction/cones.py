@@ -86,10 +86,11 @@ def modes_of(w: Array, x: Array, mu: ArrayLike, resolution: Array | float = 0.0)
     """Returns the modes (...) of contacts that satisfy the law: `OPEN`, `STICK` or `SLIP`; ``w``, ``x`` as in `residual`.
 
     A contact slips only where |w_t| exceeds ``resolution`` [velocity]: a contact that sticks may have an impulse on the boundary of the cone too.
+    Without friction nothing sticks: such a contact slips, also while its slip is zero.
     """
-    pushed = x[..., 0] - w[..., 0]
-    slips = length(x[..., 1:] - w[..., 1:])[..., 0] > _beside(mu, x)[..., 0] * pushed
-    slips = slips & (length(w[..., 1:])[..., 0] > resolution)
+    mu, pushed = _beside(mu, x)[..., 0], x[..., 0] - w[..., 0]
+    slips = length(x[..., 1:] - w[..., 1:])[..., 0] > mu * pushed
+    slips = (slips & (length(w[..., 1:])[..., 0] > resolution)) | ~(mu > 0)
     return jnp.where(pushed <= 0, OPEN, jnp.where(slips, SLIP, STICK))
 
 

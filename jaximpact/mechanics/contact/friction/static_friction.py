@@ -80,7 +80,8 @@ def modes_at(slip: Any, v: Array, closed: Array, little: Array) -> FrictionInfo:
     slip, v, little = lax.stop_gradient((slip, v, little))
     velocity = slip.of(v)
     terms = jnp.max(slip.terms(v) + jnp.abs(slip.drift), axis=1)
-    slips = closed & (length(velocity)[:, 0] > 1e3 * jnp.finfo(v.dtype).eps * terms + little)
+    rough = (slip.friction if slip.static is None else slip.static) > 0
+    slips = closed & ((length(velocity)[:, 0] > 1e3 * jnp.finfo(v.dtype).eps * terms + little) | ~rough)
     mode = jnp.where(slips, SLIP, jnp.where(closed, STICK, OPEN)).astype(jnp.int32)
     towards = jnp.where(slips[:, None], direction(velocity), 0)
     found = slip.still()._replace(mode=mode, direction=towards)
