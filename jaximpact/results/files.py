@@ -21,6 +21,7 @@ import numpy as np
 
 from ..jaxtools.optional_packages import import_optional
 from ..mechanics.scheme import Timing
+from ..mechanics.status import BEFORE, bit_numbers, translated
 from .encoding import KINDS, decode_value, encode_value, pack
 from .located_impacts import LocatedImpacts
 from .result import UPPER, Result
@@ -31,7 +32,7 @@ from .tables import EVENTS, MEANING, arrays, named_dataset, value_name
 if TYPE_CHECKING:
     import xarray
 
-FORMAT = 1
+FORMAT = 2  # in format 1 a status has the bits `status.BEFORE`
 ABOUT = "jaximpact"  # name of the JSON text in a file
 FIELD = "field."  # before the name of an array that `to_xarray` does not have
 OPTIONAL = (
@@ -52,7 +53,7 @@ def save(result: Result, path: str | Path) -> Path:
         raise TypeError("save(path) needs known numbers: call it outside of jax's transformations")
     path = _check_ending(path)
     about, found = _parts_of_solution(result) if isinstance(result, Solution) else _parts(result)
-    about |= {"format": FORMAT, "provenance": result.provenance}
+    about |= {"format": FORMAT, "provenance": result.provenance, "status": bit_numbers()}
     about["arrays"] = {name: [list(x.shape), x.dtype.name] for name, x in found.items()}
     text = json.dumps(about)
     if path.suffix == ".npz":
@@ -134,8 +135,8 @@ def load(path: str | Path) -> Any:
     try:
         text, found = _read_npz(path) if path.suffix == ".npz" else _read_dataset(path)
         about = json.loads(text)
-        if about["format"] != FORMAT:
-            raise ValueError(f"it is of format {about['format']!r}, this version reads {FORMAT}")
+        if about["format"] not in range(1, FORMAT + 1):
+            raise ValueError(f"it is of format {about['format']!r}, this version reads 1 to {FORMAT}")
         return _result(about, found) if "result" in about else _solution(about, found)
     except ImportError:
         raise
@@ -174,7 +175,9 @@ def _numbers(about: Mapping[str, Any], found: Mapping[str, np.ndarray], text: st
         numbers[name] = (np.broadcast_to(value, shape) if name == "t" else value.reshape(shape)).astype(dtype)
     if _digest(numbers, text) != about["digest"]:
         raise ValueError("its numbers are not those that were written")
-    return numbers
+    bits = about.get("status", BEFORE)
+    of_status = {name for name, x in numbers.items() if name.split(".")[-1] == "status" and x.dtype.kind == "i"}
+    return {name: translated(x, bits) if name in of_status else x for name, x in numbers.items()}
 
 
 def _provenance_of(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..jaxtools.optional_packages import import_optional
 from ..mechanics.labels import OF_COORDINATES, OF_JOINTS, QUANTITIES, UNNAMED, Labels
-from ..mechanics.status import Status
+from ..mechanics.status import bit_numbers
 
 if TYPE_CHECKING:
     import pandas
@@ -111,8 +111,7 @@ def to_dataset(solution: Solution) -> xarray.Dataset:
         units = solution.naming.energy_unit() if name == "energy" else units
         attributes: dict[str, Any] = {"long_name": meaning} | ({"units": units} if units else {})
         if name == "status":
-            attributes |= {"flag_masks": [int(bit) for bit in Status if bit]}
-            attributes |= {"flag_meanings": " ".join(str(bit.name) for bit in Status if bit)}
+            attributes |= {"flag_masks": [*bit_numbers().values()], "flag_meanings": " ".join(bit_numbers())}
         variables[name] = (dims, value, attributes)
     coordinates: dict[str, Any] = {}
     if common:

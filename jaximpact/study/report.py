@@ -78,7 +78,8 @@ class Summary:
         """Summary from the stored facts of the finished chunks."""
         bits: Counter[str] = Counter()
         for fact in facts:
-            bits.update(fact["bits"])
+            # names of before are those of the bits of today
+            bits.update({str(Status.__members__.get(name, name)): n for name, n in fact["bits"].items()})
             bits.update({REFUSED_WORD: fact["refused"]} if fact["refused"] else {})
         failures = {REFUSED_WORD} | {str(bit.name) for bit in Status if bit & FAILURES}
         total = {name: sum(fact[name] for fact in facts) for name in ("lanes", "failed", "steps", "seconds")}

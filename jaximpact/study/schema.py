@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..mechanics.labels import QUANTITIES, Labels
-from ..mechanics.status import Status
+from ..mechanics.status import bit_numbers
 from ..results import Solution
 from ..results.tables import MEANING, PURE, SECOND, STATE
 from ..simulation.arguments import OF_CONTACTS, OF_FRICTION, canonical, check_until
@@ -174,8 +174,7 @@ def _variable(name: str, leaf: jax.ShapeDtypeStruct, function: bool, labels: Lab
     if names:
         about["names"] = list(names)
     if name == "status":
-        about |= {"flag_masks": [int(bit) for bit in Status if bit]}
-        about |= {"flag_meanings": " ".join(str(bit.name) for bit in Status if bit)}
+        about |= {"flag_masks": [*bit_numbers().values()], "flag_meanings": " ".join(bit_numbers())}
     return Variable(name, dims, leaf.shape, np.dtype(leaf.dtype), about)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from ..jaxtools import operating_system
 from ..jaxtools.optional_packages import import_optional
+from ..mechanics.status import BEFORE, Status, bit_numbers, translated
 from ..results.safe_reading import (
     check_arrays,
     check_folder,
@@ -185,6 +186,16 @@ class ZarrStore(Store):
             raise ValueError(f"{self.path}: values of {lost[0]} are missing: restore {lost[0]}/ from a copy")
         for part in (found, *found.variables.values()):
             part.attrs = printable_all(part.attrs)
+        if "status" in found:
+            # a store keeps the bits with which it was begun
+            bits = _bits_of(found.status.attrs)
+            about = found.status.attrs | {
+                "flag_masks": [*bit_numbers().values()],
+                "flag_meanings": " ".join(bit_numbers()),
+            }
+            found["status"] = xarray.apply_ufunc(
+                lambda x: translated(x, bits), found.status, dask="parallelized", output_dtypes=[found.status.dtype]
+            ).assign_attrs(about)
         return found
 
     # one process at a time
@@ -319,7 +330,10 @@ class ZarrStore(Store):
     def read(self, chunk: int, names: Iterable[str]) -> dict[str, np.ndarray]:
         group = self._group("r")
         where = Blocks(group[DONE.name].shape, group[DONE.name].chunks).where(chunk)
-        return {name: np.asarray(group[name][where]) for name in names}
+        found = {name: np.asarray(group[name][where]) for name in names}
+        if "status" in found:
+            found["status"] = translated(found["status"], _bits_of(group["status"].attrs))
+        return found
 
     def damaged(self, chunks: Collection[int], contents: bool) -> list[Damage]:
         if contents:
@@ -428,3 +442,10 @@ def _rewrite(descriptor: int, text: str) -> None:
     os.ftruncate(descriptor, 0)
     os.lseek(descriptor, 0, os.SEEK_SET)
     os.write(descriptor, text.encode())
+
+
+def _bits_of(attributes: Any) -> dict[str, int]:
+    """Returns the numbers of the status bits by name that the attributes of a stored array give; names that nobody knows are left out."""
+    names, masks = str(attributes.get("flag_meanings", "")).split(), np.ravel(attributes.get("flag_masks", []))
+    known = {name: int(bit) for name, bit in zip(names, masks, strict=False) if name in Status.__members__}
+    return known or BEFORE

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
+from jaximpact import Status
+from jaximpact.mechanics.status import BEFORE, CAUSES, bit_numbers, translated
 
 SCHEMES = [methods.SCHEMES[name].scheme for name in methods.EVERY]
 EXPLICIT = [
@@ -230,3 +232,15 @@ def test_a_stack_at_rest_is_stable(execution):
     for scheme in (ji.EventCorrected(), ji.PaoliSchatzman()):
         found = ji.solve(stack, [0.0, 1.0], [0.0, 0.0], t1=1.0, h=0.01, args=7.3, scheme=scheme, execution=execution)
         assert found.status == 0
+
+
+def test_bits_are_few_and_their_old_names_and_numbers_are_known():
+    """At most 20 bits, so that int32 has room for those of others; every name and number of before means one of them."""
+    assert len(list(Status)) <= 20 and set(CAUSES) == set(Status) and max(Status) < 1 << 31
+    assert set(BEFORE) <= set(Status.__members__)
+    for name, number in BEFORE.items():
+        assert translated(np.array([number, 0], np.int32), BEFORE).tolist() == [int(Status[name]), 0]
+    everything = sum(BEFORE.values())
+    known = sum(bit_numbers().values())
+    assert translated(np.int32([everything]), BEFORE)[0] == known - Status.GAP_NOT_DISTANCE
+    assert translated(np.int32([known]), bit_numbers())[0] == known

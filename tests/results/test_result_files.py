@@ -12,6 +12,8 @@ from breadth import slow
 from sample_results import BALL, CASE, OPTIONS, samples, undrawn
 
 import jaximpact as ji
+from jaximpact.mechanics.status import BEFORE
+from jaximpact.results import files
 
 Result = ji.Solution.__mro__[-2]
 
@@ -85,6 +87,18 @@ def test_files_keep_other_results(name, suffix, results, tmp_path):
     assert ji.load(old.save(path)).provenance == {"jax": "0.1"}
     with pytest.raises(ValueError, match=r"must end in \.npz, \.nc"):
         result.save(path.with_suffix(".csv"))
+
+
+@pytest.mark.parametrize("name", ["motion", "orbit"])
+def test_statuses_in_files_of_before_are_read_in_the_bits_of_today(name, results, tmp_path, monkeypatch):
+    """A file of format 1 says nothing of its bits, which were those of `BEFORE`: each cause had its own."""
+    found = results[name]
+    old = np.full_like(np.asarray(found.status), BEFORE["MASS_NOT_SYMMETRIC"] | BEFORE["DERIVATIVE_ZENO"])
+    monkeypatch.setattr(files, "FORMAT", 1)
+    monkeypatch.setattr(files, "bit_numbers", lambda: BEFORE)
+    path = dataclasses.replace(found, status=old).save(tmp_path / "old.npz")
+    monkeypatch.undo()
+    assert np.all(ji.load(path).status == ji.Status.MASS_INVALID | ji.Status.DERIVATIVE_SIMULTANEOUS)
 
 
 def test_results_in_files_keep_names_float32_and_nested_outputs(tmp_path):
