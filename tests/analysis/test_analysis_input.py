@@ -184,6 +184,29 @@ def test_traced_motions_are_refused_in_words():
         jax.eval_shape(lambda q0: ji.sensitivities(ball, q0, [0.0], t1=1.0, h=0.1).value, jnp.ones(1))
 
 
+@pytest.mark.parametrize("name", ["bifurcation", "two_parameter_map", "continue_orbit", "continue_curve"])
+@pytest.mark.parametrize("number, stated", [("e", "restitution"), ("friction", "friction")])
+def test_a_parameter_of_two_meanings_is_refused(name, number, stated):
+    """A key of args that is called as a number of the contacts: an analysis varied the latter without a word."""
+    several = "parameters" in CALLS[name]
+    known = CALLS[name] | {"args": {"w": 1.0, number: 0.3}}
+    known |= {"parameters": ("w", number)} if several else {"parameter": number}
+    with pytest.raises(ValueError, match=rf"{number}.*write 'args.{number}' for the number in args, or 'problem.{stated}'"):
+        getattr(analysis, name)(**known)
+
+
+def test_both_spellings_of_a_parameter():
+    """A spring that pulls to e, a key of args, and an impact after .01 s at speed 1: .02 s change the velocity by less than .02 otherwise."""
+    spring = ji.Problem(lambda t, q, v, args: args["e"] - q, lambda t, q, args: q, restitution=0.5)
+    hit = {"q0": [0.01], "v0": [-1.0], "period": 0.02, "steps": 20, "cycles": 1, "args": {"e": 0.4}, "values": [0.2, 0.8]}
+    varied = analysis.bifurcation(spring, parameter="problem.restitution", **hit)
+    fixed = analysis.bifurcation(spring, parameter="args.e", **hit)
+    assert (varied.parameter, fixed.parameter) == ("e", "args.e")
+    np.testing.assert_allclose(np.ravel(varied.v), [0.2, 0.8], atol=0.02)
+    np.testing.assert_allclose(np.ravel(fixed.v), [0.5, 0.5], atol=0.02)
+    assert np.ptp(fixed.v) > 1e-3  # the spring differs by .6, for .02 s
+
+
 @pytest.mark.slow
 def test_analyses_in_float32_warn_of_no_numbers_of_their_own():
     """Without x64, of plain lists: times, restitutions and references that analyses make themselves are no data of the user's."""
