@@ -261,7 +261,8 @@ class OrbitFamily:
 
     def contacts(self, z: np.ndarray) -> tuple[OrbitContacts, np.ndarray, OrbitSlips]:
         """Computes the orbit with unknowns z; returns its `OrbitContacts`, its states (k, 2d) at the rows, and its `OrbitSlips`."""
-        program, data = self.program, self.at(z).take(0)
+        program, lanes = self.program, self.at(z)
+        data = self.equations.at(lanes, self.equations.unknowns(lanes)).take(0)  # on the joints
         motion = solve(
             program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.rows, args=data.args,
             e=None if callable(program.problem.restitution) else np.asarray(data.e), friction=data.friction, static_friction=data.static_friction, scheme=program.scheme, projection=program.solver, sensitivity="none",

@@ -58,7 +58,7 @@ def run_between(
     starts = Lanes.of(Motion(q, v, args=args, **unused), Motion(0, 0, args=axes, **unused), size).only(
         "q0", "v0", "args"
     )
-    q = np.asarray(admit(problem, t, starts.motion, starts.axes))
+    q, v = map(np.asarray, admit(problem, t, starts.motion, starts.axes))
     of_contacts = {"e": e, "friction": friction, "static_friction": static_friction}
     of_contacts = {name: None if x is None else x[some] for name, x in of_contacts.items()}
     with without_remarks():

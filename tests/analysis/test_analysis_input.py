@@ -191,14 +191,24 @@ def test_a_parameter_of_two_meanings_is_refused(name, number, stated):
     several = "parameters" in CALLS[name]
     known = CALLS[name] | {"args": {"w": 1.0, number: 0.3}}
     known |= {"parameters": ("w", number)} if several else {"parameter": number}
-    with pytest.raises(ValueError, match=rf"{number}.*write 'args.{number}' for the number in args, or 'problem.{stated}'"):
+    with pytest.raises(
+        ValueError, match=rf"{number}.*write 'args.{number}' for the number in args, or 'problem.{stated}'"
+    ):
         getattr(analysis, name)(**known)
 
 
 def test_both_spellings_of_a_parameter():
     """A spring that pulls to e, a key of args, and an impact after .01 s at speed 1: .02 s change the velocity by less than .02 otherwise."""
     spring = ji.Problem(lambda t, q, v, args: args["e"] - q, lambda t, q, args: q, restitution=0.5)
-    hit = {"q0": [0.01], "v0": [-1.0], "period": 0.02, "steps": 20, "cycles": 1, "args": {"e": 0.4}, "values": [0.2, 0.8]}
+    hit = {
+        "q0": [0.01],
+        "v0": [-1.0],
+        "period": 0.02,
+        "steps": 20,
+        "cycles": 1,
+        "args": {"e": 0.4},
+        "values": [0.2, 0.8],
+    }
     varied = analysis.bifurcation(spring, parameter="problem.restitution", **hit)
     fixed = analysis.bifurcation(spring, parameter="args.e", **hit)
     assert (varied.parameter, fixed.parameter) == ("e", "args.e")
