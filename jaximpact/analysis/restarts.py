@@ -94,6 +94,8 @@ def recomputed(
         return _recomputed_one(problem, scheme, solution, t, args, of_contacts)
     times, rows = checked_times(solution, t)
     lead, k = rows.shape[:-1], len(times)
+    if k == 0:
+        return solution.at(times)
     number = math.prod(lead)  # said, since a problem without constraints has impulses of size 0
     batch = jax.tree.map(lambda x: np.asarray(x).reshape(number, *np.shape(x)[len(lead) :]), solution)
     lanes, (lane, which) = len(batch.t), np.divmod(np.arange(len(batch.t) * k), k)

@@ -122,7 +122,7 @@ CAUSES = {
     "impulses are the smallest of those that make the motion",
     Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
     "every gap >= 0",
-    Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), a coefficient of friction below 0, t1 not later than t0, or saved times that do not increase from t0 to t1 "
+    Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), a coefficient of friction below 0, for `extend.solve_contact` a matrix that is not symmetric and positive semidefinite, t1 not later than t0, or saved times that do not increase from t0 to t1 "
     "(traced data cannot raise): keep them within their range, by a transformation of the variable if they are optimised",
     Status.STEP_UNSTABLE: "h is beyond the stability bound of the explicit force (h times the highest frequency must stay below "
     "2, h times the damping rate below 2): take a smaller h, or MoreauJean, which is implicit in the force",
