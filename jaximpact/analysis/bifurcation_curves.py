@@ -20,7 +20,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from itertools import product
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -39,11 +40,13 @@ from ..simulation.canonical_arrays import canonical_state
 from ..simulation.ensemble import ensemble
 from ..simulation.sensitivities import sensitivities
 from ..simulation.solve import solve
-from .checks import number_of, parameter_name, parameter_path, positive_time
+from .checks import parameter_name, parameter_path
 from .continuation import EASY, LONGEST, SHORTEST, TURN, check_bounds, value_of
 from .default_scheme import ORBIT, ROWS, choose_scheme
+from .forced_system import ForcedSystem, LaneNumbers
 from .options import MotionOptions, with_options
-from .orbit_family import BOUNDS, CORRECTIONS, OF_CONTACTS
+from .orbit_family import CORRECTIONS, OF_CONTACTS
+from .shooting_equations import check_forcing
 from .stroboscopic_map import blocks, damped_newton, eigenvalues
 
 KINDS = ("fold", "period doubling", "grazing")
@@ -172,6 +175,8 @@ def continue_curve(
     own: dict[str, Any] = {name: options[name] for name in OF_CONTACTS}  # type: ignore[literal-required]
     own = {name: np.asarray(x)[None] if np.ndim(x) == 1 else x for name, x in own.items()}
     system = ForcedSystem(problem, tuple(paths), low, high - low, period, t0, cycles, args, own, methods)
+    corners = np.array([values, *product(*zip(low, high, strict=True))])
+    check_forcing(problem, system.lanes(q, v, corners))
     equations: Equations
     if kind == "grazing":
         m = problem.count(0.0, jnp.asarray(q), args)
@@ -181,61 +186,6 @@ def continue_curve(
     else:
         equations = SingularEquations(system, q, v, values, -1.0 if kind == "fold" else 1.0)
     return _follow(kind, equations, direction, step, points, tol)
-
-
-class LaneNumbers(NamedTuple):
-    """Arguments of B motions of a `ForcedSystem`, by `ensemble`: args and their lane axes, restitution and friction by name, and periods (B,)."""
-
-    args: Any
-    args_axes: Any
-    of_contacts: dict[str, Any]
-    period: np.ndarray
-
-    @property
-    def first(self) -> Any:
-        """The args of the first motion."""
-        if self.args_axes is None:
-            return self.args
-        return {key: x if self.args_axes[key] is None else x[0] for key, x in self.args.items()}
-
-
-@dataclass(frozen=True)
-class ForcedSystem:
-    """A forced system with two varied parameters, with ``paths`` of `parameter_path`, in the intervals [low, low + width], (2,) each.
-
-    ``args`` and ``of_contacts``: args, and restitution and friction by name, as the user gave them; ``methods``: scheme, solver and steps of `solve`.
-    """
-
-    problem: Problem
-    paths: tuple[tuple[str, ...], ...]
-    low: np.ndarray
-    width: np.ndarray
-    period: Any
-    t0: Any
-    cycles: int
-    args: Any
-    of_contacts: dict[str, Any]
-    methods: dict[str, Any]
-
-    def values(self, z: np.ndarray) -> np.ndarray:
-        """Parameters (B, 2) at scaled unknowns (B, n), from the last two unknowns."""
-        return self.low + self.width * z[:, -2:]
-
-    def numbers(self, values: np.ndarray) -> LaneNumbers:
-        """Returns the arguments of B motions with the parameters ``values`` (B, 2)."""
-        given = dict(zip(self.paths, values.T, strict=True))
-        own = {path[1]: x for path, x in given.items() if path[0] == "args"}
-        # restitution and friction have no values beyond their bounds, where points of a difference may lie
-        varied = {path[0]: np.clip(x, *BOUNDS[path[0]])[:, None] for path, x in given.items() if path[0] in BOUNDS}
-        args = self.args if not own else self.args | own
-        axes = {key: 0 if key in own else None for key in args} if own else None
-        period = self.cycles * positive_time("period", self.period, args, axes)
-        return LaneNumbers(args, axes, self.of_contacts | varied, np.broadcast_to(period, (len(values),)))
-
-    def begin(self, numbers: LaneNumbers) -> np.ndarray:
-        """Returns the times (B,) of the section: ``t0``, evaluated for the args of each motion."""
-        found = number_of("t0", self.t0, numbers.args, numbers.args_axes)
-        return np.broadcast_to(found, numbers.period.shape)
 
 
 class Equations(ABC):

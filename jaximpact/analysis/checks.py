@@ -20,7 +20,14 @@ from ..results import Solution
 from ..results.impulse_intervals import runs
 from ..simulation.arguments import OF_CONTACTS
 from ..simulation.arguments import STATED as STATED_AS
-from ..simulation.canonical_arrays import cast_numbers, check_finite, full_axes, leaf_axes
+from ..simulation.canonical_arrays import (
+    cast_numbers,
+    check_coefficients,
+    check_finite,
+    check_restitution,
+    full_axes,
+    leaf_axes,
+)
 from ..simulation.validation import check_problem
 
 ROWS = 10  # of a motion, from which on the largest change of a gap between two rows bounds how far away a contact with an impulse can be
@@ -49,6 +56,16 @@ def sweep_values(name: str, value: Any) -> np.ndarray:
     if found.ndim != 1 or found.size == 0 or not np.all(np.isfinite(found)):
         raise ValueError(f"{name} must be finite numbers of shape (n,), got {value!r}")
     return found
+
+
+def check_numbers_of_contacts(m: int, e: Any = None, friction: Any = None) -> None:
+    """Raises unless the restitution and the coefficients of friction of one motion, where given, are numbers () or (m,) in their range."""
+    for name, value, check in (("e", e, check_restitution), ("friction", friction, check_coefficients)):
+        if value is not None:
+            found = real(name, value)
+            if found.shape not in ((), (m,)):
+                raise ValueError(f"{name} must be one number or have shape ({m},), got {found.shape}")
+            check(found)
 
 
 def parameter_path(parameter: Any, args: Any) -> tuple[str, ...]:

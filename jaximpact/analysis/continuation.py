@@ -304,8 +304,12 @@ def _follow(family: OrbitFamily, value: float, direction: int, step: float, most
         outside = not 0 <= guess[-1] <= 1
         if outside:
             # the last point lies on the bound
-            share = (np.clip(guess[-1], 0, 1) - here.z[-1]) / (guess[-1] - here.z[-1])
-            guess = np.append((here.z + share * (guess - here.z))[:-1], np.clip(guess[-1], 0, 1))
+            bound = np.clip(guess[-1], 0, 1)
+            if abs(bound - here.z[-1]) <= family.tol:
+                ended = "bounds"
+                break
+            share = (bound - here.z[-1]) / (guess[-1] - here.z[-1])
+            guess = np.append((here.z + share * (guess - here.z))[:-1], bound)
         new = family.correct(guess, up if outside else here.tangent, here.tangent)
         if new is None or new.tangent @ here.tangent < TURN:
             length *= 0.5

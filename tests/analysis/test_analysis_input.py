@@ -64,14 +64,20 @@ WRONG = {
     "blocks": [1, 3, 0], "intervals": [7, HUGE, 0], "iterations": [0, HUGE], "points": [0, HUGE], "most": [0, 3, 2.5], "skip": [-1, 1.5, HUGE],
     "cycles": [0, HUGE, "x"], "steps": [0, HUGE, 2.5, "x"], "period": [0.0, -1.0, float("inf"), lambda args: args["nope"], "x", 1j],
     "interval": [0.0, lambda args: "x", 1j], "count": [0, 1.5], "first": [0, "x"], "last": [1, "x"], "x": [[], "x", [[1.0]]], "y": [3, "x"],
+    "friction": [-0.1, float("nan"), "x", [0.1, 0.2]], "e": [1.5, -0.1, float("nan"), "x", [[[0.5]]]],
 }  # fmt: skip
 MORE = {  # arguments that CALLS does without
     "stroboscopic": ("skip", "phase", "args_axes"), "crossings": ("direction",), "poincare_section": ("skip", "phase", "direction"), "impact_section": ("skip", "phase", "args_axes"), "bifurcation": ("sweep", "phase", "skip"),
     "two_parameter_map": ("tolerance", "phase"), "basins": ("tolerance", "radius", "coordinates"), "recognise": ("tolerance", "radius"),
     "periodic_orbit": ("tol", "iterations", "cycles", "args_axes"), "continue_orbit": ("tol", "direction", "step", "points", "cycles"),
-    "continue_curve": ("tol", "direction", "step", "points", "cycles"), "lyapunov": ("blocks", "skip", "args_axes"), "convergence": ("phases", "exact", "impulse"), "check_hypotheses": ("tolerance",),
+    "continue_curve": ("tol", "direction", "step", "points", "cycles"), "lyapunov": ("blocks", "skip", "args_axes"), "convergence": ("phases", "exact", "impulse"), "check_hypotheses": ("tolerance", "friction"),
     "period_of": ("tolerance", "most"), "statistics": ("quantiles", "groups", "values"),
 }  # fmt: skip
+for _name in CALLS:
+    if (
+        "e" in inspect.signature(getattr(analysis, _name)).parameters and _name != "two_parameter_map"
+    ):  # which varies it
+        MORE[_name] = (*MORE.get(_name, ()), "e")
 CASES = [
     (call, name, value)
     for call, arguments in CALLS.items()

@@ -99,10 +99,8 @@ def test_bad_input_is_named(a, b, mu, message):
 
 def test_no_contacts_have_no_impulses():
     for found in (solve_contact(np.zeros((0, 0)), []), jax.jit(solve_contact)(np.zeros((0, 0)), np.zeros(0))):
-        assert (
-            found.impulse.shape == found.velocity.shape == (0,)
-            and found.residual == found.iterations == found.status == 0
-        )
+        assert found.impulse.shape == found.velocity.shape == (0,)
+        assert not any(map(float, (found.residual, found.iterations, found.status)))
     assert solve_contact(np.zeros((0, 0)), np.zeros((0, 2)), 0.3).impulse.shape == (0, 2)
 
 

@@ -84,7 +84,7 @@ def solve_contact(
         if np.shape(friction) not in ((), b.shape[:1]):
             raise ValueError(f"friction must be a number or have shape {b.shape[:1]}, got {np.shape(friction)}")
     if not is_traced(delassus):
-        _check_semidefinite(np.asarray(a))
+        _check_semidefinite(np.asarray(delassus, b.dtype))
     if b.size == 0:
         none = jnp.zeros((), jnp.int32)
         return ContactSolution(b, b, jnp.zeros((), b.dtype), none, none)
