@@ -83,9 +83,9 @@ class Problem(metaclass=Named):
             None for a system without constraints.
         mass: ``mass(q, args) -> (d, d)`` symmetric positive definite, a ``(d, d)`` array, a ``(d,)``
             diagonal, a scalar, or None for the identity [kg or kg m^2].
-        restitution: Newton's coefficient e in [0, 1], a scalar or, for `MoreauJean`, one per contact ``(m,)``; or a function of the approach
-            speeds, ``restitution(w, args) -> ()`` or ``(m,)``, with w (m,) >= 0 the rates at which the gaps close [unit of the gaps / s], for
-            `MoreauJean`, `EventCorrected` and `EventDriven`. Of contacts that do not approach w is a tiny positive number.
+        restitution: Newton's coefficient e in [0, 1], a scalar or, for `MoreauJean`, `EventCorrected` and `EventDriven`, one per contact
+            ``(m,)`` or a function of the approach speeds, ``restitution(w, args) -> ()`` or ``(m,)``, with w (m,) >= 0 the rates at which the gaps
+            close [unit of the gaps / s]. Of contacts that do not approach w is a tiny positive number.
         energy: ``energy(t, q, v, args) -> ()``, reported by `solve` where it is given [J].
         coordinates, contacts: names of the coordinates (d) and of the constraints (m), ``("x", "y")``, ``("floor",)``, for
             messages, tables and pictures.
