@@ -32,7 +32,7 @@ from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Solution, with_names
 from ..results.impulse_intervals import runs
 from ..simulation.canonical_arrays import cast_numbers, split_restitution
-from .checks import check_result, check_solution, takes_study
+from .checks import check_numbers_of_contacts, check_result, check_solution, takes_study
 from .listed_pairs import SelectedPairs, every_step, is_listed, over_rows
 
 
@@ -118,10 +118,9 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
             "balance: what a reset adds to momentum and energy is not known; there is none of a problem with a reset"
         )
     check_solution(problem, solution, args)
-    problem, e = split_restitution(problem, None if e is None else cast_numbers("e", e, q.dtype), q.dtype)
     m = impulse.shape[1]
-    if np.ndim(e) > 1 or (np.ndim(e) == 1 and np.shape(e) != (m,)):
-        raise ValueError(f"e must be one number or have shape ({m},), got {np.shape(e)}")
+    check_numbers_of_contacts(m, e)
+    problem, e = split_restitution(problem, None if e is None else cast_numbers("e", e, q.dtype), q.dtype)
     rows = ~runs(impulse[None], solution.timing).inside[0]
     t, q, v, impulse = t[rows], q[rows], v[rows], impulse[rows]
     of_rows = lambda x: None if x is None else np.diff(np.asarray(x)[rows], axis=0)

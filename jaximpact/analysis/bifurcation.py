@@ -10,12 +10,20 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..jaxtools.argument_checks import as_tuple, check_counts, is_pair, named_leaves, real, with_leaves
+from ..jaxtools.argument_checks import check_counts, is_pair, named_leaves, real, with_leaves
 from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, spread_columns, with_names
 from ..results.save import Save
 from ..simulation.arguments import OF_CONTACTS
-from .checks import StudyLike, check_steps, distance, of_a_study, sweep_values
+from .checks import (
+    StudyLike,
+    check_steps,
+    distance,
+    of_a_study,
+    parameter_name,
+    parameter_path,
+    sweep_values,
+)
 from .crossings import check_direction, passages, section
 from .default_scheme import PICTURE, ROWS, SECTION, choose_scheme
 from .diagram_points import IMPACT_VELOCITY, OF_COORDINATE, DiagramPoints, Of, check_of
@@ -200,7 +208,8 @@ def bifurcation(
             again only if ``steps`` or ``scheme=EventDriven()`` is given. Otherwise the states are taken from the rows that the study saved, which
             must include every t = (phase + k) period of the last ``cycles`` periods (or of all periods after ``skip``).
         q0, v0: one start (d,), or several (S, d).
-        parameter: a key of args, a sequence of keys into nested args, or "e", the restitution, "friction" or "static_friction".
+        parameter: a key of args, a sequence of keys into nested args, or "e", the restitution, "friction" or "static_friction". If args has a key of
+            such a name, write "args.e" for the key, and "problem.restitution", "problem.friction" or "problem.static_friction".
         values: values of the parameter (P,).
         period: forcing period [s], a number or a function of args; with a surface an estimate of the time between two passages.
         surface, direction: as in `poincare_section`; by default states are taken once a forcing period.
@@ -219,7 +228,7 @@ def bifurcation(
         A `Bifurcation`, in the order of ``values``; its ``plot(path)`` draws the diagram.
 
     Raises:
-        ValueError, TypeError, KeyError: as `stroboscopic`; no such parameter, no such sweep; what ``of`` returns is not finite.
+        ValueError, TypeError, KeyError: as `stroboscopic`; no such parameter, or one with two meanings, no such sweep; what ``of`` returns is not finite.
     """
     check_of(of, surface)
     options, steps = choose_scheme(problem, options, steps, SECTION, 1 if surface is None and of is None else ROWS)
@@ -227,8 +236,8 @@ def bifurcation(
     if sweep not in SWEEPS:
         raise ValueError(f"sweep={sweep!r}: choose None, 'up' or 'down'")
     check_direction(direction)
-    path = as_tuple(parameter)
-    name = ".".join(map(str, path))
+    path = parameter_path(parameter, options["args"])
+    name = parameter_name(path)
     q0, v0 = (real(name, value) for name, value in {"q0": q0, "v0": v0}.items())
     if not {q0.ndim, v0.ndim} <= {1, 2}:
         raise ValueError(f"q0 and v0 must have shape (d,) or (S, d), got {q0.shape} and {v0.shape}")
@@ -266,7 +275,7 @@ def _continuation_sections(
     problem: Problem,
     q0: ArrayLike,
     v0: ArrayLike,
-    path: tuple[str | int, ...],
+    path: tuple[str, ...],
     values: np.ndarray,
     order: Iterable[int],
     period: Any,
@@ -277,7 +286,7 @@ def _continuation_sections(
 ) -> Section:
     """Sections at all values of the parameter, computed in the given order, each started from the final states at the value before.
 
-    ``path``: keys of the parameter in args; ``runs``: function from motions to their section and their final states q, v (B, d);
+    ``path``: of the parameter, as of `parameter_path`; ``runs``: function from motions to their section and their final states q, v (B, d);
     ``repeats``: whether the period is that of the forcing, not a guess.
     """
     found: list = [None] * len(values)
@@ -319,7 +328,7 @@ def _map_of_study(study: StudyLike, *, tolerance: float | None = None, **options
     found = saved_section(study, **options)
     grid = lambda lanes: lanes.reshape(len(x), len(y)).T  # the last dimension of a design is the fastest
     period, status = grid(period_of(found, tolerance=tolerance)), grid(found.status)
-    first, second = (".".join(map(str, path)) for path in stated["parameters"])
+    first, second = (parameter_name(parameter_path(name, None)) for name in stated["parameters"])
     return ParameterMap((first, second), x, y, period, np.full(period.shape, np.nan), status)
 
 
@@ -369,7 +378,7 @@ def two_parameter_map(
     if tolerance is not None:
         distance("tolerance", tolerance)
     x, y = (sweep_values(f"values[{i}]", values[i]) for i in range(2))
-    first, second = map(as_tuple, parameters)
+    first, second = (parameter_path(name, options["args"]) for name in parameters)
     if first == second:
         raise ValueError(f"parameters must differ, got {parameters!r}")
     across, up = (grid.ravel() for grid in np.meshgrid(x, y))
@@ -380,7 +389,7 @@ def two_parameter_map(
     )  # fmt: skip
     shape = (len(y), len(x))
     return ParameterMap(
-        (".".join(map(str, first)), ".".join(map(str, second))),
+        (parameter_name(first), parameter_name(second)),
         x,
         y,
         period_of(found.section, tolerance=tolerance).reshape(shape),
@@ -390,16 +399,16 @@ def two_parameter_map(
 
 
 def _swept(options: MotionOptions, values: dict[tuple, np.ndarray]) -> LaneOptions:
-    """Returns the options with some parameters replaced; ``values``: by path of a parameter in args, one value or one per lane."""
+    """Returns the options with some parameters replaced; ``values``: by path (`parameter_path`), one value or one per lane."""
     args = options["args"]
     of_contacts: Any = {}
     leaves = named_leaves(args)
     axes: dict[tuple[str, ...], int | None] = dict.fromkeys(leaves)
-    for path, value in values.items():
-        name, path = ".".join(map(str, path)), tuple(map(str, path))
-        if path in [(one,) for one in OF_CONTACTS]:
+    for (root, *keys), value in values.items():
+        path, name = tuple(keys), ".".join(keys)
+        if root in OF_CONTACTS:
             # a number for each lane, however many contacts there are
-            of_contacts[path[0]] = value[:, None] if np.ndim(value) else value
+            of_contacts[root] = value[:, None] if np.ndim(value) else value
         elif path in leaves:
             if np.ndim(leaves[path]) != 0:
                 raise ValueError(f"parameter {name} must be one number of args, got {leaves[path]!r}")

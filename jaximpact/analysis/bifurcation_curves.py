@@ -20,7 +20,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from itertools import product
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -39,11 +40,13 @@ from ..simulation.canonical_arrays import canonical_state
 from ..simulation.ensemble import ensemble
 from ..simulation.sensitivities import sensitivities
 from ..simulation.solve import solve
-from .checks import number_of, positive_time
+from .checks import parameter_name, parameter_path
 from .continuation import EASY, LONGEST, SHORTEST, TURN, check_bounds, value_of
 from .default_scheme import ORBIT, ROWS, choose_scheme
+from .forced_system import ForcedSystem, LaneNumbers
 from .options import MotionOptions, with_options
-from .orbit_family import BOUNDS, CORRECTIONS, OF_CONTACTS
+from .orbit_family import CORRECTIONS, OF_CONTACTS
+from .shooting_equations import check_forcing
 from .stroboscopic_map import blocks, damped_newton, eigenvalues
 
 KINDS = ("fold", "period doubling", "grazing")
@@ -123,7 +126,8 @@ def continue_curve(
         problem, period, t0, cycles, steps, scheme, projection, e: as in `periodic_orbit`.
         q0, v0: guess of the state at t0 (d,), for the parameters' values in args (and e).
         kind: "fold", "period doubling" or "grazing".
-        parameters: two, each a key of args whose value is one number, or "e", the restitution, "friction" or "static_friction".
+        parameters: two, each a key of args whose value is one number, or "e", the restitution, "friction" or "static_friction"; where
+            these are keys of args too, as in `bifurcation`.
         bounds: intervals (low, high) of the two parameters; the curve ends where it leaves them.
         contact: which constraint is touched at a grazing.
         direction: 1 to start towards larger values of the second parameter, -1 towards smaller ones.
@@ -152,9 +156,10 @@ def continue_curve(
     for name, pair in {"parameters": parameters, "bounds": bounds}.items():
         if not is_pair(pair):
             raise ValueError(f"{name} must be two, one for each parameter, got {pair!r}")
-    if parameters[0] == parameters[1]:
+    paths = [parameter_path(name, args) for name in parameters]
+    if paths[0] == paths[1]:
         raise ValueError(f"parameters must differ, got {parameters!r}")
-    values = np.array([value_of(name, problem, options) for name in parameters])
+    values = np.array([value_of(path, problem, options) for path in paths])
     low, high = np.transpose([check_bounds(pair) for pair in bounds])
     if np.any(values < low) or np.any(values > high):
         raise ValueError(f"bounds: {bounds!r} do not contain the parameters' values {values.tolist()}")
@@ -169,7 +174,9 @@ def continue_curve(
     methods = {"scheme": options["scheme"], "projection": options["projection"], "steps": steps * cycles}
     own: dict[str, Any] = {name: options[name] for name in OF_CONTACTS}  # type: ignore[literal-required]
     own = {name: np.asarray(x)[None] if np.ndim(x) == 1 else x for name, x in own.items()}
-    system = ForcedSystem(problem, tuple(parameters), low, high - low, period, t0, cycles, args, own, methods)
+    system = ForcedSystem(problem, tuple(paths), low, high - low, period, t0, cycles, args, own, methods)
+    corners = np.array([values, *product(*zip(low, high, strict=True))])
+    check_forcing(problem, system.lanes(q, v, corners))
     equations: Equations
     if kind == "grazing":
         m = problem.count(0.0, jnp.asarray(q), args)
@@ -179,60 +186,6 @@ def continue_curve(
     else:
         equations = SingularEquations(system, q, v, values, -1.0 if kind == "fold" else 1.0)
     return _follow(kind, equations, direction, step, points, tol)
-
-
-class LaneNumbers(NamedTuple):
-    """Arguments of B motions of a `ForcedSystem`, by `ensemble`: args and their lane axes, restitution and friction by name, and periods (B,)."""
-
-    args: Any
-    args_axes: Any
-    of_contacts: dict[str, Any]
-    period: np.ndarray
-
-    @property
-    def first(self) -> Any:
-        """The args of the first motion."""
-        if self.args_axes is None:
-            return self.args
-        return {key: x if self.args_axes[key] is None else x[0] for key, x in self.args.items()}
-
-
-@dataclass(frozen=True)
-class ForcedSystem:
-    """A forced system with two varied parameters, called ``names``, in the intervals [low, low + width], (2,) each.
-
-    ``args`` and ``of_contacts``: args, and restitution and friction by name, as the user gave them; ``methods``: scheme, solver and steps of `solve`.
-    """
-
-    problem: Problem
-    names: tuple[str, ...]
-    low: np.ndarray
-    width: np.ndarray
-    period: Any
-    t0: Any
-    cycles: int
-    args: Any
-    of_contacts: dict[str, Any]
-    methods: dict[str, Any]
-
-    def values(self, z: np.ndarray) -> np.ndarray:
-        """Parameters (B, 2) at scaled unknowns (B, n), from the last two unknowns."""
-        return self.low + self.width * z[:, -2:]
-
-    def numbers(self, values: np.ndarray) -> LaneNumbers:
-        """Returns the arguments of B motions with the parameters ``values`` (B, 2)."""
-        own = dict(zip(self.names, values.T, strict=True))
-        # restitution and friction have no values beyond their bounds, where points of a difference may lie
-        varied = {name: np.clip(own.pop(name), *bounds)[:, None] for name, bounds in BOUNDS.items() if name in own}
-        args = self.args if not own else self.args | own
-        axes = {key: 0 if key in own else None for key in args} if own else None
-        period = self.cycles * positive_time("period", self.period, args, axes)
-        return LaneNumbers(args, axes, self.of_contacts | varied, np.broadcast_to(period, (len(values),)))
-
-    def begin(self, numbers: LaneNumbers) -> np.ndarray:
-        """Returns the times (B,) of the section: ``t0``, evaluated for the args of each motion."""
-        found = number_of("t0", self.t0, numbers.args, numbers.args_axes)
-        return np.broadcast_to(found, numbers.period.shape)
 
 
 class Equations(ABC):
@@ -480,8 +433,8 @@ def _follow(kind: str, equations: Equations, direction: int, step: float, most: 
         length = min(length * (1.5 if found[2] <= EASY else 1.0), LONGEST * step)
     t, q, v, multipliers, period = (np.array(x) for x in zip(*map(equations.point, points), strict=True))
     x, y = equations.system.values(np.array(points)).T
-    names = equations.system.names
-    return BifurcationCurve(kind, (names[0], names[1]), x, y, t, q, v, period, multipliers, np.array(residuals), ended)
+    one, other = map(parameter_name, equations.system.paths)
+    return BifurcationCurve(kind, (one, other), x, y, t, q, v, period, multipliers, np.array(residuals), ended)
 
 
 def _tangent(jacobian: np.ndarray, along: np.ndarray) -> np.ndarray:

@@ -13,13 +13,21 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import numpy as np
 
-from ..jaxtools.argument_checks import MAX_COUNT, check_kind, real, real_number
+from ..jaxtools.argument_checks import MAX_COUNT, as_tuple, check_kind, named_leaves, real, real_number
 from ..jaxtools.trace_context import is_concrete
 from ..mechanics.problem import Problem
 from ..results import Solution
 from ..results.impulse_intervals import runs
 from ..simulation.arguments import OF_CONTACTS
-from ..simulation.canonical_arrays import cast_numbers, check_finite, full_axes, leaf_axes
+from ..simulation.arguments import STATED as STATED_AS
+from ..simulation.canonical_arrays import (
+    cast_numbers,
+    check_coefficients,
+    check_finite,
+    check_restitution,
+    full_axes,
+    leaf_axes,
+)
 from ..simulation.validation import check_problem
 
 ROWS = 10  # of a motion, from which on the largest change of a gap between two rows bounds how far away a contact with an impulse can be
@@ -48,6 +56,51 @@ def sweep_values(name: str, value: Any) -> np.ndarray:
     if found.ndim != 1 or found.size == 0 or not np.all(np.isfinite(found)):
         raise ValueError(f"{name} must be finite numbers of shape (n,), got {value!r}")
     return found
+
+
+def check_numbers_of_contacts(m: int, e: Any = None, friction: Any = None) -> None:
+    """Raises unless the restitution and the coefficients of friction of one motion, where given, are numbers () or (m,) in their range."""
+    for name, value, check in (("e", e, check_restitution), ("friction", friction, check_coefficients)):
+        if value is not None:
+            found = real(name, value)
+            if found.shape not in ((), (m,)):
+                raise ValueError(f"{name} must be one number or have shape ({m},), got {found.shape}")
+            check(found)
+
+
+def parameter_path(parameter: Any, args: Any) -> tuple[str, ...]:
+    """Returns which number an analysis varies: ("args", key, ...), or one of OF_CONTACTS by itself.
+
+    ``parameter``: a key of args, or a sequence of keys into nested args, also written "args.NAME"; or "e", "friction" or "static_friction", also
+    written "problem.restitution", "problem.friction" and "problem.static_friction".
+
+    Raises:
+        ValueError: the name is that of a number of contacts and a key of args.
+    """
+    keys = tuple(map(str, as_tuple(parameter)))
+    if len(keys) != 1:
+        return ("args", *keys)
+    (name,) = keys
+    own = {f"problem.{stated}": short for short, stated in STATED_AS.items()}
+    if name in own:
+        return (own[name],)
+    if name.startswith("args."):
+        return tuple(name.split("."))
+    if name not in OF_CONTACTS:
+        return "args", name
+    if any(path[:1] == keys for path in named_leaves(args)):
+        stated = STATED_AS[name]
+        raise ValueError(
+            f"parameter {name!r} is both a key of args and the problem's {stated}: write 'args.{name}' for the number in args, or "
+            f"'problem.{stated}'"
+        )
+    return keys
+
+
+def parameter_name(path: tuple[str, ...]) -> str:
+    """Returns the name in results of a parameter with a path of `parameter_path`: its key in args, with "args." only before one of OF_CONTACTS."""
+    root, *keys = path
+    return ".".join(path if root != "args" or keys[:1] in [[name] for name in OF_CONTACTS] else keys)
 
 
 def share_of_period(phase: Any) -> float:

@@ -37,7 +37,7 @@ from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Result, with_names
 from ..simulation.arguments import STATED
 from ..simulation.validation import check_problem
-from .checks import StudyLike, of_a_study
+from .checks import StudyLike, of_a_study, parameter_name, parameter_path
 from .default_scheme import ORBIT, choose_scheme
 from .from_study import branch_arguments
 from .options import MotionOptions, with_options
@@ -164,7 +164,8 @@ def continue_orbit(
     Args:
         problem, e, scheme, projection, tol: as in `periodic_orbit`.
         q0, v0: guess of the orbit's state at t0 (d,), for the parameter's value in args (or e).
-        parameter: a key of args whose value is one number, or "e", the restitution, "friction" or "static_friction".
+        parameter: a key of args whose value is one number, or "e", the restitution, "friction" or "static_friction"; where these are keys of args too,
+            as in `bifurcation`.
         bounds: interval of the parameter in which to stay; with "e" within [0, 1], with "friction" not below 0, nor above "static_friction".
         period, t0: numbers or functions of args, as in `periodic_orbit`. During the continuation the section is moved away from impacts, but states
             are reported at t0.
@@ -194,10 +195,11 @@ def continue_orbit(
             f"parameter must be one name, got {parameter!r}: curves of bifurcations over two are followed by continue_curve"
         )
     low, high = check_bounds(bounds)
-    value = value_of(parameter, problem, options)
+    path = parameter_path(parameter, options["args"])
+    value = value_of(path, problem, options)
     if not low <= value <= high:
         raise ValueError(f"bounds: ({low:g}, {high:g}) do not contain the parameter's value {value:g}")
-    if parameter == "e" and not (low >= 0 and high <= 1):
+    if path == ("e",) and not (low >= 0 and high <= 1):
         raise ValueError(f"bounds: restitution lies in [0, 1], got ({low:g}, {high:g})")
     if not is_whole(direction) or direction not in (1, -1):
         raise ValueError(f"direction must be 1 or -1, got {direction!r}")
@@ -205,7 +207,7 @@ def continue_orbit(
         raise ValueError(f"step must lie between 0 and 1, got {step!r}")
     section: dict[str, Any] = {"period": period, "steps": steps, "cycles": cycles, "t0": t0}
     first = periodic_orbit(problem, q0, v0, tol=tol, surface=surface, **section, **options).raise_if_failed()
-    family = OrbitFamily(problem, first, parameter, (low, high), tol, surface, section, options)
+    family = OrbitFamily(problem, first, path, (low, high), tol, surface, section, options)
     return _follow(family, value, direction, step, points)
 
 
@@ -219,20 +221,19 @@ def check_bounds(bounds: Any) -> tuple[float, float]:
     return low, high
 
 
-def value_of(parameter: str, problem: Problem, options: MotionOptions) -> float:
-    """Value of the parameter at the start of the branch, from args or, for restitution and friction, from the options or the problem."""
-    args = options["args"]
-    if parameter in OF_CONTACTS:
-        own = options[parameter]  # type: ignore[literal-required]
-        value = getattr(problem, STATED[parameter]) if own is None else own
+def value_of(path: tuple[str, ...], problem: Problem, options: MotionOptions) -> float:
+    """Value at the start of the branch of the parameter with a path of `parameter_path`: from args or, of contacts, from the options or the problem."""
+    args, (root, *keys) = options["args"], path
+    name = parameter_name(path)
+    if root in OF_CONTACTS:
+        own = options[root]  # type: ignore[literal-required]
+        value = getattr(problem, STATED[root]) if own is None else own
     else:
         known = args if isinstance(args, dict) else {}
-        if parameter not in [*known]:
-            raise ValueError(
-                f"parameter={parameter!r}: choose one of {[*known, *OF_CONTACTS]}; args must be a dict of them"
-            )
-        value = known[parameter]
-    return real_number(f"parameter {parameter!r}", value)
+        if len(keys) != 1 or keys[0] not in [*known]:
+            raise ValueError(f"parameter={name!r}: choose one of {[*known, *OF_CONTACTS]}; args must be a dict of them")
+        value = known[keys[0]]
+    return real_number(f"parameter {name!r}", value)
 
 
 # test functions of a point: a sign change between two points is an event
@@ -303,8 +304,12 @@ def _follow(family: OrbitFamily, value: float, direction: int, step: float, most
         outside = not 0 <= guess[-1] <= 1
         if outside:
             # the last point lies on the bound
-            share = (np.clip(guess[-1], 0, 1) - here.z[-1]) / (guess[-1] - here.z[-1])
-            guess = np.append((here.z + share * (guess - here.z))[:-1], np.clip(guess[-1], 0, 1))
+            bound = np.clip(guess[-1], 0, 1)
+            if abs(bound - here.z[-1]) <= family.tol:
+                ended = "bounds"
+                break
+            share = (bound - here.z[-1]) / (guess[-1] - here.z[-1])
+            guess = np.append((here.z + share * (guess - here.z))[:-1], bound)
         new = family.correct(guess, up if outside else here.tangent, here.tangent)
         if new is None or new.tangent @ here.tangent < TURN:
             length *= 0.5
@@ -436,7 +441,7 @@ def _branch(
     multipliers = family.equations.multipliers(np.array([point.monodromy for point in points]))
     parameter = np.array([family.value(point.z) for point in points])
     return Branch(
-        family.parameter,
+        parameter_name(family.path),
         parameter,
         x[:, : family.d],
         x[:, family.d :],

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import known_numbers
 from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.joint_projection import nearest_on_joints
 from ..mechanics.linearisation import Metric, closure, linearise
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
@@ -130,19 +131,21 @@ class ForcedMotions:
             "q0", "v0", "args"
         )
         t = np.asarray(self.begins * self.period, q.dtype)
-        q = np.asarray(admit(self.problem, t, starts.motion, starts.axes))
+        q, v = map(np.asarray, admit(self.problem, t, starts.motion, starts.axes))
         return replace(self, lanes=self.lanes.replace(q0=q, v0=v))
 
 
 @partial(jax.jit, static_argnames=("axes",))
-def admit(problem: Problem, t: Array, motion: Motion, axes: tuple) -> Array:
-    """Returns admissible positions (B, d): starts whose contacts are violated, or closed and approaching, are moved along M^-1 grad f.
+def admit(problem: Problem, t: Array, motion: Motion, axes: tuple) -> tuple[Array, Array]:
+    """Returns admissible positions and velocities (B, d): starts on the joints, which may depend on what is varied, and whose contacts, if violated
+    or closed and approaching, are opened by a shift along M^-1 grad f.
 
     The gap becomes slightly positive, not zero: a motion that starts on a wall and moves into it would lose its normal velocity.
     """
 
-    def one(t: Array, motion: Motion) -> Array:
-        q, v, args = motion.q0, motion.v0, motion.args
+    def one(t: Array, motion: Motion) -> tuple[Array, Array]:
+        args = motion.args
+        q, v = nearest_on_joints(problem, t, motion.q0, motion.v0, args)
         for _ in range(2):
             contacts = linearise(problem, Metric.at(problem, q, args, t), t, q, args)
             found = closure(contacts, contacts.gap_velocity(v), q, v)
@@ -150,7 +153,7 @@ def admit(problem: Problem, t: Array, motion: Motion, axes: tuple) -> Array:
             goal = LIFT * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q))
             matrix = jnp.where(inside[:, None] & inside[None, :], contacts.delassus(), 0.0)
             q = q + contacts.jump(jnp.linalg.pinv(matrix, hermitian=True) @ jnp.where(inside, goal - contacts.gap, 0))
-        return q
+        return q, v
 
     return jax.vmap(one, in_axes=(0, Lanes(motion, axes, 0).in_axes))(t, motion)
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.scheme import Scheme
-from ..simulation.arguments import OF_CONTACTS
-from .checks import StudyLike, of_one_lane, one_lane, positive_time, share_of_period
+from ..simulation.arguments import OF_CONTACTS, STATED
+from .checks import StudyLike, of_one_lane, one_lane, parameter_path, positive_time, share_of_period
 from .crossings import section
 from .sections import Section
 
@@ -119,10 +119,10 @@ def saved_section(
 def map_arguments(study: StudyLike) -> dict[str, Any]:
     """Arguments of `two_parameter_map` from a study over a grid of two parameters."""
     keys, values = _pair(study, (*OF_CONTACTS, "args"), "two parameters, Design.grid(**{'e': ..., 'args.NAME': ...})")
-    paths = tuple(key.path if key.root == "args" else (key.root,) for key in keys)
+    names = tuple(key.text if key.root == "args" else f"problem.{STATED[key.root]}" for key in keys)
     if any(key.component is not None for key in keys):
         raise ValueError("study: a map is over parameters of one number each, not over components of one")
-    return _first(study) | {"parameters": paths, "values": values}
+    return _first(study) | {"parameters": names, "values": values}
 
 
 def basin_arguments(study: StudyLike) -> dict[str, Any]:
@@ -177,8 +177,7 @@ def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> dict[str, A
         )
     found = motion_arguments(study, study.number(lane))
     del found["t1"]
-    parameter = parameter.removeprefix("args.")
-    column = next((x for key, x in study.design.values.items() if key.removeprefix("args.") == parameter), np.zeros(1))
+    column = study.design.values.get(".".join(parameter_path(parameter, found["args"])), np.zeros(1))
     if column.ndim == 1 and np.ptp(column) > 0:
         found["bounds"] = (float(np.min(column)), float(np.max(column)))
     return found | {"parameter": parameter}

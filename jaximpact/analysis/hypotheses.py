@@ -32,7 +32,7 @@ from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.problem import Problem
 from ..results import Arrays, Result, Solution
 from ..simulation.canonical_arrays import cast_numbers, split_friction, split_restitution
-from .checks import check_gaps, check_result, check_solution, distance, takes_study
+from .checks import check_gaps, check_numbers_of_contacts, check_result, check_solution, distance, takes_study
 from .listed_pairs import SelectedPairs, is_listed, over_rows, pair_name, rows_of
 from .listed_pairs import corners as listed_corners
 
@@ -116,6 +116,7 @@ def check_hypotheses(
     check_solution(problem, solution, args)
     t, q, z = (jnp.asarray(x) for x in (solution.t, solution.q, solution.z))
     args = cast_numbers("args", args, z.dtype)
+    check_numbers_of_contacts(np.shape(solution.impulse)[1], e, friction)
     e = float(np.max(np.asarray(split_restitution(problem, e, z.dtype)[1])))
 
     rows, cosines = [], np.zeros(0)

@@ -23,7 +23,7 @@ from ..mechanics.schemes import EventDriven
 from ..results import Arrays, Drawable, Result, Solution, with_names
 from ..results.impulse_intervals import runs
 from ..simulation.arguments import choose_methods
-from ..simulation.canonical_arrays import cast_numbers, leaf_axes
+from ..simulation.canonical_arrays import cast_numbers, check_restitution, leaf_axes
 from .checks import check_result, check_solution, one_lane, takes_study
 from .gap_states import gaps_at
 from .listed_pairs import SelectedPairs, every_step, is_listed
@@ -171,10 +171,13 @@ def impacts(
         An `Impacts`.
 
     Raises:
-        ValueError: the solution does not hold every step, was made by another scheme, or one of the lanes to look at is not finite.
+        ValueError, TypeError: the solution does not hold every step, was made by another scheme, or one of the lanes to look at is not finite; e is
+            not in [0, 1].
     """
     check_result("solution", solution, Solution, "solve or ensemble")
     timing = timing_of(solution, scheme)
+    if e is not None:
+        check_restitution(real("e", e))
     t, q, v, impulse = (np.asarray(x) for x in (solution.t, solution.q, solution.v, solution.impulse))
     if solution.values is not None or t.shape[-1] < 3:
         raise ValueError(

@@ -84,21 +84,22 @@ class BranchPoint(NamedTuple):
 class OrbitFamily:
     """`ShootingEquations` in scaled unknowns z = (y / scale, (p - low) / width), and properties of the orbits that solve them.
 
-    y: unknowns of `ShootingEquations`; p: the parameter.
+    y: unknowns of `ShootingEquations`; p: the parameter, whose path (`parameter_path`) is ("args", key) or one of OF_CONTACTS.
     """
 
     def __init__(
         self,
         problem: Problem,
         first: PeriodicOrbit,
-        parameter: str,
+        path: tuple[str, ...],
         bounds: tuple[float, float],
         tol: float | None,
         surface: Surface | None,
         section: dict[str, Any],
         options: MotionOptions,
     ) -> None:
-        self.parameter, self.low, self.width = parameter, bounds[0], bounds[1] - bounds[0]
+        self.path, self.low, self.width = path, bounds[0], bounds[1] - bounds[0]
+        self.root, self.key = path[0], path[-1]
         self.section, self.parameters = section, options["args"]
         self.program, self.lanes, _ = prepare_strobe(
             problem, first.q, first.v, {**options, "args_axes": None}, **section
@@ -133,7 +134,7 @@ class OrbitFamily:
 
     def args(self, p: float) -> Any:
         args = self.parameters
-        return args if self.parameter in OF_CONTACTS else args | {self.parameter: p}
+        return args if self.root in OF_CONTACTS else args | {self.key: p}
 
     def times(self, z: np.ndarray) -> np.ndarray:
         """Times (2,) at which the orbit starts and ends at the section."""
@@ -152,15 +153,15 @@ class OrbitFamily:
         changes: dict[str, Any] = {"q0": y[None, : self.d], "v0": y[None, self.d : 2 * self.d], "t0": begin, "t1": end}
         changes["h"] = np.asarray((end - begin) / self.steps)
         number = np.asarray(self.value(z), self.dtype)
-        if self.parameter in OF_CONTACTS:
-            changes[self.parameter] = number
+        if self.root in OF_CONTACTS:
+            changes[self.root] = number
         else:
-            changes["args"] = self.lanes.motion.args | {self.parameter: number}
+            changes["args"] = self.lanes.motion.args | {self.key: number}
         return self.lanes.replace(**changes)
 
     def can_start(self, z: np.ndarray) -> np.ndarray:
         # parameters a little beyond the user's bounds are allowed, so that differences across these exist; not so restitution and friction
-        low, high = BOUNDS.get(self.parameter, (-np.inf, np.inf))
+        low, high = BOUNDS.get(self.root, (-np.inf, np.inf))
         inside = (z[:, -1] >= low) & (z[:, -1] <= high)
         if not (inside.all() and np.isfinite(z).all() and np.diff(self.times(z[0]))[0] > 0):
             return np.zeros(len(z), bool)
@@ -170,8 +171,7 @@ class OrbitFamily:
     def evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Scaled residuals (n,) of the equations, their Jacobian (n, n + 1), and the status."""
         lanes = self.at(z)
-        own = self.parameter if self.parameter in OF_CONTACTS else "args"
-        found = self.equations.evaluate(lanes, self.equations.unknowns(lanes), (own, "t0", "t1"))
+        found = self.equations.evaluate(lanes, self.equations.unknowns(lanes), (self.root, "t0", "t1"))
         value, matrix, status, jacobian = found
         sound = not int(status[0]) & int(FAILURES)
         self.rough |= sound and not all(np.isfinite(x).all() for x in jax.tree.leaves(jacobian))
@@ -179,9 +179,9 @@ class OrbitFamily:
         def column(pick: Callable[[Any], Any]) -> np.ndarray:
             return np.concatenate([np.asarray(pick(jacobian[name]))[0] for name in ("q", "v")])
 
-        slope = column(lambda part: part["args"][self.parameter] if own == "args" else part[own])
+        slope = column(lambda part: part["args"][self.key] if self.root == "args" else part[self.root])
         if self.equations.surface is not None:
-            slope = np.append(slope, 0.0 if own != "args" else self.equations.slope(lanes, self.parameter))
+            slope = np.append(slope, 0.0 if self.root != "args" else self.equations.slope(lanes, self.key))
         else:
             for name, rate in zip(("t0", "t1"), self.rates(self.value(z)), strict=True):
                 slope = slope + rate * column(itemgetter(name))
@@ -210,7 +210,7 @@ class OrbitFamily:
     def rates(self, p: float) -> np.ndarray:
         """Derivatives (2,) of the times at which the orbit starts and ends, with respect to the parameter, at its value p."""
         given = self.section["t0"], self.section["period"]
-        if self.parameter in OF_CONTACTS or not any(map(callable, given)):
+        if self.root in OF_CONTACTS or not any(map(callable, given)):
             return np.zeros(2)
         begin, length = (slope(p) for slope in self.slopes)
         begin, length = (
@@ -261,7 +261,8 @@ class OrbitFamily:
 
     def contacts(self, z: np.ndarray) -> tuple[OrbitContacts, np.ndarray, OrbitSlips]:
         """Computes the orbit with unknowns z; returns its `OrbitContacts`, its states (k, 2d) at the rows, and its `OrbitSlips`."""
-        program, data = self.program, self.at(z).take(0)
+        program, lanes = self.program, self.at(z)
+        data = self.equations.at(lanes, self.equations.unknowns(lanes)).take(0)  # on the joints
         motion = solve(
             program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.rows, args=data.args,
             e=None if callable(program.problem.restitution) else np.asarray(data.e), friction=data.friction, static_friction=data.static_friction, scheme=program.scheme, projection=program.solver, sensitivity="none",

@@ -58,7 +58,7 @@ def run_between(
     starts = Lanes.of(Motion(q, v, args=args, **unused), Motion(0, 0, args=axes, **unused), size).only(
         "q0", "v0", "args"
     )
-    q = np.asarray(admit(problem, t, starts.motion, starts.axes))
+    q, v = map(np.asarray, admit(problem, t, starts.motion, starts.axes))
     of_contacts = {"e": e, "friction": friction, "static_friction": static_friction}
     of_contacts = {name: None if x is None else x[some] for name, x in of_contacts.items()}
     with without_remarks():
@@ -94,6 +94,8 @@ def recomputed(
         return _recomputed_one(problem, scheme, solution, t, args, of_contacts)
     times, rows = checked_times(solution, t)
     lead, k = rows.shape[:-1], len(times)
+    if k == 0:
+        return solution.at(times)
     number = math.prod(lead)  # said, since a problem without constraints has impulses of size 0
     batch = jax.tree.map(lambda x: np.asarray(x).reshape(number, *np.shape(x)[len(lead) :]), solution)
     lanes, (lane, which) = len(batch.t), np.divmod(np.arange(len(batch.t) * k), k)

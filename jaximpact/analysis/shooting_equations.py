@@ -24,7 +24,7 @@ import numpy as np
 from jax import Array
 
 from ..jaxtools.jaxpr_tools import varying_outputs
-from ..mechanics.joint_projection import put_on_joints
+from ..mechanics.joint_projection import nearest_on_joints
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..simulation.lanes import Lanes
@@ -165,14 +165,7 @@ class ShootingEquations:
 def _on_joints(problem: Problem, motion: Motion, axes: tuple) -> tuple[Array, Array]:
     """The positions and velocities (B, d) nearest to the starts of the motions that satisfy the joints."""
 
-    def one(motion: Motion) -> tuple[Array, Array]:
-        q = motion.q0
-        # a step of Newton's method on the orbit may lead farther away than a step of a motion
-        for _ in range(2):
-            found = put_on_joints(problem, motion.t0, q, None, jnp.zeros_like(q), None, motion.args)
-            q = found.q
-        return q, found.velocity(motion.v0)
-
+    one = lambda motion: nearest_on_joints(problem, motion.t0, motion.q0, motion.v0, motion.args)
     return jax.vmap(one, in_axes=(Lanes(motion, axes, 0).in_axes,))(motion)
 
 
@@ -237,7 +230,8 @@ def check_forcing(problem: Problem, lanes: Lanes) -> None:
     for what, values in zip(("force", "gap"), map(np.asarray, found), strict=True):
         first, later = values[:, 0], values[:, 1]
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite tells nothing
-            spread = np.ptp(values.reshape(len(values), -1, values.shape[-1]), axis=1)[:, None]
+            every = values.reshape(len(values), 2 * len(TIMES), values.shape[-1])
+            spread = np.ptp(every, axis=1)[:, None]
             noise = np.sqrt(np.finfo(values.dtype).eps) * np.abs(first)
             off = np.abs(later - first) > OFF_PERIOD * spread + noise
         if off.any():

@@ -31,9 +31,17 @@ def folder() -> Path | None:
     asked = os.environ.get(CACHE_VARIABLE, "")
     if asked.lower() == "off":
         return None
-    if asked:
-        return _trusted_folder(Path(asked).expanduser())
-    return _trusted_folder(user_cache_folder() / "jaximpact")
+    try:
+        path = Path(asked).expanduser() if asked else user_cache_folder() / "jaximpact"
+    except RuntimeError as error:  # ~name of nobody, or a user without a home
+        _say_once(f"{CACHE_VARIABLE}={asked}: {error}")
+        return None
+    return _trusted_folder(path)
+
+
+@cache
+def _say_once(why: str) -> None:
+    log.warning("compiled programs are not kept: %s", why)
 
 
 @cache

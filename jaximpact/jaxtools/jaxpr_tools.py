@@ -388,3 +388,12 @@ def depends_on(function: Callable, operands: Sequence, on: Sequence[int]) -> boo
     """Tests whether ``function(*operands)`` depends on the operands at the positions ``on``, by its jaxpr, not by values: 0 * x depends on x."""
     flags = [i in on for i, x in enumerate(operands) for _ in jax.tree.leaves(x)]
     return any(varying_outputs(inline_calls(jax.make_jaxpr(function)(*operands)), flags))
+
+
+def moves_with(function: Callable, operands: Sequence, on: Sequence[int]) -> bool:
+    """Tests whether ``function(*operands)`` may have a nonzero derivative by the operands at the positions ``on``, by its jaxpr.
+
+    Unlike `depends_on` it is False of functions that are constant between jumps, as x > 0 is.
+    """
+    flags = [i in on for i, x in enumerate(operands) for _ in jax.tree.leaves(x)]
+    return any(moving_outputs(inline_calls(jax.make_jaxpr(function)(*operands)), flags))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from .trace_context import trace_settings
-
-_result_shapes: WeakKeyDictionary[Callable, dict] = WeakKeyDictionary()
 
 
 def as_array(value: Any) -> jax.Array:
@@ -27,18 +26,35 @@ def as_array_tree(value: Any) -> Any:
     return jax.tree.map(jnp.asarray, value)
 
 
+def cached_by_types(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of ``compute(function, *operands, **options)``: a result is kept for each function, types of operands and options, hashable."""
+    cache: WeakKeyDictionary[Callable, dict] = WeakKeyDictionary()
+
+    @wraps(compute)
+    def cached(function: Callable, *operands: Any, **options: Any) -> Any:
+        leaves, structure = jax.tree.flatten(operands)
+        key = structure, tuple(map(operand_type, leaves)), tuple(options.items()), trace_settings()
+        try:
+            known = cache.setdefault(function, {})
+        except TypeError:  # a function without a hash or weak references is traced each time
+            known = {}
+        if key not in known:
+            known[key] = compute(function, *operands, **options)
+        return known[key]
+
+    return cached
+
+
 def shape_of_result(read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
-    """Shapes and dtypes of ``read(function(*operands))``, as `jax.eval_shape`, cached; ``read`` is `as_array` or `as_array_tree`."""
-    leaves, structure = jax.tree.flatten(operands)
-    key = read, structure, tuple(map(operand_type, leaves)), trace_settings()
-    try:
-        known = _result_shapes.setdefault(function, {})
-    except TypeError:  # a function without a hash or weak references is traced each time
-        known = {}
-    if key not in known:
-        closed, known[key] = jax.make_jaxpr(lambda *xs: read(function(*xs)), return_shape=True)(*operands)
-        _refuse_collectives(closed.effects)
-    return known[key]
+    """Shapes and dtypes of ``read(function(*operands))``, as `jax.eval_shape`, cached; ``read`` is a function of a module, as `as_array`."""
+    return _shape_of(function, *operands, read=read)
+
+
+@cached_by_types
+def _shape_of(function: Callable, *operands: Any, read: Callable[[Any], Any]) -> Any:
+    closed, shape = jax.make_jaxpr(lambda *xs: read(function(*xs)), return_shape=True)(*operands)
+    _refuse_collectives(closed.effects)
+    return shape
 
 
 def _refuse_collectives(effects: Iterable[Any]) -> None:

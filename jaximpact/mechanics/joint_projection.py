@@ -16,6 +16,9 @@ from .status import Status, as_status
 SHAKEN = 4  # iterations, each of which reduces the error by a factor of order h
 LEFT = 1e-3  # fraction of the displacement of a step by which joints may be violated at its end
 STEEP = 3  # distances between the two positions of `singular_status`, within which a singular position may lie
+PROJECTIONS = (
+    4  # before the last one of `nearest_on_joints`: each cubes a relative error, and one of a half ends below round-off
+)
 
 
 class ProjectedPosition(NamedTuple):
@@ -57,6 +60,16 @@ def put_on_joints(
     if before is not None:
         status |= singular_status(before, joints, steep)
     return ProjectedPosition(q, low, joints, jnp.max(left), status)
+
+
+def nearest_on_joints(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+    """Returns the position and velocity (d,) nearest to q and v, in the kinetic metric, that satisfy the joints; q and v without joints."""
+    if problem.joints is None:
+        return q, v
+    onto = lambda q: put_on_joints(problem, t, q, None, jnp.zeros_like(q), None, args)
+    # a step of Newton's method on an orbit, or another parameter of the joints, leads farther away than a step of a motion
+    found = onto(lax.fori_loop(0, PROJECTIONS, lambda _, q: onto(q).q, q))
+    return found.q, found.velocity(v)
 
 
 def joint_tolerance(joints: Joints, q: Array, shift: Array) -> Array:

@@ -3,7 +3,7 @@
     M(q) dv = g(t, q, v) dt + sum_a grad f_a(t, q) dLambda_a,     f_a(t, q) >= 0,
 
 with Newton's impact law in the kinetic metric (Paoli, ARMA 198 (2010), problem (P)).
-Every gradient, Jacobian and Coriolis term is derived by automatic differentiation.
+Gradients and Jacobians are derived by automatic differentiation; Coriolis and centrifugal terms only by the constructors from energies.
 """
 
 from __future__ import annotations
@@ -76,14 +76,16 @@ class Problem(metaclass=Named):
     """A mechanical system with perfect unilateral constraints and, where they are given, joints.
 
     Args:
-        force: ``force(t, q, v, args) -> (d,)``, generalised force g [N or N m].
+        force: ``force(t, q, v, args) -> (d,)``, generalised force g [N or N m], with the Coriolis and centrifugal terms of a mass that depends on q:
+            `from_potential` and `from_lagrangian` derive them. If such a mass meets a force without terms quadratic in v, calls issue a
+            `JaximpactWarning`; who means this equation as it stands filters it: ``warnings.filterwarnings("ignore", "mass.* depends on q")``.
         constraints: ``constraints(t, q, args) -> (m,)``, gaps; admissible where every gap >= 0.
             None for a system without constraints.
         mass: ``mass(q, args) -> (d, d)`` symmetric positive definite, a ``(d, d)`` array, a ``(d,)``
             diagonal, a scalar, or None for the identity [kg or kg m^2].
-        restitution: Newton's coefficient e in [0, 1], a scalar or, for `MoreauJean`, one per contact ``(m,)``; or a function of the approach
-            speeds, ``restitution(w, args) -> ()`` or ``(m,)``, with w (m,) >= 0 the rates at which the gaps close [unit of the gaps / s], for
-            `MoreauJean`, `EventCorrected` and `EventDriven`. Of contacts that do not approach w is a tiny positive number.
+        restitution: Newton's coefficient e in [0, 1], a scalar or, for `MoreauJean`, `EventCorrected` and `EventDriven`, one per contact
+            ``(m,)`` or a function of the approach speeds, ``restitution(w, args) -> ()`` or ``(m,)``, with w (m,) >= 0 the rates at which the gaps
+            close [unit of the gaps / s]. Of contacts that do not approach w is a tiny positive number.
         energy: ``energy(t, q, v, args) -> ()``, reported by `solve` where it is given [J].
         coordinates, contacts: names of the coordinates (d) and of the constraints (m), ``("x", "y")``, ``("floor",)``, for
             messages, tables and pictures.

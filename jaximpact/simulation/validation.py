@@ -15,8 +15,9 @@ import numpy as np
 from jax import Array
 
 from ..jaxtools.argument_checks import check_kind, is_traced
-from ..jaxtools.jaxpr_tools import depends_on
-from ..jaxtools.shapes import as_array, as_array_tree
+from ..jaxtools.jaxpr_tools import depends_on, moves_with
+from ..jaxtools.shapes import as_array, as_array_tree, cached_by_types
+from ..jaxtools.warnings import remark
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..mechanics.user_functions import outcome
@@ -64,6 +65,8 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
             )
         if problem.between is not None:
             check_blocks(problem, shape, d)
+        if callable_mass and not getattr(problem.force, "derived_from_mass", False):
+            remark_on_velocity_terms(problem, t, q0, v0, args)
     if problem.joints is not None:
         check_joints(problem, shape_of, q0, args)
         if not scheme.traits.joints:
@@ -84,6 +87,32 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
     scheme.check(problem, e, m)
     if jnp.ndim(e) > 1 or (jnp.ndim(e) == 1 and jnp.shape(e) != (m,)):
         raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
+
+
+def remark_on_velocity_terms(problem: Problem, t: Any, q: Array, v: Array, args: Any) -> None:
+    """Issues a remark if the mass, a function, depends on q, and the force has no terms quadratic in v: Coriolis and centrifugal terms are missing."""
+    if _mass_varies(problem.mass, q, args) and not _is_curved(problem.force, t, q, v, args):
+        remark(
+            "mass(q, args) depends on q, and force(t, q, v, args) has no terms quadratic in v: Coriolis and centrifugal forces are missing. "
+            "Problem.from_potential and Problem.from_lagrangian derive them; Problem takes a force that contains them",
+            stacklevel=2,
+        )
+
+
+@cached_by_types
+def _mass_varies(mass: Callable, q: Array, args: Any) -> bool:
+    """Whether a mass(q, args) changes with q, other than by jumps."""
+    return moves_with(mass, (q, args), on=(0,))
+
+
+@cached_by_types
+def _is_curved(force: Callable, t: Any, q: Array, v: Array, args: Any) -> bool:
+    """Whether a force(t, q, v, args) is not affine in v; if jax has no derivative of it, whether it depends on v."""
+    slope = lambda v, along: jax.jvp(lambda v: jnp.asarray(force(t, q, v, args), q.dtype), (v,), (along,))[1]
+    try:
+        return depends_on(slope, (v, v), on=(0,))
+    except (TypeError, ValueError, NotImplementedError):
+        return depends_on(force, (t, q, v, args), on=(2,))
 
 
 def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> None:

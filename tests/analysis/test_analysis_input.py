@@ -64,14 +64,20 @@ WRONG = {
     "blocks": [1, 3, 0], "intervals": [7, HUGE, 0], "iterations": [0, HUGE], "points": [0, HUGE], "most": [0, 3, 2.5], "skip": [-1, 1.5, HUGE],
     "cycles": [0, HUGE, "x"], "steps": [0, HUGE, 2.5, "x"], "period": [0.0, -1.0, float("inf"), lambda args: args["nope"], "x", 1j],
     "interval": [0.0, lambda args: "x", 1j], "count": [0, 1.5], "first": [0, "x"], "last": [1, "x"], "x": [[], "x", [[1.0]]], "y": [3, "x"],
+    "friction": [-0.1, float("nan"), "x", [0.1, 0.2]], "e": [1.5, -0.1, float("nan"), "x", [[[0.5]]]],
 }  # fmt: skip
 MORE = {  # arguments that CALLS does without
     "stroboscopic": ("skip", "phase", "args_axes"), "crossings": ("direction",), "poincare_section": ("skip", "phase", "direction"), "impact_section": ("skip", "phase", "args_axes"), "bifurcation": ("sweep", "phase", "skip"),
     "two_parameter_map": ("tolerance", "phase"), "basins": ("tolerance", "radius", "coordinates"), "recognise": ("tolerance", "radius"),
     "periodic_orbit": ("tol", "iterations", "cycles", "args_axes"), "continue_orbit": ("tol", "direction", "step", "points", "cycles"),
-    "continue_curve": ("tol", "direction", "step", "points", "cycles"), "lyapunov": ("blocks", "skip", "args_axes"), "convergence": ("phases", "exact", "impulse"), "check_hypotheses": ("tolerance",),
+    "continue_curve": ("tol", "direction", "step", "points", "cycles"), "lyapunov": ("blocks", "skip", "args_axes"), "convergence": ("phases", "exact", "impulse"), "check_hypotheses": ("tolerance", "friction"),
     "period_of": ("tolerance", "most"), "statistics": ("quantiles", "groups", "values"),
 }  # fmt: skip
+for _name in CALLS:
+    if (
+        "e" in inspect.signature(getattr(analysis, _name)).parameters and _name != "two_parameter_map"
+    ):  # which varies it
+        MORE[_name] = (*MORE.get(_name, ()), "e")
 CASES = [
     (call, name, value)
     for call, arguments in CALLS.items()
@@ -182,6 +188,39 @@ def test_traced_motions_are_refused_in_words():
         jax.eval_shape(lambda q0: motion(q0).impacts(ball), jnp.ones(1))
     with pytest.raises(TypeError, match="ensemble and sensitivities need known numbers"):
         jax.eval_shape(lambda q0: ji.sensitivities(ball, q0, [0.0], t1=1.0, h=0.1).value, jnp.ones(1))
+
+
+@pytest.mark.parametrize("name", ["bifurcation", "two_parameter_map", "continue_orbit", "continue_curve"])
+@pytest.mark.parametrize("number, stated", [("e", "restitution"), ("friction", "friction")])
+def test_a_parameter_of_two_meanings_is_refused(name, number, stated):
+    """A key of args that is called as a number of the contacts: an analysis varied the latter without a word."""
+    several = "parameters" in CALLS[name]
+    known = CALLS[name] | {"args": {"w": 1.0, number: 0.3}}
+    known |= {"parameters": ("w", number)} if several else {"parameter": number}
+    with pytest.raises(
+        ValueError, match=rf"{number}.*write 'args.{number}' for the number in args, or 'problem.{stated}'"
+    ):
+        getattr(analysis, name)(**known)
+
+
+def test_both_spellings_of_a_parameter():
+    """A spring that pulls to e, a key of args, and an impact after .01 s at speed 1: .02 s change the velocity by less than .02 otherwise."""
+    spring = ji.Problem(lambda t, q, v, args: args["e"] - q, lambda t, q, args: q, restitution=0.5)
+    hit = {
+        "q0": [0.01],
+        "v0": [-1.0],
+        "period": 0.02,
+        "steps": 20,
+        "cycles": 1,
+        "args": {"e": 0.4},
+        "values": [0.2, 0.8],
+    }
+    varied = analysis.bifurcation(spring, parameter="problem.restitution", **hit)
+    fixed = analysis.bifurcation(spring, parameter="args.e", **hit)
+    assert (varied.parameter, fixed.parameter) == ("e", "args.e")
+    np.testing.assert_allclose(np.ravel(varied.v), [0.2, 0.8], atol=0.02)
+    np.testing.assert_allclose(np.ravel(fixed.v), [0.5, 0.5], atol=0.02)
+    assert np.ptp(fixed.v) > 1e-3  # the spring differs by .6, for .02 s
 
 
 @pytest.mark.slow

@@ -76,3 +76,15 @@ def test_a_start_far_from_a_bifurcation_is_said():
             problem, [0.0], [0.0], kind="fold", parameters=("k", "c"), bounds=((0.5, 2.0), (0.1, 0.3)), period=1.0,
             args={"k": 1.0, "c": 0.2},
         )  # fmt: skip
+
+
+def test_a_period_that_is_not_the_forcings_is_refused():
+    """Of another length; and right for the first frequency of the bounds alone. Before any motion is computed."""
+    given = {"kind": "fold", "parameters": ("frequency", "e"), "bounds": ((2.0, 2.4), (0.5, 0.9))}
+    run = lambda period: analysis.continue_curve(
+        SHAW_HOLMES, [0.5], [0.0], period=period, args=arguments(Z, 2.2, WALL, 0.0), e=E, **given
+    )
+    with pytest.raises(ValueError, match="period: the force"):
+        run(2.5)
+    with pytest.raises(ValueError, match=r"period: the force .*\(lane 1\)"):
+        run(2 * np.pi / 2.2)

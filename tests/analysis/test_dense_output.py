@@ -73,3 +73,18 @@ def test_states_between_rows_of_a_rod_have_the_impulses_of_its_joint():
     for name in ("q", "v", "impulse", "joint_impulse"):
         # the tolerance, over some fifty substeps
         np.testing.assert_allclose(getattr(found, name), getattr(kept, name)[:-1], rtol=0, atol=1e-10)
+
+
+def test_no_times_give_no_rows():
+    """With and without the problem, for one motion and for many: an IndexError with it."""
+    ball = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q, restitution=0.5)
+    given = {"t1": 1.0, "h": 0.5, "scheme": ji.EventCorrected()}
+    one, many = ji.solve(ball, [1.0], [0.0], **given), ji.ensemble(ball, [[1.0], [2.0]], [0.0], save=1, **given)
+    for motion, lanes in ((one, ()), (many, (2,))):
+        for found in (motion.at([]), motion.at([], ball)):
+            assert found.t.shape == (*lanes, 0) and found.impulse.shape == found.q.shape == found.z.shape == (
+                *lanes,
+                0,
+                1,
+            )
+            assert found.status.shape == lanes

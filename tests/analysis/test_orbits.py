@@ -200,6 +200,12 @@ def test_the_picture(tmp_path):
     assert found.plot(tmp_path / "multipliers.png", title="Shaw and Holmes").stat().st_size > 5000
 
 
+def test_an_orbit_of_a_forced_system_without_gaps():
+    """q'' = -q - .2 q' + cos 2t: q(0) is the real part of 1 / (-3 + .4 i)."""
+    found = periodic_orbit(ji.Problem(lambda t, q, v, args: -q - 0.2 * v + jnp.cos(2 * t)), [0.0], [0.0], period=np.pi)
+    np.testing.assert_allclose(found.q, [(1 / (-3 + 0.4j)).real], atol=1e-10)  # tolerance of orbits
+
+
 def test_a_period_that_is_not_that_of_the_forcing_is_refused():
     args = {"w": 2.2}
     hammer = ji.Problem(

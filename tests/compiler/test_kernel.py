@@ -16,7 +16,8 @@ from jaximpact.compiler.scalar import Unsupported
 
 def force(t, q, v, args):
     # a lane's own clock may run out
-    return jnp.stack([-args["k"] * q[0] + 2 * jnp.cos(3 * t), -9.81 + 0.0 * jnp.log(args["until"] - t)])
+    driven = jnp.stack([-args["k"] * q[0] + 2 * jnp.cos(3 * t), -9.81 + 0.0 * jnp.log(args["until"] - t)])
+    return driven - 0.3 * (jnp.cos(q) @ v**2) * jnp.sin(q)  # velocity terms of the mass below
 
 
 def mass(q, args):

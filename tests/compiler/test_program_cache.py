@@ -78,6 +78,9 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, monkeypatch, ca
         cache.store("key", b"code")
         assert cache.load("key") is None and str(path) in caplog.text
     assert list(shared.iterdir()) == []
+    monkeypatch.setenv(cache.CACHE_VARIABLE, "~nobody-of-this-name/cache")
+    cache.store("key", b"code")
+    assert cache.load("key") is None and caplog.text.count("JAXIMPACT_CACHE=~nobody-of-this-name/cache") == 1
     monkeypatch.setenv(cache.CACHE_VARIABLE, "off")
     assert cache.folder() is None
 

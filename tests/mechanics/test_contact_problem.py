@@ -87,7 +87,30 @@ def test_what_no_impulse_opens_is_told():
     (np.eye(2), np.zeros((1, 2)), -0.1, "friction must be >= 0"),
     (np.eye(2), np.zeros((1, 2)), [0.1, 0.2], r"friction must be a number or have shape \(1,\)"),
     (np.eye(4), np.zeros((1, 4)), 0.1, r"\(m, 2\) or \(m, 3\)"),
+    ([[1.0, 0.5], [0.0, 1.0]], -np.ones(2), None, "delassus must be symmetric"),
+    ([[1.0, 2.0], [2.0, 1.0]], -np.ones(2), None, "delassus must be positive semidefinite.* eigenvalue is -1"),
+    ([[1.0, 2.0], [2.0, 1.0]], -np.ones((1, 2)), 0.3, "delassus must be positive semidefinite"),
+    ([[np.nan]], [-1.0], None, "delassus must be finite"),
 ])  # fmt: skip
 def test_bad_input_is_named(a, b, mu, message):
     with pytest.raises(ValueError, match=message):
         solve_contact(a, b, mu)
+
+
+def test_no_contacts_have_no_impulses():
+    for found in (solve_contact(np.zeros((0, 0)), []), jax.jit(solve_contact)(np.zeros((0, 0)), np.zeros(0))):
+        assert found.impulse.shape == found.velocity.shape == (0,)
+        assert not any(map(float, (found.residual, found.iterations, found.status)))
+    assert solve_contact(np.zeros((0, 0)), np.zeros((0, 2)), 0.3).impulse.shape == (0, 2)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_traced_matrices_that_are_none_of_a_system_set_a_bit(kind):
+    """Not symmetric; indefinite, with a zero diagonal too; NaN. Of rank one and zero, scaled: right."""
+    wrong = [[[1, 0.5], [0, 1]], [[1, 2], [2, 1]], [[0, 1], [1, 0]], [[np.nan, 0], [0, 1]]]
+    right = [[[1, 1], [1, 1]], [[0, 0], [0, 0]], [[1e-20, 1e-20], [1e-20, 1e-20]], [[1e6, 1e3], [1e3, 1]]]
+    status = jax.jit(jax.vmap(lambda a: solve_contact(a, jnp.ones(2, kind)).status))(np.array(wrong + right, kind))
+    out = (np.asarray(status) & int(ji.Status.INPUT_OUT_OF_RANGE)) > 0
+    assert out.tolist() == [True] * 4 + [False] * 4
+    rubs = jax.jit(lambda mu: solve_contact(jnp.eye(2, dtype=kind), -jnp.ones((1, 2), kind), mu).status)
+    assert int(rubs(kind(-0.1))) & int(ji.Status.INPUT_OUT_OF_RANGE) and not rubs(kind(0.1))

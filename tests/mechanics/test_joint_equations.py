@@ -245,6 +245,32 @@ def test_multipliers_and_exponents_on_joints_are_those_by_the_angle():
     np.testing.assert_allclose(np.sum(exponents), np.sum(np.log(np.abs(found.multipliers))) / PERIOD, atol=1e-6)
 
 
+LENGTHENED = ji.Problem(shaken, joints=lambda t, q, args: (q @ q - args["L"] ** 2)[None])
+
+
+@pytest.mark.parametrize("analysis", ["continue_orbit", "bifurcation"])
+def test_analyses_put_their_own_starts_on_the_joints(analysis):
+    """A shaken rod whose length changes: starts that an analysis predicts are off the joints, by the tolerance of orbits or by what a length differs from
+    the one before; they were refused as the user's q0. No speed of the user's is projected with a warning either."""
+    given = {"args": {"L": 1.0}, "period": PERIOD, "steps": 20, "parameter": "L", "scheme": ji.EventCorrected()}
+    if analysis == "continue_orbit":
+        found = ji.analysis.continue_orbit(
+            LENGTHENED, [0.0, -1.0], [0.3, 0.0], bounds=(0.9, 1.5), points=3, tol=1e-4, **given
+        )
+        q, v, lengths = found.q, found.v, found.parameter
+        assert len(lengths) == 3
+        exact = 1e-14  # starts, to round-off
+    else:
+        lengths = np.array([1.0, 1.2, 1.8])
+        found = ji.analysis.bifurcation(
+            LENGTHENED, [0.0, -1.0], [0.3, 0.0], values=lengths, sweep="up", cycles=1, **given
+        )
+        q, v = found.q[:, 0, 0], found.v[:, 0, 0]
+        exact = 1e-8  # ends of motions, to a step's own projection
+    np.testing.assert_allclose(np.sum(q * q, axis=1), lengths**2, rtol=exact)
+    np.testing.assert_allclose(np.sum(q * v, axis=1), 0, atol=exact)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES[1:], ids=repr)
 def test_second_derivatives_across_an_impact_are_those_by_the_angle(scheme):

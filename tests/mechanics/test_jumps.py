@@ -370,7 +370,7 @@ def heavier(q0):
 
 @pytest.mark.parametrize("step", [where_positive, slow(jax.nn.relu)])
 def test_mass_that_jumps_is_located(step):
-    cart = ji.Problem(lambda t, q, v, args: -q, mass=lambda q, args: jnp.diag(1.0 + step(q)))
+    cart = ji.Problem.from_potential(lambda q, args: 0.5 * q @ q, mass=lambda q, args: jnp.diag(1.0 + step(q)))
     options = {"t1": 1.5, "wrt": "q0"}
     found = ji.sensitivities(cart, [-1.0], [1.0], h=0.01, scheme=SCHEMES[2], **options)
     assert found.trusted

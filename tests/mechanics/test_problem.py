@@ -55,6 +55,56 @@ def test_the_force_of_a_lagrangian_is_that_by_hand(problem):
             np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-12)
 
 
+def polar_mass(q, args):
+    return jnp.stack([jnp.ones_like(q[0]), q[0] ** 2])
+
+
+def centrifugal(t, q, v, args):
+    """Of a free point in polar coordinates: Coriolis and centrifugal terms."""
+    return jnp.stack([q[0] * v[1] ** 2, -2 * q[0] * v[0] * v[1]])
+
+
+@jax.custom_vjp
+def opaque(v):
+    return v**2
+
+
+opaque.defvjp(lambda v: (opaque(v), v), lambda v, g: (2 * v * g,))
+AT_REST = lambda t, q, v, args: jnp.zeros(2)
+
+
+@pytest.mark.parametrize("force", [AT_REST, DAMPING], ids=["none", "damping"])
+def test_missing_velocity_terms_are_remarked_on(force):
+    """A free point in polar coordinates without centrifugal force stays at r = 1, in place of sqrt(1 + t^2); damping makes no difference."""
+    free = ji.Problem(force, mass=polar_mass)
+    with pytest.warns(
+        ji.JaximpactWarning,
+        match=r"mass\(q, args\) depends on q, and force.*from_potential and Problem.from_lagrangian",
+    ):
+        ji.solve(free, [1.0, 0.0], [0.0, 1.0], t1=0.1, h=0.1)
+    if force is AT_REST:
+        with pytest.warns(ji.JaximpactWarning, match="quadratic in v"):  # also where no number is known
+            jax.jit(lambda v: ji.solve(free, [1.0, 0.0], v, t1=0.1, steps=1).q)(jnp.array([0.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        ji.Problem(centrifugal, mass=polar_mass),
+        slow(ji.Problem.from_potential(lambda q, args: jnp.zeros(()), mass=polar_mass)),
+        slow(ji.Problem.from_lagrangian(lambda t, q, v, args: 0.5 * v @ (polar_mass(q, args) * v))),
+        ji.Problem.from_momentum_force(lambda t, q, p, args: -p, mass=polar_mass),
+        ji.Problem(AT_REST, mass=lambda q, args: args * jnp.ones_like(q)),
+        ji.Problem(AT_REST, mass=lambda q, args: jnp.where(q > 5, 2.0, 1.0)),
+        ji.Problem(lambda t, q, v, args: opaque(v), mass=polar_mass),
+    ],
+    ids=["by hand", "potential", "lagrangian", "momentum", "constant", "jumps", "no derivative"],
+)
+def test_no_velocity_terms_are_missed_where_none_are(problem):
+    """Warnings are errors in this suite."""
+    ji.solve(problem, [1.0, 0.0], [0.0, 0.5], t1=0.1, h=0.1, args=1.0)
+
+
 def test_explicit_time_in_the_lagrangian():
     """A bead on a rod that turns at rate w, and a charge in a growing field: terms from d/dt of dL/dv."""
     # L = (v^2 + w^2 q^2)/2 + t v: g = w^2 q - 1

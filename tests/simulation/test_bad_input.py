@@ -180,11 +180,11 @@ def test_moving_wall_at_the_start():
 
 
 def test_mass_that_stops_being_positive():
-    """M = 1 - q falls to zero at q = 1, reached at t = 0.5: the status says when."""
-    problem = ji.Problem(lambda t, q, v, args: jnp.zeros(1), mass=lambda q, args: jnp.reshape(1 - q, (1, 1)))
+    """M = 1 - q falls to zero at q = 1, reached at t = 1/3, as v = 2 / sqrt(1 - q): the status says when."""
+    problem = ji.Problem(lambda t, q, v, args: 0.5 * v**2, mass=lambda q, args: jnp.reshape(1 - q, (1, 1)))
     found = run(problem, q0=(0.0,), v0=(2.0,))
     assert int(found.status) & Status.MASS_NOT_POSITIVE
-    assert float(found.failed_at) == pytest.approx(0.5, abs=0.02)  # within two steps
+    assert float(found.failed_at) == pytest.approx(1 / 3, abs=0.02)  # within two steps
     with pytest.raises(RuntimeError, match="MASS_NOT_POSITIVE: the mass matrix was not positive definite"):
         found.raise_if_failed()
 

@@ -17,7 +17,8 @@ H, STEPS = 0.01, 60
 
 
 def force(t, q, v, args):
-    return jnp.stack([-9.81 - args["drag"] * v[0], -args["k"] * q[1]])
+    turning = jnp.stack([0.05 * v[1] ** 2, -0.1 * v[0] * v[1]])  # of the mass below
+    return jnp.stack([-9.81 - args["drag"] * v[0], -args["k"] * q[1]]) + turning
 
 
 def walls(t, q, args):

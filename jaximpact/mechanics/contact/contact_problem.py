@@ -25,7 +25,8 @@ class ContactSolution(NamedTuple):
 
     ``impulse`` x (m,), or (m, 1 + k) with friction; ``velocity`` of the contacts after it, A x + b, of the same shape; ``residual`` () of the
     natural map [velocity]; ``iterations`` (); ``status`` (), bits of `Status`: INFEASIBLE where no impulses make all gap velocities >= 0,
-    PROJECTION_NOT_CONVERGED where the residual is above the solver's tolerance.
+    PROJECTION_NOT_CONVERGED where the residual is above the solver's tolerance, INPUT_OUT_OF_RANGE where a traced matrix is not symmetric and positive
+    semidefinite, or a traced coefficient of friction not >= 0.
     """
 
     impulse: Array
@@ -60,7 +61,8 @@ def solve_contact(
         A `ContactSolution`.
 
     Raises:
-        ValueError, TypeError: a shape that does not fit, a negative coefficient of friction.
+        ValueError, TypeError: a shape that does not fit, a matrix that is not finite, symmetric and positive semidefinite, a negative coefficient of
+            friction.
     """
     solver = ActiveSet() if solver is None else solver
     check_kind("solver", solver, ContactSolver, "a contact solver such as ActiveSet()")
@@ -76,12 +78,50 @@ def solve_contact(
     start = jnp.zeros_like(b) if guess is None else jnp.asarray(guess, b.dtype)
     if start.shape != b.shape:
         raise ValueError(f"guess must have the shape of velocity, {b.shape}, got {start.shape}")
-    if friction is None:
-        return _on_half_lines(a, b, solver, start)
-    if not is_traced(friction) and not np.all(np.asarray(friction) >= 0):
-        raise ValueError(f"friction must be >= 0, got {friction!r}")
-    if np.shape(friction) not in ((), b.shape[:1]):
-        raise ValueError(f"friction must be a number or have shape {b.shape[:1]}, got {np.shape(friction)}")
+    if friction is not None:
+        if not is_traced(friction) and not np.all(np.asarray(friction) >= 0):
+            raise ValueError(f"friction must be >= 0, got {friction!r}")
+        if np.shape(friction) not in ((), b.shape[:1]):
+            raise ValueError(f"friction must be a number or have shape {b.shape[:1]}, got {np.shape(friction)}")
+    if not is_traced(delassus):
+        _check_semidefinite(np.asarray(delassus, b.dtype))
+    if b.size == 0:
+        none = jnp.zeros((), jnp.int32)
+        return ContactSolution(b, b, jnp.zeros((), b.dtype), none, none)
+    found = _on_half_lines(a, b, solver, start) if friction is None else _on_cones(a, b, friction, solver, start)
+    wrong = ~_is_semidefinite(lax.stop_gradient(a)) if is_traced(delassus) else jnp.zeros((), bool)
+    if friction is not None:
+        wrong |= ~jnp.all(jnp.asarray(friction) >= 0)
+    return found._replace(status=found.status | as_status(wrong, Status.INPUT_OUT_OF_RANGE))
+
+
+def _rounding(a: Any, xp: Any) -> Any:
+    """Returns the error () up to which a computed matrix counts as symmetric, and an eigenvalue as zero."""
+    return 1e4 * jnp.finfo(a.dtype).eps * xp.max(xp.abs(a), initial=0.0)
+
+
+def _check_semidefinite(a: np.ndarray) -> None:
+    if not np.all(np.isfinite(a)):
+        raise ValueError("delassus must be finite")
+    small = _rounding(a, np)
+    if np.any(np.abs(a - a.T) > small):
+        raise ValueError("delassus must be symmetric, G M^-1 G' of one mass matrix and the gradients of the gaps")
+    least = np.min(np.linalg.eigvalsh(a), initial=0.0)
+    if least < -small:
+        raise ValueError(
+            f"delassus must be positive semidefinite, G M^-1 G' of a positive definite mass matrix: its least eigenvalue is {least:.3g}"
+        )
+
+
+def _is_semidefinite(a: Array) -> Array:
+    """Whether a matrix (m, m) is symmetric and positive semidefinite, up to round-off, ()."""
+    small = _rounding(a, jnp)
+    factor = linalg.factorise(a + (small + jnp.finfo(a.dtype).tiny) * jnp.eye(len(a), dtype=a.dtype))
+    pivots = jnp.diagonal(factor)
+    return jnp.all(jnp.abs(a - a.T) <= small) & jnp.all(jnp.isfinite(pivots) & (pivots > 0))
+
+
+def _on_cones(a: Array, b: Array, friction: ArrayLike, solver: ContactSolver, start: Array) -> ContactSolution:
     speed = jnp.max(jnp.abs(lax.stop_gradient(b)), initial=0.0)
     allowed = solver.allowed(speed)
     candidates = jnp.ones(b.shape[0], bool)
