@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from ..mechanics.contact.friction.cones import OPEN, SLIP, STICK
-from ..mechanics.friction import Slip
+from ..mechanics.friction import Slip, gap_scales
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.problem import Problem
@@ -233,7 +233,7 @@ def _look(
                 tangent: Any = Slip.at(own, metric, end, place, args)
                 scale = jnp.max(jnp.einsum("mkd,dmk->mk", tangent.jacobian, tangent.response), axis=1)
                 scale = jnp.finfo(v.dtype).eps ** 0.5 * scale
-            of_gap = own.gap_scales(end, place, args)
+            of_gap = gap_scales(own, end, place, args)
             of_gap = jnp.ones_like(scale) if of_gap is None else of_gap
             return own.slip_velocity(t, q, v, args) if ends else slip(v), slip(w), jnp.max(terms, axis=1), scale, of_gap
 

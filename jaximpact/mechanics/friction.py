@@ -2,7 +2,7 @@
 
 The slip velocity of contact a is affine in v, s_a = T_a(t, q) v + T_a0(t, q), and its friction force acts along T_a': by virtual power one
 function of the user gives both. A frictional contact then has 1 + k rows: the gradient of its gap and k tangents, k = 1 in the plane and 2 in space.
-Coulomb's law compares forces, and the multiplier of a gap that is no distance is not one: its coefficient is mu times `Problem.gap_scales`.
+Coulomb's law compares forces, and the multiplier of a gap that is no distance is not one: its coefficient is mu times `gap_scales`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Slip(NamedTuple):
         drift, jacobian = problem.slip_velocity(t, q, jnp.zeros_like(q), args), tangents(problem, t, q, args)
         friction = problem.friction_coefficients(len(drift), q.dtype, args)
         static = problem.static_coefficients(len(drift), q.dtype, args)
-        scale = problem.gap_scales(t, q, args)
+        scale = gap_scales(problem, t, q, args)
         if scale is not None:
             friction, static = jax.tree.map(lambda mu: scale * mu, (friction, static))
         found = cls(jacobian, responses(metric, jacobian), drift, friction, drift, static)
@@ -144,6 +144,27 @@ def tangents(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
     return jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(jnp.zeros_like(q))
 
 
+def normals(problem: Problem, t: ArrayLike, q: Array, args: Any) -> tuple[Array, Array] | None:
+    """Returns the gradients by v (m, d) of the normal velocities that ``slip`` gives, and those of the gaps (m, d); None where it gives none."""
+    normal = lambda v: problem.contact_velocity(t, q, v, args)[0]
+    if problem.slip is None or problem.listed or jax.eval_shape(normal, q) is None:
+        return None
+    return jax.jacfwd(normal)(jnp.zeros_like(q)), jax.jacfwd(lambda x: problem.gaps(t, x, args))(q)
+
+
+def gap_scales(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array | None:
+    """Returns the rates of the gaps at unit normal velocity (m,), 1 where a gap is a distance; None where ``slip`` gives tangential velocities alone.
+
+    An impulse x along the gradient of a gap is a force of x times this scale between the bodies, which is what Coulomb's law limits friction by.
+    """
+    found = normals(problem, t, q, args)
+    if found is None:
+        return None
+    normal, gradient = found
+    square = jnp.sum(normal**2, axis=1)
+    return jnp.abs(jnp.sum(normal * gradient, axis=1)) / jnp.where(square > 0, square, 1)
+
+
 def distance_status(
     problem: Problem, metric: Any, gradient: Array, closed: Array, t: ArrayLike, q: Array, args: Any
 ) -> Array:
@@ -153,7 +174,7 @@ def distance_status(
     one or two of them, whose Cartesian coordinates have one mass: a gradient is then as long as the tangents. Of other contacts nothing is known.
     """
     gradient = lax.stop_gradient(gradient)
-    stated = lax.stop_gradient(problem.normals(t, q, args))
+    stated = lax.stop_gradient(normals(problem, t, q, args))
     if stated is not None:
         normal, _ = stated
         across, lengths = jnp.sum(normal * gradient, axis=1), jnp.sum(normal**2, axis=1) * jnp.sum(gradient**2, axis=1)

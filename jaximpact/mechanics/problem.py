@@ -316,34 +316,15 @@ class Problem(metaclass=Named):
 
     def slip_velocity(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         """Returns the slip velocities (m, k) of all contacts, k = 1 in the plane and 2 in space, in the dtype of q."""
-        return self._contact_velocity(t, q, v, args)[1]
+        return self.contact_velocity(t, q, v, args)[1]
 
-    def _contact_velocity(self, t: ArrayLike, q: Array, v: Array, args: Any) -> tuple[Array | None, Array]:
+    def contact_velocity(self, t: ArrayLike, q: Array, v: Array, args: Any) -> tuple[Array | None, Array]:
         """Returns the relative velocities of all contacts: along the normals (m,), None where ``slip`` does not give them, and along tangents (m, k)."""
         found: Any = self.slip(t, q, v, args)  # type: ignore[misc]
         normal, along = found if isinstance(found, tuple) else (None, found)
         along = jnp.asarray(along, q.dtype)
         along = along[:, None] if along.ndim == 1 else along
         return None if normal is None else jnp.asarray(normal, q.dtype), along
-
-    def normals(self, t: ArrayLike, q: Array, args: Any) -> tuple[Array, Array] | None:
-        """Returns the gradients by v (m, d) of the normal velocities that ``slip`` gives, and those of the gaps (m, d); None where it gives none."""
-        normal = lambda v: self._contact_velocity(t, q, v, args)[0]
-        if self.slip is None or self.listed or jax.eval_shape(normal, q) is None:
-            return None
-        return jax.jacfwd(normal)(jnp.zeros_like(q)), jax.jacfwd(lambda x: self.gaps(t, x, args))(q)
-
-    def gap_scales(self, t: ArrayLike, q: Array, args: Any) -> Array | None:
-        """Returns the rates of the gaps at unit normal velocity (m,), 1 where a gap is a distance; None where ``slip`` gives tangential velocities alone.
-
-        An impulse x along the gradient of a gap is a force of x times this scale between the bodies, which is what Coulomb's law limits friction by.
-        """
-        found = self.normals(t, q, args)
-        if found is None:
-            return None
-        normal, gradient = found
-        square = jnp.sum(normal**2, axis=1)
-        return jnp.abs(jnp.sum(normal * gradient, axis=1)) / jnp.where(square > 0, square, 1)
 
     def restitution_at(self, e: Any, rates: Array, args: Any) -> Any:
         """Returns the restitution of contacts with gap velocities ``rates`` (m,): e, or e times the problem's function of approach speeds, (m,).

@@ -155,12 +155,18 @@ def bit_numbers() -> dict[str, int]:
     return {str(bit.name): int(bit) for bit in Status if bit}
 
 
-def translated(status: np.ndarray, known: Mapping[str, int]) -> np.ndarray:
-    """Returns statuses of a file in the bits of this version; ``known``: numbers of the file's bits by name, of this version or of one before."""
+def translate_bits(status: np.ndarray, known: Mapping[str, int]) -> np.ndarray:
+    """Returns statuses of a file in the bits of this version; ``known``: numbers of the file's bits by name, of this version or of one before.
+
+    Raises:
+        ValueError: a name or a number that no version has had.
+    """
     if dict(known) == bit_numbers():
         return status
     found = np.zeros_like(status)
     for name, bit in known.items():
+        if name not in Status.__members__ or not 0 < bit < 1 << 31:
+            raise ValueError(f"status has a bit {name!r}, {bit!r}, which no version has")
         found |= np.where(status & bit, int(Status[name]), 0).astype(status.dtype)
     return found
 

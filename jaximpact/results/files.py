@@ -21,7 +21,7 @@ import numpy as np
 
 from ..jaxtools.optional_packages import import_optional
 from ..mechanics.scheme import Timing
-from ..mechanics.status import BEFORE, bit_numbers, translated
+from ..mechanics.status import BEFORE, bit_numbers, translate_bits
 from .encoding import KINDS, decode_value, encode_value, pack
 from .located_impacts import LocatedImpacts
 from .result import UPPER, Result
@@ -177,7 +177,7 @@ def _numbers(about: Mapping[str, Any], found: Mapping[str, np.ndarray], text: st
         raise ValueError("its numbers are not those that were written")
     bits = about.get("status", BEFORE)
     of_status = {name for name, x in numbers.items() if name.split(".")[-1] == "status" and x.dtype.kind == "i"}
-    return {name: translated(x, bits) if name in of_status else x for name, x in numbers.items()}
+    return {name: translate_bits(x, bits) if name in of_status else x for name, x in numbers.items()}
 
 
 def _provenance_of(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..jaxtools import operating_system
 from ..jaxtools.optional_packages import import_optional
-from ..mechanics.status import BEFORE, Status, bit_numbers, translated
+from ..mechanics.status import BEFORE, Status, bit_numbers, translate_bits
 from ..results.safe_reading import (
     check_arrays,
     check_folder,
@@ -194,7 +194,7 @@ class ZarrStore(Store):
                 "flag_meanings": " ".join(bit_numbers()),
             }
             found["status"] = xarray.apply_ufunc(
-                lambda x: translated(x, bits), found.status, dask="parallelized", output_dtypes=[found.status.dtype]
+                lambda x: translate_bits(x, bits), found.status, dask="parallelized", output_dtypes=[found.status.dtype]
             ).assign_attrs(about)
         return found
 
@@ -332,7 +332,7 @@ class ZarrStore(Store):
         where = Blocks(group[DONE.name].shape, group[DONE.name].chunks).where(chunk)
         found = {name: np.asarray(group[name][where]) for name in names}
         if "status" in found:
-            found["status"] = translated(found["status"], _bits_of(group["status"].attrs))
+            found["status"] = translate_bits(found["status"], _bits_of(group["status"].attrs))
         return found
 
     def damaged(self, chunks: Collection[int], contents: bool) -> list[Damage]:

@@ -8,7 +8,7 @@ import pytest
 
 import jaximpact as ji
 from jaximpact import Status
-from jaximpact.mechanics.status import BEFORE, CAUSES, bit_numbers, translated
+from jaximpact.mechanics.status import BEFORE, CAUSES, bit_numbers, translate_bits
 
 SCHEMES = [methods.SCHEMES[name].scheme for name in methods.EVERY]
 EXPLICIT = [
@@ -239,8 +239,8 @@ def test_bits_are_few_and_their_old_names_and_numbers_are_known():
     assert len(list(Status)) <= 20 and set(CAUSES) == set(Status) and max(Status) < 1 << 31
     assert set(BEFORE) <= set(Status.__members__)
     for name, number in BEFORE.items():
-        assert translated(np.array([number, 0], np.int32), BEFORE).tolist() == [int(Status[name]), 0]
+        assert translate_bits(np.array([number, 0], np.int32), BEFORE).tolist() == [int(Status[name]), 0]
     everything = sum(BEFORE.values())
     known = sum(bit_numbers().values())
-    assert translated(np.int32([everything]), BEFORE)[0] == known - Status.GAP_NOT_DISTANCE
-    assert translated(np.int32([known]), bit_numbers())[0] == known
+    assert translate_bits(np.int32([everything]), BEFORE)[0] == known - Status.GAP_NOT_DISTANCE
+    assert translate_bits(np.int32([known]), bit_numbers())[0] == known
