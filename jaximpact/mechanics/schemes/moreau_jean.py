@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ from ...switches.switches import gap_switches
 from ..contact.laws import ContactLaw
 from ..friction import impulses_of
 from ..joint_projection import project_state
+from ..joints import joint_turning
 from ..linearisation import Contacts, Metric, closure, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
@@ -185,8 +187,9 @@ class MoreauJean(Scheme):
         if law.solves and contacts.dense and found.acts.shape[0]:
             # penetration at a kink of a gap is no drift along a curved surface
             curved = gap_switches(problem, t, q, args) is None
+            bend = partial(self.bend, problem, metric, contacts, t, q, v, args) if curved else None
             later = v if metric.joints is None else w
-            status |= self.depth_status(metric, contacts, motion, state, before, found.acts, curved, later, free - v)
+            status |= self.depth_status(metric, contacts, motion, state, before, found.acts, bend, later, free - v)
         if theta > 0 and iterations > 1:
             status |= self.convergence_status(problem, metric, motion, state, (earlier, last, w), free)
         if metric.joints is not None:
@@ -282,7 +285,7 @@ class MoreauJean(Scheme):
         state: State,
         rate: Array,
         acts: Array,
-        curved: bool,
+        bend: Callable | None,
         later: Array,
         kick: Array,
     ) -> Array:
@@ -293,9 +296,9 @@ class MoreauJean(Scheme):
         Args:
             rate: gap velocities (m,) at the start.
             acts: contacts (m,) with an impulse.
-            curved: whether no gap can kink, so that a body that sinks in has drifted along a curved surface.
+            bend: function that returns `bend`; None if a gap can kink, so that a body that sinks in need not have drifted along a curved surface.
             later: velocity (d,) at the end of the step, which joints may have turned; of the two velocities the faster one counts.
-            kick: change of velocity (d,) by forces in the step, which gives the round-off of gap velocities of a body at rest.
+            kick: change of velocity (d,) by forces in the step, which gives the round-off of velocities of a body at rest.
         """
         h, eps = motion.h, jnp.finfo(rate.dtype).eps
         norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
@@ -311,7 +314,8 @@ class MoreauJean(Scheme):
             sine = jnp.sqrt(jnp.maximum((1 - cosine) * (1 + cosine), 0))
             past, farthest = -some.rooms(), (motion.time(state.n) - motion.t0) * own[:, None] * sine
             facing = hits[:, None] & (cosine < FACING) & ~some.joined(state.q)[1]
-            explained = (past <= (h * part * own)[:, None]) & (past > 0)
+            at_rest = 1e2 * eps * some.velocity_terms(jnp.abs(kick)) / some.norms()
+            explained = (past <= (h * part * own)[:, None]) & (past > 0) & (own > at_rest)[:, None]
             return jnp.any(facing & explained & (past > ROOM * farthest))
 
         def look() -> Array:
@@ -321,15 +325,28 @@ class MoreauJean(Scheme):
 
         if len(rate) > 1:
             deep = lax.cond(jnp.any(strikes) & jnp.any(depth > 0), look, lambda: deep)
-        if curved and state.lasting is not None:
-            # on a surface of radius r, a step along the tangent leaves a gap velocity of h v^2 / r
-            square = state.v @ metric.times(state.v)
-            square = square if later is state.v else jnp.maximum(square, later @ metric.times(later))
-            moves = (h * depth > 0) & (h**2 * square > eps * depth**2)
-            noise = 1e2 * eps * contacts.velocity_terms(jnp.abs(kick)) / norm
-            sinks = (depth * jnp.abs(speed) > CURVED * h * square) & (jnp.abs(speed) > noise)
-            deep |= jnp.any(state.lasting & acts & (e <= 0) & moves & sinks)
+        if bend is not None and state.lasting is not None:
+            energy = lambda v: v @ metric.times(v)
+            square = energy(state.v) if later is state.v else jnp.maximum(energy(state.v), energy(later))
+            sunk = state.lasting & acts & (e <= 0) & (h * depth > 0) & (h**2 * square > eps * depth**2)
+            # forces and impulses that cancel leave a velocity of round-off
+            sunk &= square > (1e2 * eps) ** 2 * energy(kick)
+            # the radius of the surface is v^2 over its bend, for any v
+            sinks = lambda: jnp.any(sunk & (depth * jnp.abs(bend()) > CURVED * square * norm))
+            deep |= lax.cond(jnp.any(sunk), sinks, lambda: jnp.zeros((), bool))
         return as_status(deep, Status.PENETRATION_DEEP)
+
+    @staticmethod
+    def bend(problem: Problem, metric: Metric, contacts: Contacts, t: Array, q: Array, v: Array, args: Any) -> Array:
+        """Returns the accelerations (m,) with which gaps open as their gradients, and the joints, turn along the motion with velocity v (d,)."""
+
+        def rates(t: Array, q: Array) -> Array:
+            return jax.jvp(lambda q: problem.gaps(t, q, args), (q,), (v,))[1]
+
+        turning = jax.jvp(rates, (t, q), (jnp.ones_like(t), v))[1]
+        if metric.joints is None:
+            return turning
+        return turning - contacts.velocity(metric.restore(joint_turning(problem, t, q, v, args)))
 
     def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
         """Returns the `Metric` that solves with the Jacobian of ``defect`` at w, and w (d,), from which the Newton iteration goes on.
