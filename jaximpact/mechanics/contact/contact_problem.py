@@ -17,7 +17,7 @@ from ...jaxtools.derivative_rules import implicit_root
 from ..linearisation import Contacts
 from ..status import Status, as_status
 from .active_set import ActiveSet
-from .solver import ContactSolver, closing_speed, complementarity
+from .solver import ContactSolver, closing_speed, complementarity, resolved
 
 
 class ContactSolution(NamedTuple):
@@ -130,15 +130,8 @@ def _on_cones(a: Array, b: Array, friction: ArrayLike, solver: ContactSolver, st
     )
     w = (a @ x.ravel()).reshape(b.shape) + b
     return ContactSolution(
-        x, w, residual, iterations, as_status(~(residual <= _resolved(a, x, allowed)), Status.PROJECTION_NOT_CONVERGED)
+        x, w, residual, iterations, as_status(~(residual <= resolved(a, x, 2 * allowed)), Status.PROJECTION_NOT_CONVERGED)
     )
-
-
-def _resolved(a: Array, x: Array, allowed: Array) -> Array:
-    """Returns the residual () up to which impulses x count as a solution: the larger of twice the solver's tolerance ``allowed`` and the round-off
-    of A x."""
-    size = jnp.max(jnp.abs(a) @ jnp.abs(x.ravel()), initial=0.0)
-    return lax.stop_gradient(jnp.maximum(2 * allowed, 64 * jnp.finfo(x.dtype).eps * size))
 
 
 def _on_half_lines(a: Array, b: Array, solver: ContactSolver, start: Array) -> ContactSolution:
@@ -167,6 +160,6 @@ def _on_half_lines(a: Array, b: Array, solver: ContactSolver, start: Array) -> C
     iterations, status = lax.stop_gradient(counts).astype(jnp.int32)
     w = a @ x + b
     residual = lax.stop_gradient(jnp.max(complementarity(w, x, diagonal), initial=0.0))
-    allowed = _resolved(a, x, solver.allowed(closing_speed(lax.stop_gradient(b))))
+    allowed = resolved(a, x, 2 * solver.allowed(closing_speed(lax.stop_gradient(b))))
     failed = as_status(~(residual <= allowed), Status.PROJECTION_NOT_CONVERGED)
     return ContactSolution(x, w, residual, iterations, status | failed)

@@ -26,7 +26,7 @@ from .geodesic import project_geodesic
 from .implicit_derivative import reaction
 from .laws import ContactLaw, Reaction, Target, restrict_problem
 from .list_friction import solve_friction_of_list
-from .solver import ContactSolver, closing_speed, complementarity
+from .solver import ContactSolver, closing_speed, complementarity, resolved
 
 # times the velocities of a problem with friction: a guess with larger impulses, as velocities, is not used
 COMPARABLE = 16
@@ -86,7 +86,7 @@ class Solved(ContactLaw):
         x, iterations, residual = solve(cones)
         acts = x[:, 0] > 0
         mode, slipping = cones.modes(x, least)
-        status = as_status(~(residual <= allowed), Status.PROJECTION_NOT_CONVERGED)
+        status = as_status(~(residual <= resolved(matrix, x, allowed)), Status.PROJECTION_NOT_CONVERGED)
         status |= as_status(jnp.any(acts & jams(matrix, cones.friction)), Status.FRICTION_JAMMED)
         redundant = dependent(*lax.stop_gradient((matrix, cones.modes(x)[0], cones.friction)))
         status |= as_status(redundant, Status.IMPULSES_NOT_UNIQUE)

@@ -11,7 +11,7 @@ import abc
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from ..linearisation import Contacts
 from .friction.cone_products import Scaled, frictional_impulses_by_products
@@ -107,6 +107,15 @@ class ContactSolver(abc.ABC):
 def closing_speed(gap_velocity: Array) -> Array:
     """Returns the largest closing speed () of any contact, given gap velocities (m,); 0 if none closes."""
     return jnp.max(-gap_velocity, initial=0.0)
+
+
+def resolved(delassus: Array, impulse: Array, allowed: Array) -> Array:
+    """Returns the residual () [velocity] up to which impulses x count as a solution: ``allowed``, or the round-off of A x where that is larger.
+
+    ``delassus`` A (n, n); ``impulse`` x, of n entries in any shape. Where a body turns easily A x is far larger than the velocities that it cancels.
+    """
+    size = jnp.max(jnp.abs(delassus) @ jnp.abs(impulse.ravel()), initial=0.0)
+    return lax.stop_gradient(jnp.maximum(allowed, 64 * jnp.finfo(impulse.dtype).eps * size))
 
 
 def complementarity(velocity: Array, impulse: Array, diagonal: Array) -> Array:
