@@ -130,7 +130,11 @@ def _on_cones(a: Array, b: Array, friction: ArrayLike, solver: ContactSolver, st
     )
     w = (a @ x.ravel()).reshape(b.shape) + b
     return ContactSolution(
-        x, w, residual, iterations, as_status(~(residual <= resolved(a, x, 2 * allowed)), Status.PROJECTION_NOT_CONVERGED)
+        x,
+        w,
+        residual,
+        iterations,
+        as_status(~(residual <= resolved(a, x, 2 * allowed)), Status.PROJECTION_NOT_CONVERGED),
     )
 
 
