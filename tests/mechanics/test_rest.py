@@ -1,0 +1,204 @@
+"""Bodies that stay where they are, or are carried along: whatever walls, legs or springs hold them, they stay, and no failure is told.
+
+Depths, velocities and sums of forces are round-off there; a test that compares two of them must not take them for motion.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from breadth import slow
+
+import jaximpact as ji
+from jaximpact.mechanics.status import FAILURES
+
+G = 9.81
+SQUARE = np.array([[0.2, 0.2], [0.2, -0.2], [-0.2, 0.2], [-0.2, -0.2]])
+TRIPOD = np.array([[0.2, 0.0], [-0.2, 0.2], [-0.2, -0.2]])
+
+
+def push(t):
+    return jnp.sin(7 * t)
+
+
+def corner(way):
+    """Point between a rough wall and a rough floor, pushed towards the wall or away from it, less than friction holds."""
+    return ji.Problem(
+        lambda t, q, v, args: jnp.stack([way * t, -G]),
+        lambda t, q, args: q,
+        slip=lambda t, q, v, args: v[::-1],
+        friction=jnp.array([0.4, 0.3]),
+    ), [0.0, 0.0]
+
+
+def wedge(angle):
+    """Point between two rough walls that rise at an angle to both sides."""
+    normal = np.array([[-np.sin(angle), np.cos(angle)], [np.sin(angle), np.cos(angle)]])
+    across = np.array([[np.cos(angle), np.sin(angle)], [np.cos(angle), -np.sin(angle)]])
+    return ji.Problem(
+        lambda t, q, v, args: jnp.stack([push(t), -G]),
+        lambda t, q, args: normal.astype(q.dtype) @ q,
+        slip=lambda t, q, v, args: across.astype(v.dtype) @ v,
+        friction=0.3,
+    ), [0.0, 0.0]
+
+
+def block():
+    """Block of width .4 and height .2 on two rough corners, its side at a rough wall."""
+    corners = np.array([[-0.2, -0.1], [0.2, -0.1], [0.2, -0.1], [0.2, 0.1]])
+
+    def places(q):
+        c, s = jnp.cos(q[2]), jnp.sin(q[2])
+        return q[None, :2] + corners.astype(q.dtype) @ jnp.array([[c, s], [-s, c]])
+
+    def gaps(t, q, args):
+        x, y = places(q).T
+        return jnp.stack([y[0], y[1], 0.2 - x[2], 0.2 - x[3]])
+
+    def slip(t, q, v, args):
+        x, y = jax.jvp(places, (q,), (v,))[1].T
+        return jnp.stack([x[0], x[1], y[2], y[3]])
+
+    force = lambda t, q, v, args: jnp.stack([2 + push(t), -G, 0])
+    return ji.Problem(force, gaps, np.array([1.0, 1.0, 0.02]), slip=slip, friction=0.4), [0.0, 0.1, 0.0]
+
+
+def stool(feet, inertia, mu):
+    """Stool of height .1, whose feet are pushed sideways, less than friction holds; q = (x, y, z, tilts about x and y)."""
+    arms = np.concatenate([feet, np.full((len(feet), 1), -0.1)], axis=1)
+
+    def places(q):
+        (ca, cb), (sa, sb) = jnp.cos(q[3:]), jnp.sin(q[3:])
+        turn = jnp.array([[cb, sb * sa, sb * ca], [0.0, ca, -sa], [-sb, cb * sa, cb * ca]])
+        return q[None, :3] + arms.astype(q.dtype) @ turn.T
+
+    return ji.Problem(
+        lambda t, q, v, args: jnp.stack([push(t), 0, -G, 0, 0]),
+        lambda t, q, args: places(q)[:, 2],
+        np.array([1.0, 1.0, 1.0, inertia, inertia]),
+        slip=lambda t, q, v, args: jax.jvp(places, (q,), (v,))[1][:, :2],
+        friction=mu,
+    ), [0.0, 0.0, 0.1, 0.0, 0.0]
+
+
+def spokes(inertia):
+    """Light wheel without a rim that stands on two of its six spokes, of length 1."""
+    angles = np.pi * np.arange(6) / 3
+
+    def tips(q):
+        turned = q[2] + angles.astype(q.dtype)
+        return jnp.stack([q[0] + jnp.sin(turned), q[1] - jnp.cos(turned)])
+
+    return ji.Problem(
+        lambda t, q, v, args: jnp.stack([push(t), -G, 0]),
+        lambda t, q, args: tips(q)[1],
+        np.array([1.0, 1.0, inertia]),
+        slip=lambda t, q, v, args: jax.jvp(lambda q: tips(q)[0], (q,), (v,))[1],
+        friction=0.8,
+    ), [0.0, float(np.cos(np.pi / 6)), float(np.pi / 6)]
+
+
+def springs():
+    """Two bodies hung from springs, the upper one cubic, at rest."""
+
+    def force(t, q, v, args):
+        pull = 50 * (q[0] - q[1] + 1)
+        return jnp.stack([-pull - G, pull - 1e3 * (q[1] - 2) ** 3]) - 10 * v
+
+    upper = 2 - (1e-3 * G) ** (1 / 3)
+    return ji.Problem(force), [upper - 1 - G / 50, upper]
+
+
+RESTING = {
+    "corner": lambda: corner(1.0),
+    "corner, pulled": lambda: corner(-1.0),
+    "wedge": lambda: wedge(0.5),
+    "steep wedge": lambda: wedge(1.3),
+    "block": block,
+    "tripod": lambda: stool(TRIPOD, 0.02, 0.3),
+    "four feet": lambda: stool(SQUARE, 0.02, 0.6),
+    "light four feet": lambda: stool(SQUARE, 2e-4, 0.6),
+    "spokes": lambda: spokes(1e-2),
+    "light spokes": lambda: spokes(1e-4),
+    "springs": springs,
+}
+FEW = ["corner", "block", "tripod", "light spokes", "springs"]
+
+
+def check_rest(name, h, dtype):
+    """Places change by no more than round-off: of 20,000 steps that each lose an eps, or of 200 steps of impulses a hundred times as large."""
+    problem, q0 = RESTING[name]()
+    if problem.mass is not None:
+        problem = problem.replace(mass=jnp.asarray(problem.mass, dtype))
+    if problem.friction is not None:
+        problem = problem.replace(friction=jnp.asarray(problem.friction, dtype))
+    t1 = {"springs": 10.0}.get(name, 2.0)
+    s = ji.solve(
+        problem, jnp.asarray(q0, dtype), jnp.zeros(len(q0), dtype), t1=t1, h=h, scheme=ji.MoreauJean(), save="final"
+    )
+    assert not int(s.status) & int(FAILURES), s.describe_status()
+    assert np.max(np.abs(np.asarray(s.q[-1]) - np.asarray(q0))) < 2e4 * float(jnp.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("name", [x if x in FEW else slow(x) for x in RESTING])
+def test_what_rests_stays_and_has_not_failed(name):
+    check_rest(name, 1e-3, jnp.float64)
+
+
+@pytest.mark.parametrize("name", ["four feet", *(slow(x) for x in RESTING if x not in ("four feet", "springs"))])
+def test_what_rests_stays_in_single_precision(name):
+    check_rest(name, 1e-2, jnp.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("h", [1e-2, 3e-3, 1e-4])
+@pytest.mark.parametrize("name", RESTING)
+def test_what_rests_stays_for_every_step(name, h):
+    check_rest(name, h, jnp.float64)
+
+
+def test_a_body_on_a_shaken_table_does_not_fail_where_the_table_turns_round():
+    """Its velocity vanishes there while it lies h A w / 2 deep, which is no depth beside a radius: the table is flat."""
+    size, rate = 0.1, 9.0
+    table = ji.Problem(
+        lambda t, q, v, args: jnp.array([0.0, -G]),
+        lambda t, q, args: q[1:] + size * jnp.sin(rate * t),
+        slip=lambda t, q, v, args: v[:1],
+        friction=0.3,
+    )
+    for h in (1e-2, 1e-3):
+        s = ji.solve(table, [0.0, 0.0], [0.0, -size * rate], t1=3.0, h=h, scheme=ji.MoreauJean(), save="final")
+        assert not s.failed
+        # a step behind the table, and half a step from the start
+        assert abs(s.q[-1, 1] + size * np.sin(3 * rate)) < 1.5 * h * size * rate
+
+
+def test_past_a_kink_newtons_method_ends_on_the_solution_in_two_iterations():
+    """Of a piecewise linear force the second iteration is exact: ten of them give the same motion, which has not failed."""
+    force = lambda t, q, v, args: jnp.interp(t, jnp.array([0.0, 0.3, 0.9, 2.0]), jnp.array([0.0, 9.0, -7.0, 0.0])) - 2e3 * jnp.maximum(v, 0) - 10 * q  # fmt: skip
+    run = lambda newton: ji.solve(ji.Problem(force), [0.0], [0.0], t1=2.0, h=1e-2, scheme=ji.MoreauJean(newton=newton))
+    two, ten = run(2), run(10)
+    assert not two.failed and not ten.failed
+    np.testing.assert_allclose(two.q, ten.q, rtol=0, atol=1e-13)
+
+
+def test_a_light_wheel_without_a_rim_turns_about_its_spoke():
+    """An inverted pendulum, phi'' (1 + J) = g sin(phi + alpha), phi the angle of the spoke from the vertical: errors are of first order."""
+    problem, _ = spokes(1e-4)
+    slope = 0.1
+    problem = problem.replace(force=lambda t, q, v, args: G * jnp.array([np.sin(slope), -np.cos(slope), 0.0]))
+    phi, w = -0.3, 2.0  # leans back, turns forwards
+    q0, v0 = [np.sin(-phi) * -1, np.cos(phi), -phi], [w * np.cos(phi), -w * np.sin(phi), -w]
+    f = lambda y: np.array([y[1], G * np.sin(y[0] + slope) / (1 + 1e-4)])
+    y, dt = np.array([phi, w]), 1e-4
+    for _ in range(3000):
+        a = f(y)
+        b = f(y + dt / 2 * a)
+        c = f(y + dt / 2 * b)
+        y = y + dt / 6 * (a + 2 * b + 2 * c + f(y + dt * c))
+    errors = []
+    for h in (1e-3, 5e-4, 2.5e-4):
+        s = ji.solve(problem, q0, v0, t1=0.3, h=h, scheme=ji.MoreauJean(), save="final")
+        assert not s.failed, s.describe_status()
+        errors.append(abs(-s.q[-1, 2] - y[0]))
+    assert errors[0] < 0.02 and errors[2] < 0.7 * errors[1] < 0.5 * errors[0]
