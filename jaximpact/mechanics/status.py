@@ -21,8 +21,8 @@ class Status(enum.IntFlag):
     MASS_INVALID = 1 << 2
     NON_FINITE = 1 << 3
     START_VELOCITY_PROJECTED = 1 << 5
-    DERIVATIVE_GRAZING = 1 << 6
-    DERIVATIVE_SIMULTANEOUS = 1 << 7
+    DERIVATIVE_EVENTS = 1 << 6
+    DERIVATIVE_AT_END = 1 << 8
     GAP_NOT_DISTANCE = 1 << 10
     INPUT_INVALID = 1 << 11
     STEP_UNSTABLE = 1 << 13
@@ -49,9 +49,10 @@ class Status(enum.IntFlag):
     NEIGHBOURS_OUTRUN = GAP_UNRESOLVED
     PENETRATION_DEEP = GAP_UNRESOLVED
     JOINTS_SINGULAR = JOINTS_NOT_MET
-    DERIVATIVE_FRICTION = DERIVATIVE_GRAZING
-    DERIVATIVE_AT_END = DERIVATIVE_SIMULTANEOUS
-    DERIVATIVE_ZENO = DERIVATIVE_SIMULTANEOUS
+    DERIVATIVE_GRAZING = DERIVATIVE_EVENTS
+    DERIVATIVE_SIMULTANEOUS = DERIVATIVE_EVENTS
+    DERIVATIVE_ZENO = DERIVATIVE_EVENTS
+    DERIVATIVE_FRICTION = DERIVATIVE_EVENTS
     PROJECTION_REFINED = OK
 
     def __str__(self) -> str:
@@ -108,13 +109,13 @@ CAUSES = {
     Status.GAP_NOT_DISTANCE: "(remark) friction is mu times the normal force, which takes each gap for a distance, and the gradient of one in contact "
     "has another length; or the normal velocity that slip gives is not along that gradient: divide the gap by the length of its gradient, as (y - h(x)) / sqrt(1 + h'(x)^2), or return "
     "the whole relative velocity, slip=lambda t, q, v, args: (normal, tangential)",
-    Status.DERIVATIVE_GRAZING: "(derivatives only) an event was too weak for h to tell it from none: a contact closed, or was only just missed, at a small normal velocity (near "
-    "grazing the derivative diverges); it is closed with no force on it, so that a change of the forces one way opens it; or a contact with friction only just slipped, stuck, broke away or "
-    "came to rest, or changed between slip and stick in the step of an impact. The derivative may be that of the other side: take a smaller h, or trust no derivative of this motion",
-    Status.DERIVATIVE_SIMULTANEOUS: "(derivatives only) events were too near each other, or to an end of the motion: contacts that load each other, "
-    "that bend or turn each other's paths (forces of the velocity), or more than are followed one by one, struck or changed within one step; an impact lies within a step or two of t0 or t1, or as "
-    "near t1 as h and the impacts before leave its time open; or infinitely many impacts accumulated (bounces died out), and the derivative after that is of first order at best. At such times the motion may not be "
-    "differentiable: move t1, take a smaller h, or ask for the derivative on one side, sensitivities(direction=...)",
+    Status.DERIVATIVE_EVENTS: "(derivatives only) events were too weak, or too near each other, for h to tell what a neighbouring motion does: a contact closed, or was only just "
+    "missed, at a small normal velocity (near grazing the derivative diverges); it is closed with no force on it, so that a change of the forces one way opens it; contacts that "
+    "load each other, or bend each other's paths (forces of the velocity), struck within one step; infinitely many impacts accumulated (bounces died out), and the derivative after that "
+    "is of first order at best; or a contact with friction only just slipped, stuck, broke away or came to rest, or did so in the step of an impact. Take a smaller h, ask for the "
+    "derivative on one side, sensitivities(direction=...), or trust no derivative of this motion",
+    Status.DERIVATIVE_AT_END: "(derivatives only) an impact lies within a step or two of t0 or t1, or as near t1 as h and the impacts "
+    "before leave its time open: at the time of an impact the state has no derivative; move t1, or take a smaller h",
     Status.DERIVATIVE_NOT_FINITE: "(derivatives only) a Jacobian is infinite or NaN: force, constraints or output are not differentiable "
     "where they were evaluated (sqrt or a norm at zero); write them so that they are",
     Status.DERIVATIVE_JUMP: "(derivatives only) the force, the mass or the velocity of a gap in contact jumped on the way (a comparison, sign, "
@@ -135,7 +136,7 @@ FAILURES = (
 )
 # bits about derivatives only, and all bits that make a derivative doubtful
 DERIVATIVES = (
-    Status.DERIVATIVE_GRAZING | Status.DERIVATIVE_SIMULTANEOUS | Status.DERIVATIVE_NOT_FINITE | Status.DERIVATIVE_JUMP
+    Status.DERIVATIVE_EVENTS | Status.DERIVATIVE_AT_END | Status.DERIVATIVE_NOT_FINITE | Status.DERIVATIVE_JUMP
 )
 DOUBTS = DERIVATIVES | Status.EVENTS_UNRESOLVED
 # numbers of the bits in files that do not say what theirs are, written when each cause had its own

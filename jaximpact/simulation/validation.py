@@ -91,7 +91,7 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
 
 def remark_on_velocity_terms(problem: Problem, t: Any, q: Array, v: Array, args: Any) -> None:
     """Issues a remark if the mass, a function, depends on q, and the force has no terms quadratic in v: Coriolis and centrifugal terms are missing."""
-    if _mass_varies(problem.mass, q, args) and not _is_curved(problem.force, t, q, v, args):
+    if not _is_curved(problem.force, t, q, v, args) and _mass_varies(problem.mass, q, args):
         remark(
             "mass(q, args) depends on q, and force(t, q, v, args) has no terms quadratic in v: Coriolis and centrifugal forces are missing. "
             "Problem.from_potential and Problem.from_lagrangian derive them; Problem takes a force that contains them",
@@ -101,8 +101,14 @@ def remark_on_velocity_terms(problem: Problem, t: Any, q: Array, v: Array, args:
 
 @cached_by_types
 def _mass_varies(mass: Callable, q: Array, args: Any) -> bool:
-    """Whether a mass(q, args) changes with q, other than by jumps."""
-    return moves_with(mass, (q, args), on=(0,))
+    """Whether a mass(q, args) changes with q, other than by jumps, and not only in writing, as 0 * q does: with every number of args 1 it is compared at
+    two places, and numbers that are not finite count as changed."""
+    if not moves_with(mass, (q, args), on=(0,)):
+        return False
+    ones = jax.tree.map(lambda x: np.ones(jnp.shape(x), jnp.result_type(x)), args)
+    with jax.ensure_compile_time_eval():
+        here, there = (np.asarray(mass(jnp.asarray(x + np.arange(q.size) / 8, q.dtype), ones)) for x in (0.3, 0.7))
+    return not np.array_equal(here, there)
 
 
 @cached_by_types
