@@ -112,7 +112,8 @@ class Info(NamedTuple):
     ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the contacts in the step, ``acts`` () whether a
     contact has an impulse or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits; the
     reports on ``joints`` and on ``friction``, None where there are none; the estimated ``error`` () of the step in units of the tolerance, from schemes
-    that estimate it (`Traits.tells_error`), else None; ``remark`` bits () of a free step, which do not make it invalid as those of ``status`` do, or None.
+    that estimate it (`Traits.tells_error`), else None; ``remark`` bits () of a free step, which do not make it invalid as those of ``status`` do, or None;
+    the time ``ended`` () at which a step that did not reach its end failed, NaN for others, or None.
     """
 
     z: Array
@@ -126,6 +127,7 @@ class Info(NamedTuple):
     friction: FrictionInfo | None = None
     error: Any = None
     remark: Any = None
+    ended: Any = None
 
     @classmethod
     def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:

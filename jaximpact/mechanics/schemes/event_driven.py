@@ -175,7 +175,10 @@ class EventDriven(Scheme):
         if problem.slip is not None:
             info = info._replace(friction=FrictionInfo.none(state.closed.shape[0], 1, state.q.dtype))
         return state._replace(n=state.n + 1), info._replace(
-            acts=jnp.array(True), joints=joints, error=jnp.zeros_like(motion.t0)
+            acts=jnp.array(True),
+            joints=joints,
+            error=jnp.zeros_like(motion.t0),
+            ended=jnp.full_like(motion.t0, jnp.nan),
         )
 
     def step(
@@ -213,6 +216,7 @@ class EventDriven(Scheme):
             told.joints,
             rubbed,
             error=told.error,
+            ended=jnp.where(short, frozen(step.start + base.elapsed), jnp.nan),
         )
         error = None if state.error is None else state.error + told.error
         return DrivenState(

@@ -131,4 +131,6 @@ def times_off(tolerance: Tolerance, most: Array, error: Array, q: Array, contact
 
 def latest_spread(last: Array | None, spread: Array | None, impact: Array) -> Array | None:
     """Returns the error () of the time of the latest impact, with ``spread`` (m,) of those of an ``impact`` (m,); ``last`` () before it."""
-    return spread if spread is None else jnp.where(jnp.any(impact), jnp.max(jnp.where(impact, spread, 0)), last)
+    if spread is None or last is None:
+        return None
+    return jnp.where(jnp.any(impact), jnp.max(jnp.where(impact, spread, 0)), last)
