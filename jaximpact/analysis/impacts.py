@@ -19,7 +19,6 @@ from ..jaxtools.argument_checks import real
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme, Timing
-from ..mechanics.schemes import EventDriven
 from ..results import Arrays, Drawable, Result, Solution, with_names
 from ..results.impulse_intervals import runs
 from ..simulation.arguments import choose_methods
@@ -221,7 +220,8 @@ def impacts(
     cut = (end - start < width) & (end == t.shape[1] - 1)
     after = np.where(cut & timing.rebounds, np.nan, after)
     strength = impulse[lane, last, contact] - impulse[lane, start, contact]
-    if timing.scheme == EventDriven.__name__ and len(lane):
+    exactly = timing.locates and timing.by_tolerance
+    if exactly and len(lane):
         of_lanes = None if e is None else _by_contact(e, single, impulse.shape)[lane]
         motions = RestartableMotions(problem, scheme, (t, q, v), args, args_axes)
         once, *exact = motions.impacts(lane, start, contact, of_lanes)
@@ -229,7 +229,7 @@ def impacts(
         after = np.where(once & ~lasting & ~cut, exact[2], after)
 
     release = _release_times(t, impulse, lane[lasting], contact[lasting], end[lasting])
-    if timing.scheme == EventDriven.__name__ and np.any(lasting):
+    if exactly and np.any(lasting):
         of_lanes = of_lanes if of_lanes is None else of_lanes[lasting]
         alone = ~np.any(
             found.active[lane[lasting], end[lasting] - 1] & (np.arange(impulse.shape[2]) != contact[lasting][:, None]),

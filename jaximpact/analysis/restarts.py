@@ -82,12 +82,13 @@ def recomputed(
     scheme: Scheme | None = None,
 ) -> Solution:
     """Returns the motion at other times t, each computed by a run from the row before it: see `Solution.at`, with a problem."""
-    of_name: dict[str, Scheme] = {"EventDriven": EventDriven(ORBIT, ORBIT), "EventCorrected": EventCorrected()}
-    made_by = None if solution.timing is None else solution.timing.scheme
-    scheme = of_name.get(str(made_by)) if scheme is None else scheme
+    timing = solution.timing
+    if scheme is None and timing is not None and timing.locates:
+        scheme = EventDriven(ORBIT, ORBIT) if timing.by_tolerance else EventCorrected()
     if scheme is None or not scheme.traits.locates:
         raise ValueError(
-            f"solution.at(t, problem) goes on from a row, whose state is all that EventDriven and EventCorrected need: this solution is of {made_by}"
+            "solution.at(t, problem) goes on from a row, whose state is all that EventDriven and EventCorrected need: this solution is of "
+            f"{None if timing is None else timing.scheme}"
         )
     of_contacts = {"e": e, "friction": friction, "static_friction": static_friction}
     if is_traced(solution, t, args, of_contacts):

@@ -26,7 +26,7 @@ class SchemeAdapter:
         jax.config.update("jax_enable_x64", True)
         self.scheme, self.sensitivity = getattr(schemes, scheme)(), sensitivity
         self.HOW = f'jaximpact.sensitivities, mode="forward", sensitivity="{sensitivity}"'
-        self.plastic = scheme == "Maury"
+        self.plastic = self.scheme.traits.restitution == "none"
         self._group = cache(self._compute)
 
     def final_state(self, case: Any, theta: Any, steps: int) -> np.ndarray:

@@ -112,7 +112,8 @@ class Info(NamedTuple):
     ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the contacts in the step, ``acts`` () whether a
     contact has an impulse or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits; the
     reports on ``joints`` and on ``friction``, None where there are none; the estimated ``error`` () of the step in units of the tolerance, from schemes
-    that estimate it (`Traits.tells_error`), else None; ``remark`` bits () of a free step, which do not make it invalid as those of ``status`` do, or None.
+    that estimate it (`Traits.tells_error`), else None; ``remark`` bits () of a free step, which do not make it invalid as those of ``status`` do, or None;
+    the time ``ended`` () at which a step that did not reach its end failed, NaN for others, or None.
     """
 
     z: Array
@@ -126,6 +127,7 @@ class Info(NamedTuple):
     friction: FrictionInfo | None = None
     error: Any = None
     remark: Any = None
+    ended: Any = None
 
     @classmethod
     def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
@@ -167,7 +169,7 @@ class Traits(NamedTuple):
         lag: by how many steps a velocity lags behind the end of its step.
         locates: whether impacts are located within a step. The plain derivative of the scheme is then that of the motion, `Scheme.step` and
             `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the state holds the time of the ``latest`` impact,
-            to the scheme's `resolution`.
+            to the scheme's `resolution`. Position and velocity of a row are those at its time: interpolation and tables of impacts take them so.
         order: order of convergence of positions across impacts; None where a tolerance sets their error and h only spaces the rows.
         restitution: the coefficients that are covered: "each", one for all contacts or one for each; "one"; "none", e = 0.
         approach: whether restitution may be a function of the approach speed (`Problem.restitution_at`); otherwise such a problem is refused.
@@ -237,6 +239,10 @@ class Scheme(abc.ABC):
         """Bounds the error () of the times of located impacts; a derivative at t1 is not to be trusted within that time of an impact."""
         return motion.h
 
+    def time_errors(self, motion: Motion, state: Any, contacts: Contacts, speed: Array) -> Array:
+        """Bounds the errors (m,) of the times at which ``contacts`` meet at gap velocities ``speed`` (m,) near a state; by default the `resolution`."""
+        return jnp.broadcast_to(self.resolution(motion), speed.shape)
+
     def for_values(self) -> Scheme:
         """Returns the scheme for runs without derivatives or status bits about them: the same values by fewer operations."""
         return self
@@ -286,20 +292,28 @@ class Wrapping(Scheme):
 
 
 class Timing(NamedTuple):
-    """Timing of a scheme's rows, by which a result recognises impacts: the scheme's name, the lag of velocities in steps, and whether an
-    impact takes two steps.
+    """Timing of a scheme's rows, by which a result recognises impacts.
 
     It holds no array, so that a `Solution` carries it through jax's transformations.
+
+    Attributes:
+        scheme: the name of the scheme's class, for messages.
+        velocity_lag: by how many steps velocities lag.
+        rebounds: whether an impact takes two steps.
+        locates: whether impacts are located, so that a row has the position and the velocity of its own time (`Traits.locates`).
+        by_tolerance: whether a tolerance sets the error, whatever the distance of the rows (``Traits.order`` is None).
     """
 
     scheme: str
     velocity_lag: float
     rebounds: bool
+    locates: bool
+    by_tolerance: bool
 
     @classmethod
     def of(cls, scheme: Scheme) -> Timing:
         traits = scheme.traits
-        return cls(type(scheme).__name__, float(traits.lag), traits.steps > 1)
+        return cls(type(scheme).__name__, float(traits.lag), traits.steps > 1, traits.locates, traits.order is None)
 
     @property
     def steps(self) -> int:

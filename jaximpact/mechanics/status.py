@@ -84,8 +84,8 @@ CAUSES = {
     "another contact that faces the first, as a light body does that bounces ever faster before a heavy one, or sank by a tenth of the radius of a curved surface "
     "that it slides along (MoreauJean drifts by O(h)); or a listed body moved further in a step than a quarter of the skin, or reaches further than the list does. Take a smaller h, "
     "EventCorrected, EventDriven or PaoliSchatzman, or larger Bodies(skin=..., reach=...)",
-    Status.TRIALS_EXHAUSTED: "EventDriven made as many trials in one step as it may and did not reach the end of it: events follow each other "
-    "without end, or the force is stiff or jumps too often for the tolerance; take larger rtol and atol, EventDriven(trials=...), smaller steps h, "
+    Status.TRIALS_EXHAUSTED: "EventDriven made as many trials in one step as it may and did not reach the end of it. They ended at failed_at, with the state "
+    "of the last row, in which the contact with a gap near 0 or the switch near its border is the one to look at: events follow each other without end, or the force is stiff or jumps too often for the tolerance; take larger rtol and atol, EventDriven(trials=...), smaller steps h, "
     "or MoreauJean for a stiff force",
     Status.JOINTS_NOT_MET: "q0 does not satisfy the joints (traced data cannot raise), no position near the end of a step does, or the joints passed a singular position, where some of "
     "them depend on each other and a linkage may go on in more than one way: start from jaximpact.assemble(problem, q0, v0), take a smaller h, state joints that do not contradict each other "

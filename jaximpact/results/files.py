@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 FORMAT = 2  # in format 1 a status has the bits `status.BEFORE`
 ABOUT = "jaximpact"  # name of the JSON text in a file
+LOCATED = (
+    "EventCorrected",
+    "EventDriven",
+)  # schemes that locate impacts, of which files of earlier versions have the name alone
 FIELD = "field."  # before the name of an array that `to_xarray` does not have
 OPTIONAL = (
     "energy",
@@ -201,8 +205,9 @@ def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solu
         raise KeyError(missing[0])
     timing = about["timing"]
     if timing is not None:
-        scheme, lag, rebounds = timing
-        timing = Timing(str(scheme), float(lag), bool(rebounds))
+        scheme, lag, rebounds, *more = timing
+        locates, by_tolerance = more or (scheme in LOCATED, scheme == "EventDriven")
+        timing = Timing(str(scheme), float(lag), bool(rebounds), bool(locates), bool(by_tolerance))
     of_events = {name: x for name in EVENTS if (x := numbers.get(f"events_{name}")) is not None}
     events = LocatedImpacts(**of_events) if of_events else None  # type: ignore[arg-type]
     solution = Solution(**state, values=decode_value(about["values"], numbers), events=events, timing=timing)  # type: ignore[arg-type]

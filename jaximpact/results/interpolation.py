@@ -10,8 +10,6 @@ import jax
 import numpy as np
 
 from ..jaxtools.argument_checks import is_traced, real
-from ..mechanics.scheme import Timing
-from ..mechanics.schemes import EventCorrected, EventDriven
 from .impulse_intervals import REBOUND, runs
 
 if TYPE_CHECKING:
@@ -113,7 +111,7 @@ def _sides(times: np.ndarray, t: np.ndarray, step: np.ndarray, kink: np.ndarray)
 
 def is_located(solution: Solution) -> bool:
     """Whether impacts were located, so that each row holds the velocity at its own time."""
-    return solution.timing in (Timing.of(EventCorrected()), Timing.of(EventDriven()))
+    return solution.timing is not None and solution.timing.locates
 
 
 @dataclass(frozen=True)

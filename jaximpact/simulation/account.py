@@ -55,4 +55,6 @@ class Account(NamedTuple):
             iterations=self.iterations + info.iterations,
             error=self.error if info.error is None else self.error + info.error,
         )
-        return found.with_status(info.status | lost, jnp.where(lost > 0, t, motion.time(k)))
+        begun = motion.time(k)
+        failed_at = begun if info.ended is None else jnp.where(jnp.isfinite(info.ended), info.ended, begun)
+        return found.with_status(info.status | lost, jnp.where(lost > 0, t, failed_at))

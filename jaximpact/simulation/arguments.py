@@ -99,7 +99,11 @@ def _default_scheme(problem: Any) -> Scheme:
 
 
 def _check_options(method: Any) -> None:
-    """Checks the options of a scheme or projection: flags, counts from 1 on, and finite numbers >= 0."""
+    """Checks the options of a scheme or projection: flags, counts from 1 on, and finite numbers >= 0; and that jax knows its class."""
+    if jax.tree_util.all_leaves([method]):
+        raise TypeError(
+            f"{type(method).__name__} is a class that jax does not know: write @jax.tree_util.register_dataclass above its @dataclass(frozen=True)"
+        )
     for option in fields(method) if is_dataclass(method) else ():
         value, name = getattr(method, option.name), f"{type(method).__name__}({option.name}=...)"
         if is_traced(value) or option.type not in ("int", "float", "float | None", "bool"):

@@ -296,6 +296,9 @@ def test_stiff_motion_and_events_without_end_are_told():
     assert Status(int(found.status)) == Status.TRIALS_EXHAUSTED and found.failed
     with pytest.raises(RuntimeError, match="MoreauJean for a stiff force"):
         found.raise_if_failed()
+    # 1000 trials of about 3e-4, and the state of that time: sin t over the stiffness, to the decay that is over
+    assert 0.1 < float(found.failed_at) < 1
+    np.testing.assert_allclose(found.q[-1, 0], np.sin(float(found.failed_at)) / 1e8, atol=1e-9)
 
 
 @pytest.mark.parametrize("scheme", [SCHEME, ji.EventCorrected()], ids=lambda s: type(s).__name__)

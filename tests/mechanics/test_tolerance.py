@@ -1,5 +1,6 @@
 """Errors of `EventDriven`: the order of its substeps, what a tolerance means on the catalogue's exact motions, and the estimate that a solution states."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -182,3 +183,35 @@ def test_order_of_substeps_across_impacts(name, label, steps):
         )  # fmt: skip
         error.append(np.max(np.abs(np.asarray(found.q) - exact)))
     assert np.log(error[0] / error[1]) / np.log(steps[1] / steps[0]) > 7.5 and error[1] < 1e-10, error
+
+
+def test_derivatives_by_loose_tolerances_are_trusted_and_right():
+    """Of forced oscillators with no impact near t1; off by no more than a tolerance."""
+    entry = catalogue.get("shaw-holmes")
+    case = entry.case("damped")
+    starts = np.linspace(0.9, 1.1, 32)[:, None] * case.q0 + 0.01
+    run = lambda tol: ji.sensitivities(
+        entry.problem, starts, np.broadcast_to(case.v0, starts.shape), t1=case.t1 - 0.5, steps=1, args=case.args, e=case.restitution,
+        scheme=ji.EventDriven(tol, tol), wrt=("q0", "v0"), progress=False,
+    )  # fmt: skip
+    exact, of = run(1e-11), lambda found: np.concatenate([x.ravel() for x in jax.tree.leaves(found.jacobian)])
+    for tolerance in (1e-3, 1e-4):
+        found = run(tolerance)
+        assert np.mean(found.trusted) > 0.9
+        right = np.repeat(np.asarray(found.trusted)[None], 4, axis=0).ravel()
+        assert np.max(np.abs(of(found) - of(exact))[right]) < tolerance * (1 + np.max(np.abs(of(exact))))
+
+
+def test_an_impact_within_the_error_of_the_motion_of_the_end_is_doubtful():
+    """q'' = -q from q = .5 meets the wall q = 0 at v = -.5, and is thrown back: the exact derivative by q0 at t1 near pi/2 is known on either side of it."""
+    problem = ji.Problem(lambda t, q, v, args: -q, lambda t, q, args: q)
+    t1 = np.pi / 2 + np.linspace(-0.1, 0.1, 401)
+    ones = np.ones((len(t1), 1))
+    found = ji.sensitivities(
+        problem, 0.5 * ones, 0 * ones, t1=t1, steps=1, e=0.5, scheme=ji.EventDriven(1e-3, 1e-3), wrt=("q0",), progress=False
+    )  # fmt: skip
+    dv, trusted = np.asarray(found.jacobian["v"]["q0"]).ravel(), np.asarray(found.trusted)
+    # the impact's time does not depend on q0: v = -sin t before it, .5 sin t after it, times q0
+    exact = np.where(t1 < np.pi / 2, -np.sin(t1), 0.5 * np.sin(t1))
+    assert not np.any(trusted & (np.abs(dv - exact) > 0.1))
+    assert np.any(~trusted) and np.mean(trusted[np.abs(t1 - np.pi / 2) > 0.05]) == 1

@@ -281,6 +281,22 @@ def test_files_keep_everything(suffix, results, tmp_path):
     assert ji.load(path).provenance == {"jax": "0.1"} == ji.load(ji.load(path).save(path)).provenance
 
 
+@pytest.mark.parametrize(
+    "scheme", [ji.EventDriven(), ji.EventCorrected(), ji.MoreauJean()], ids=lambda scheme: type(scheme).__name__
+)
+def test_files_of_earlier_versions_name_their_scheme_alone(scheme, tmp_path):
+    """Their timing has three entries; whether the scheme locates impacts follows from its name."""
+    motion = ji.solve(BALL.problem, CASE.q0, CASE.v0, steps=20, **OPTIONS | {"scheme": scheme})
+    path = motion.save(tmp_path / "motion.npz")
+    with np.load(path) as file:
+        arrays = dict(file)
+    about = json.loads(str(arrays["jaximpact"]))
+    assert len(about["timing"]) == 5
+    about["timing"] = about["timing"][:3]
+    np.savez(path, **{**arrays, "jaximpact": np.array(json.dumps(about))})
+    assert ji.load(path).timing == motion.timing
+
+
 def test_datasets_open_without_jaximpact(results, tmp_path):
     import xarray
 

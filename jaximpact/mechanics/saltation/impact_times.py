@@ -181,7 +181,7 @@ def status_at_end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, 
     """Returns DERIVATIVE_AT_END if an impact may lie so near the end of the motion that it may be before or after it.
 
     That holds for impacts within a step or two of the end, plus the errors of impact times accumulated so far; for a scheme that locates impacts,
-    within its `resolution`. ``state``: the state at the end of the motion, after ``steps`` steps.
+    within the error of the time of that impact (`Scheme.time_errors`). ``state``: the state at the end of the motion, after ``steps`` steps.
     """
     traits, h = scheme.traits, scheme.resolution(motion)
     here = observe(problem, h, time_of(motion, state), state.q, state.v, motion.args)
@@ -189,21 +189,25 @@ def status_at_end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, 
     # speed at which a contact would close under the present velocity and acceleration
     square = here.gap_velocity**2 - 2 * fall * here.contacts.gap
     speed = jnp.where((here.gap_velocity < 0) | (fall < 0), jnp.sqrt(jnp.maximum(square, 0)), 0)
-    early, reach = jnp.zeros_like(h), h
+    early, threshold = 1.5 * h, here.threshold
     if traits.locates:
         since = motion.time(steps) - state.latest
+        reach = scheme.time_errors(motion, state, here.contacts, speed)
+        threshold = here.noise + (threshold - here.noise) * (reach / h)
+        spread = getattr(state, "spread", None)
+        early = early if spread is None else 1.5 * spread
     else:
         times, contacts = state.times, here.contacts
-        since, early = elapsed(h, times.latest, steps), times.early
+        since, early = elapsed(h, times.latest, steps), early + times.early
         late = of_contacts(contacts, lax.stop_gradient(state.v), speed, times.late)
         flight = largest(contacts, times.since(h, steps))
         reach = h + late + impact_time_errors(traits, speed, here.threshold, flight)
     left = here.contacts.gap + reach * (here.gap_velocity + 0.5 * reach * fall)
-    soon = (speed > here.threshold) & (left < 0)
+    soon = (speed > threshold) & (left < 0)
     stop = getattr(state, "stop", None)
     if stop is not None:
         # an impact at which the motion stops by intent is at its end whatever the data
         since, near = time_of(motion, state) - state.latest, MEANT * h
         since = jnp.where(stop.stopped & (since <= near), jnp.inf, since)
         soon = soon & ~(stop.stopped & (here.contacts.gap <= near * speed))
-    return as_status(jnp.any(soon) | jnp.any(since < 1.5 * h + early), Status.DERIVATIVE_AT_END)
+    return as_status(jnp.any(soon) | jnp.any(since < early), Status.DERIVATIVE_AT_END)

@@ -19,8 +19,8 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -33,12 +33,12 @@ from ..contact.laws import ContactLaw
 from ..events.impact_record import ImpactRecord
 from ..events.rubbing_contacts import held_velocity
 from ..friction import FrictionInfo
-from ..linearisation import Metric, acceleration, closure, linearise
+from ..linearisation import Contacts, Metric, acceleration, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, JointInfo, Scheme, Step, Traits, mass_status, time_before_start, zero_remainder
 from ..status import Status, as_status
-from ..trials.bases import TERMS
+from ..trials.bases import TERMS, times_off
 from ..trials.driven_step import first_carry, goes_on, in_pieces, turn
 from ..trials.pieces import Pieces, Where
 from ..trials.rubbing import Modes
@@ -51,13 +51,16 @@ NO_REVERSE = (
     f"reverse mode through EventDriven asks for a fixed number of trials in a step: give EventDriven(trials=...) of at most {SCANNED}, with "
     "as many steps as make do with that (16 to 64 trials each, else the status says TRIALS_EXHAUSTED); or forward mode, jax.jvp or jax.jacfwd"
 )
-SPREAD = 1e3  # times the relative tolerance: error of the times of impacts, as a fraction of the motion's duration
+SPREAD = (
+    1e3  # times the relative tolerance: largest error of the times of impacts, as a fraction of the motion's duration
+)
 
 
 class DrivenState(NamedTuple):
     """State of `EventDriven` between steps: as `EventState`, with the exact time of the ``latest`` impact and the ``substep`` () that the next trial
     tries; the ``record`` of the first impacts and the ``stop`` of the motion if they are asked for; ``where``, the sides of a force with jumps
-    (`pieces`) or what contacts that rub do. Each of the last three is None where it is not needed."""
+    (`pieces`) or what contacts that rub do; the estimated ``error`` () of the motion so far, in units of the tolerance, and the error ``spread`` () of the time of
+    the latest impact. Each of the last five is None where it is not needed."""
 
     n: Array
     q: Array
@@ -69,6 +72,8 @@ class DrivenState(NamedTuple):
     record: ImpactRecord | None = None
     stop: Stop | None = None
     where: Where | Modes | None = None
+    error: Array | None = None
+    spread: Array | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -109,11 +114,17 @@ class EventDriven(Scheme):
         return replace(self, jumps=False, changes=False)
 
     def observing(self, impacts: int, until: Until | None) -> EventDriven:
-        options = {option.name: getattr(self, option.name) for option in fields(EventDriven)}
-        return _Observing(**options, impacts=impacts, until=until)
+        options = {option.name: getattr(self, option.name) for option in fields(self) if option.init}
+        return _observing(type(self))(**options | {"impacts": impacts, "until": until})
 
     def resolution(self, motion: Motion) -> Array:
         return frozen(SPREAD * self.tolerance(motion.h.dtype).relative * (motion.t1 - motion.t0))
+
+    def time_errors(self, motion: Motion, state: Any, contacts: Contacts, speed: Array) -> Array:
+        most = self.resolution(motion)
+        if state.error is None:
+            return jnp.broadcast_to(most, speed.shape)
+        return times_off(self.tolerance(speed.dtype), most, state.error, state.q, contacts, speed)
 
     def check(self, problem: Problem, e: Any, m: int) -> None:
         super().check(problem, e, m)
@@ -148,6 +159,8 @@ class EventDriven(Scheme):
             pieces = Pieces.of(problem, t0, q0, v0, args)
             if pieces is not None:
                 state = state._replace(where=pieces.start(t0, q0, v0, args))
+        if self.jumps:
+            state = state._replace(error=jnp.zeros_like(t0), spread=jnp.zeros_like(t0))
         if self.impacts:
             state = state._replace(record=ImpactRecord.empty(self.impacts, q0))
         if self.until is not None:
@@ -162,7 +175,10 @@ class EventDriven(Scheme):
         if problem.slip is not None:
             info = info._replace(friction=FrictionInfo.none(state.closed.shape[0], 1, state.q.dtype))
         return state._replace(n=state.n + 1), info._replace(
-            acts=jnp.array(True), joints=joints, error=jnp.zeros_like(motion.t0)
+            acts=jnp.array(True),
+            joints=joints,
+            error=jnp.zeros_like(motion.t0),
+            ended=jnp.full_like(motion.t0, jnp.nan),
         )
 
     def step(
@@ -200,9 +216,22 @@ class EventDriven(Scheme):
             told.joints,
             rubbed,
             error=told.error,
+            ended=jnp.where(short, frozen(step.start + base.elapsed), jnp.nan),
         )
+        error = None if state.error is None else state.error + told.error
         return DrivenState(
-            n + 1, base.q, base.v, base.closed, told.latest, ending, base.low, told.record, told.stop, base.where
+            n + 1,
+            base.q,
+            base.v,
+            base.closed,
+            told.latest,
+            ending,
+            base.low,
+            told.record,
+            told.stop,
+            base.where,
+            error,
+            told.spread,
         ), info
 
     def tolerance(self, dtype: Any) -> Tolerance:
@@ -212,10 +241,9 @@ class EventDriven(Scheme):
         return Tolerance(jnp.maximum(relative, rounding), jnp.maximum(absolute, rounding))
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class _Observing(EventDriven):
-    """`EventDriven` that records the first impacts, or ends the motion at a surface."""
-
-    impacts: int = field(default=0, metadata={"static": True})  # type: ignore[misc]
-    until: Until | None = field(default=None, metadata={"static": True})  # type: ignore[misc]
+@cache
+def _observing(scheme: type[EventDriven]) -> type[EventDriven]:
+    """Returns the class of schemes that do what a ``scheme`` does, `EventDriven` or a class made of it, and have ``impacts`` and ``until`` as fields."""
+    static = lambda default: field(default=default, metadata={"static": True})
+    observed = [("impacts", int, static(0)), ("until", Any, static(None))]
+    return jax.tree_util.register_dataclass(make_dataclass(scheme.__name__, observed, bases=(scheme,), frozen=True))

@@ -13,9 +13,10 @@ from ..events.event_state import View, persisting
 from ..linearisation import Contacts, lengths, noise
 from ..problem import Problem
 from ..scheme import JointInfo
-from .trial import Base, Hold, frozen, held, hold
+from .trial import Base, Hold, Tolerance, frozen, held, hold
 
 TERMS = 1e-3  # of a substep: the step h for which `linearisation.span` is about a substep
+SURE = 3  # times the estimated error of a motion: distance of a gap from zero within which an impact may be earlier or later
 NOTHING = 1e-3  # of the tolerance: gaps up to which a contact counts as closed, and displacements or velocities that a push gives in a substep
 
 
@@ -116,3 +117,20 @@ def rounding_of_gaps(contacts: Contacts, q: Array, v: Array, view: View, substep
     bent = jnp.abs(contacts.velocity(view.free)) + jnp.abs(view.gap_acceleration)
     found = 64 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, TERMS * substep)
     return frozen(jnp.maximum(found, -2 * contacts.gap))
+
+
+def times_off(tolerance: Tolerance, most: Array, error: Array, q: Array, contacts: Contacts, speed: Array) -> Array:
+    """Bounds the errors (m,) of the times at which contacts meet at gap velocities ``speed`` (m,), by the error of the motion.
+
+    ``error`` (): estimated error of the motion at q (d,), in units of the tolerance; ``most`` (): the largest of these times.
+    """
+    off = SURE * error * contacts.velocity_terms(tolerance.absolute + tolerance.relative * jnp.abs(q))
+    fast = jnp.abs(speed) * most > off
+    return frozen(jnp.where(fast, off / jnp.where(fast, jnp.abs(speed), 1), most))
+
+
+def latest_spread(last: Array | None, spread: Array | None, impact: Array) -> Array | None:
+    """Returns the error () of the time of the latest impact, with ``spread`` (m,) of those of an ``impact`` (m,); ``last`` () before it."""
+    if spread is None or last is None:
+        return None
+    return jnp.where(jnp.any(impact), jnp.max(jnp.where(impact, spread, 0)), last)

@@ -20,7 +20,7 @@ from ..events.impacts import Speed, collide, lasting_at_end
 from ..events.jump_search import path_jumped
 from ..scheme import JointInfo, Step, gradient_status
 from ..status import FAILURES, Status, as_status
-from .bases import add_joint_impulse, add_late_impulse, at_impact, base_at
+from .bases import add_joint_impulse, add_late_impulse, at_impact, base_at, latest_spread, times_off
 from .borders import SettledSides, border_status, seek_border, settle_sides, status_behind, status_of_slopes
 from .impacts_on_borders import Meeting, status_at_impact
 from .pieces import Pieces
@@ -43,7 +43,8 @@ class StepTotals(NamedTuple):
 
     Impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law; time of the ``latest`` impact; the number of
     ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in `DrivenState`; the report on the ``joints``; and the sum of the
-    ``error`` () of accepted trials, in units of the tolerance.
+    ``error`` () of accepted trials, in units of the tolerance. Where derivatives are asked for, the error ``until`` () the step began, and the error
+    ``spread`` () of the time of the latest impact; else None.
     """
 
     impulse: Array
@@ -56,6 +57,8 @@ class StepTotals(NamedTuple):
     stop: Stop | None
     joints: JointInfo | None = None
     error: Any = None
+    until: Any = None
+    spread: Any = None
 
 
 class TrialCarry(NamedTuple):
@@ -68,7 +71,7 @@ class TrialCarry(NamedTuple):
 
 def first_carry(step: Step, state: Any) -> TrialCarry:
     """Makes the first carry of the loop over trials from a `DrivenState`."""
-    n, q, v, closed, latest, substep, low, record, stop, where = state
+    n, q, v, closed, latest, substep, low, record, stop, where, until, spread = state
     m, zero, none = closed.shape[0], jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32)
     substep = frozen(jnp.minimum(substep, step.length))
     step = in_pieces(step, q, v)
@@ -96,6 +99,8 @@ def first_carry(step: Step, state: Any) -> TrialCarry:
         stop,
         joints,
         zero,
+        until,
+        spread,
     )
     return TrialCarry(base._replace(low=low), search, told)
 
@@ -293,11 +298,10 @@ def _arrive(
     """
     scheme, problem, law, motion, *_, pieces = step
     args, substep, left = motion.args, verdict.search.substep, jnp.full((), WITHOUT_END, jnp.int32)
-    event, delay, closed, candidates, near, slowest = _arrival(step, hold, began, base, flown, verdict)
+    event, delay, closed, candidates, near, slowest, spread = _arrival(step, hold, began, base, flown, verdict, told)
     t, q, v, metric, contacts, speed = event
     found = collide(
-        problem, law, motion, slowest, event, closed, candidates, near, closed | candidates, jnp.zeros_like(closed), left,
-        scheme.resolution(motion) if scheme.jumps else None,
+        problem, law, motion, slowest, event, closed, candidates, near, closed | candidates, jnp.zeros_like(closed), left, spread
     )  # fmt: skip
     moved = APPROACH * frozen(flown.q - base.q)
     status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
@@ -326,12 +330,15 @@ def _arrive(
         add_joint_impulse(add_late_impulse(told.joints, delay, flown), event.joint_impulse(found.impulse)),
         # flights that are left out: up to atol each
         told.error + jnp.where((found.status & int(Status.DERIVATIVE_ZENO)) != 0, 1.0, 0.0),
+        told.until,
+        latest_spread(told.spread, spread, found.impact),
     )
 
 
 class _Arrival(NamedTuple):
     """The end of a trial: the state there as an ``event``, the ``delay`` () of an impact behind the trial, masks (m,) of contacts that are still
-    ``closed``, that have an impact (``candidates``), and whose gaps are ``near`` zero; and the function ``slowest`` of `collide`."""
+    ``closed``, that have an impact (``candidates``), and whose gaps are ``near`` zero; the function ``slowest`` of `collide`; and the errors ``spread``
+    (m,) of the times between this impact and those of other contacts, None where no derivative is asked for."""
 
     event: Event
     delay: Array
@@ -339,9 +346,12 @@ class _Arrival(NamedTuple):
     candidates: Array
     near: Array
     slowest: Speed
+    spread: Array | None
 
 
-def _arrival(step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict) -> _Arrival:
+def _arrival(
+    step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, told: StepTotals
+) -> _Arrival:
     """Finds what contacts meet at the end of a trial; arguments as of `_onward`."""
     scheme, problem, _, motion, *_ = step
     args, impact = motion.args, verdict.impact
@@ -359,23 +369,28 @@ def _arrival(step: Step, hold: Hold, began: Array, base: Base, flown: Base, verd
     atol = scheme.tolerance(q.dtype).absolute
     e = problem.restitution_at(motion.e, speed, args)
     slowest = partial(slowest_followed, atol, *frozen((e, contacts.gap, speed)), near | closed | candidates)
-    return _Arrival(event, delay, closed, candidates, near, slowest)
+    spread = None
+    if scheme.jumps:
+        most = scheme.resolution(motion)
+        spread = times_off(scheme.tolerance(q.dtype), most, told.until + told.error, *frozen((q, contacts, speed)))
+        spread = jnp.minimum(spread + jnp.max(jnp.where(candidates, spread, 0)), most)
+    return _Arrival(event, delay, closed, candidates, near, slowest, spread)
 
 
 def _arrive_rubbing(
     step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, switched: Array, told: StepTotals
 ) -> tuple[Base, StepTotals]:
     """As `_arrive`, for contacts that rub; ``switched`` (2m,): the level at whose zero the trial ends (`RubbingContacts`)."""
-    scheme, problem, law, motion, *_ = step
+    _, problem, law, motion, *_ = step
     args, none = motion.args, jnp.zeros((), jnp.int32)
-    event, delay, closed, candidates, near, slowest = _arrival(step, hold, began, base, flown, verdict)
+    event, delay, closed, candidates, near, slowest, spread = _arrival(step, hold, began, base, flown, verdict, told)
     t, q, v, metric, contacts, _ = event
     candidates = candidates | (closed & base.where.jammed)
     stopped, breaks = ends_of_modes(step.pieces, t, flown, v, switched, args)
     apart, status = status_of_ends(problem, event, stopped, breaks, switched, args)
     found = strike_rubbing(
         problem, law, motion, slowest, event, base, (stopped, apart), breaks, closed, candidates, near,
-        jnp.full((), WITHOUT_END, jnp.int32), scheme.resolution(motion) if scheme.jumps else None,
+        jnp.full((), WITHOUT_END, jnp.int32), spread,
     )  # fmt: skip
     moved = APPROACH * frozen(flown.q - base.q)
     status |= found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
@@ -395,7 +410,7 @@ def _arrive_rubbing(
     more = told._replace(
         impulse=told.impulse + delay * flown.force + found.impulse, met=told.met | found.impact, residual=jnp.maximum(told.residual, frozen(found.error)),
         latest=jnp.where(jnp.any(found.impact), frozen(t), told.latest), status=told.status | status | failure, record=record, joints=joints,
-        error=told.error + jnp.where((found.status & int(Status.DERIVATIVE_ZENO)) != 0, 1.0, 0.0),
+        error=told.error + jnp.where((found.status & int(Status.DERIVATIVE_ZENO)) != 0, 1.0, 0.0), spread=latest_spread(told.spread, spread, found.impact),
     )  # fmt: skip
     return after._replace(low=flown.low), more
 
