@@ -103,7 +103,7 @@ def status() -> str:
     )
     out.append(
         "A status is a **sum of bits**, OR-ed over the steps of a motion: status 33 is 32 + 1, `START_VELOCITY_PROJECTED` and "
-        "`PROJECTION_NOT_CONVERGED`. Zero means that nothing happened. `solution.describe_status()` gives the text below for the "
+        "`CONTACTS_NOT_SOLVED`. Zero means that nothing happened. `solution.describe_status()` gives the text below for the "
         "bits that are set, `jaximpact.Status(33)` their names, `solution.raise_if_failed()` an error that says which motions "
         "failed, when, and why. How to go about it: {doc}`/howto/status`.\n\n"
     )

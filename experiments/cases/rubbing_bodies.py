@@ -81,8 +81,7 @@ def unbalanced(problem: ji.Problem, found: ji.Solution, h: float) -> float:
 def told(found: ji.Solution) -> str:
     """Names of the status bits, but for those of the overlapping start."""
     return str(
-        (ji.Status(int(found.status)) & ~ji.Status.START_NOT_ADMISSIBLE & ~ji.Status.START_VELOCITY_PROJECTED).name
-        or "OK"
+        (ji.Status(int(found.status)) & ~ji.Status.INPUT_INVALID & ~ji.Status.START_VELOCITY_PROJECTED).name or "OK"
     )
 
 

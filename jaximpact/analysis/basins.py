@@ -113,7 +113,7 @@ def _of_study(
     if computes_anew(options):
         return basins(**(stated | options), tolerance=tolerance, radius=radius)
     found = saved_section(study, **options)
-    allowed = np.flatnonzero((found.status & int(Status.START_NOT_ADMISSIBLE)) == 0)
+    allowed = np.flatnonzero((found.status & int(Status.INPUT_INVALID)) == 0)
     own, attractors = recognise(some_lanes(found, allowed), tolerance=tolerance, radius=radius)
     labels, status = np.full(len(found.status), FORBIDDEN), np.zeros(len(found.status), int)
     labels[allowed], status[allowed] = own, found.status[allowed]

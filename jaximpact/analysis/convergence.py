@@ -384,7 +384,7 @@ def _locate_impacts(run: Callable, most: int, runs: Sequence[Solution], own: Ref
         coarse, fine = run(counts, scheme=EventDriven(1e-12, 1e-12), remarks=False)
     except ValueError:
         return own  # a problem that it does not cover
-    if any(int(one.status) & int(FAILURES | Status.DERIVATIVE_SIMULTANEOUS) for one in (coarse, fine)):
+    if any(int(one.status) & int(FAILURES | Status.DERIVATIVE_EVENTS) for one in (coarse, fine)):
         return own
     found = Reference(coarse, fine, f"EventDriven with {counts[-1]} rows, cubic between them")
     apart = lambda one, motion: float(np.max(np.abs(np.asarray(one.q, np.float64) - motion(np.asarray(one.t))[0])))

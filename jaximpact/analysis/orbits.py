@@ -226,8 +226,7 @@ def _without_remarks(orbit: PeriodicOrbit, scheme: Scheme) -> np.ndarray:
     """
     zero = FORGOTTEN * max(float(np.finfo(orbit.monodromy.dtype).eps), float(getattr(scheme, "rtol", 0.0)))
     forgets = np.all(np.abs(orbit.monodromy) <= zero, axis=(1, 2))
-    passed = Status.DERIVATIVE_GRAZING | Status.DERIVATIVE_ZENO | Status.DERIVATIVE_SIMULTANEOUS
-    return np.where(forgets, orbit.status & ~int(passed), orbit.status)
+    return np.where(forgets, orbit.status & ~int(Status.DERIVATIVE_EVENTS), orbit.status)
 
 
 def _extrapolate(found: list[PeriodicOrbit], order: int, unknown: bool) -> PeriodicOrbit:

@@ -47,7 +47,7 @@ class Listing(Wrapping):
         for t in (motion.t0, motion.t1):
             reach, _ = bodies.extent(t, motion.args, state.q.dtype)
             missed = jnp.any(too_short(at_reach(bodies, t, motion.q0, motion.args), reach))
-            status = status | as_status(missed, Status.NEIGHBOURS_OUTRUN)
+            status = status | as_status(missed, Status.GAP_UNRESOLVED)
         return Listed(state, neighbours, impulses_of(info)), info._replace(status=status)
 
     def step(self, problem: Problem, law: Any, motion: Motion, state: Any) -> tuple[Any, Info]:
@@ -65,7 +65,7 @@ class Listing(Wrapping):
         reach, _ = bodies.extent(t, motion.args, q.dtype)
         # positions that are no numbers have a status of their own; a reach that is none lists nothing
         outrun = ~(neighbours.approach(bodies.positions(q), reach) <= neighbours.cutoff - neighbours.reach)
-        return as_status(outrun, Status.NEIGHBOURS_OUTRUN) | as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
+        return as_status(outrun, Status.GAP_UNRESOLVED) | as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
 
     def renew_list(self, problem: Problem, motion: Motion, t: Array, state: Any) -> tuple[Neighbours, Array, Any]:
         """Neighbour list for a step that ends at t, made anew if bodies have moved far.

@@ -79,12 +79,12 @@ def joint_tolerance(joints: Joints, q: Array, shift: Array) -> Array:
 
 
 def singular_status(before: Joints, after: Joints, steep: float) -> Array:
-    """Returns JOINTS_SINGULAR if the joints may become singular near the positions of ``before`` and ``after``, at most a step apart.
+    """Returns JOINTS_NOT_MET if the joints may become singular near the positions of ``before`` and ``after``, at most a step apart.
 
     They may if the `Joints.margins`, extrapolated linearly, become zero within ``steep`` times the distance of the two.
     """
     one, other = lax.stop_gradient((before.margins(), after.margins()))
-    return as_status(jnp.any(steep * jnp.abs(one - other) > jnp.minimum(one, other)), Status.JOINTS_SINGULAR)
+    return as_status(jnp.any(steep * jnp.abs(one - other) > jnp.minimum(one, other)), Status.JOINTS_NOT_MET)
 
 
 def project_state(

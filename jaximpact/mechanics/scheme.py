@@ -338,14 +338,14 @@ def finite(state: State) -> Array:
 
 
 def restitution_status(e: Array, acts: Array) -> Array:
-    """Returns INPUT_OUT_OF_RANGE for restitutions e (m,) outside [0, 1] at contacts that ``acts`` (m,) marks."""
-    return as_status(jnp.any(acts & ~((e >= 0) & (e <= 1))), Status.INPUT_OUT_OF_RANGE)
+    """Returns INPUT_INVALID for restitutions e (m,) outside [0, 1] at contacts that ``acts`` (m,) marks."""
+    return as_status(jnp.any(acts & ~((e >= 0) & (e <= 1))), Status.INPUT_INVALID)
 
 
 def mass_status(metric: Metric) -> Array:
     """Returns the status bits of a mass matrix that is not positive definite or not symmetric."""
-    wrong = as_status(~metric.positive(), Status.MASS_NOT_POSITIVE)
-    return wrong | as_status(~metric.symmetric(), Status.MASS_NOT_SYMMETRIC)
+    wrong = as_status(~metric.positive(), Status.MASS_INVALID)
+    return wrong | as_status(~metric.symmetric(), Status.MASS_INVALID)
 
 
 class Jump(NamedTuple):
@@ -455,7 +455,7 @@ def gradient_status(
     acting: Array,
     args: Any,
 ) -> Array:
-    """Returns GRADIENT_VANISHES if the linearisation of a gap of the ``acting`` contacts (m,) fails over the displacement ``shift`` (d,).
+    """Returns CONTACTS_NOT_SOLVED if the linearisation of a gap of the ``acting`` contacts (m,) fails over the displacement ``shift`` (d,).
 
     It fails if its error exceeds half of the largest change that the linearised gap has over any displacement of that length: the gradient vanishes,
     or the displacement is as long as the radius of curvature.
@@ -470,7 +470,7 @@ def gradient_status(
     rest = gaps(t, q + shift, args) - contacts.gap - contacts.velocity(shift)
     reach = jnp.sqrt(contacts.diagonal() * (shift @ metric.times(shift)))
     unresolved = jnp.abs(rest) > 0.5 * reach + eps * (jnp.abs(contacts.gap) + contacts.velocity_terms(q))
-    return as_status(jnp.any(unresolved & acting), Status.GRADIENT_VANISHES)
+    return as_status(jnp.any(unresolved & acting), Status.CONTACTS_NOT_SOLVED)
 
 
 def mean_acceleration(

@@ -135,7 +135,7 @@ class Linearity(Drawable):
         sample: inputs (S, N).
         value: outputs (S, n); NaN where a motion could not start.
         linear: outputs as the linearisation predicts them (S, n).
-        status: `Status` bits of each sample (S,); START_NOT_ADMISSIBLE or INPUT_OUT_OF_RANGE for one that could not start.
+        status: `Status` bits of each sample (S,); INPUT_INVALID for one that could not start.
         deviation: standard deviations of the outputs by the delta method (n,).
         tolerance: root mean square of `off` up to which the linearisation holds.
         units: units of the outputs, "" where not known.

@@ -71,8 +71,8 @@ def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Ar
     status = distances | (
         (found.status & ~int(Status.IMPULSES_COUPLED))  # inelastic
         | as_status(jnp.any(at.outward), Status.START_VELOCITY_PROJECTED)
-        | as_status(jnp.any(at.violated), Status.START_NOT_ADMISSIBLE)
-        | as_status(~inside, Status.INPUT_OUT_OF_RANGE)
+        | as_status(jnp.any(at.violated), Status.INPUT_INVALID)
+        | as_status(~inside, Status.INPUT_INVALID)
     )
     if joints is not None and metric.joints is not None:
         status = status | held

@@ -239,8 +239,8 @@ class JacobianAtInputs:
         starts = Motion(values["q0"], values["v0"], values["t0"], args=args, **unused, **{x: values[x] for x in rubs})
         axes = Motion(0, 0, 0, args=marks, **unused, **dict.fromkeys(rubs, 0))
         report = jax.tree.map(np.asarray, start_reports(self.problem, Lanes.of(starts, axes, count)))
-        status = np.where(refused_lanes(report), int(Status.START_NOT_ADMISSIBLE), 0)
-        status |= np.where(within, 0, int(Status.INPUT_OUT_OF_RANGE))
+        status = np.where(refused_lanes(report), int(Status.INPUT_INVALID), 0)
+        status |= np.where(within, 0, int(Status.INPUT_INVALID))
         started = status == 0
         if not started.any():
             return None, status

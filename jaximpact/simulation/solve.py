@@ -155,12 +155,12 @@ def solve(
 
 
 def with_times_checked(found: Solution, times: Any, motion: Motion) -> Solution:
-    """Adds INPUT_OUT_OF_RANGE where saved ``times`` (k,) that are traced, and cannot raise, do not increase from t0 to t1."""
+    """Adds INPUT_INVALID where saved ``times`` (k,) that are traced, and cannot raise, do not increase from t0 to t1."""
     if not is_traced(times, motion.t0, motion.t1):
         return found
     wrong = ~in_order(times, motion)
     failed_at = jnp.where(wrong, lax.stop_gradient(motion.t0), found.failed_at)
-    return replace(found, status=found.status | as_status(wrong, Status.INPUT_OUT_OF_RANGE), failed_at=failed_at)
+    return replace(found, status=found.status | as_status(wrong, Status.INPUT_INVALID), failed_at=failed_at)
 
 
 def with_room(program: Program) -> Callable[[Motion], Solution]:

@@ -44,9 +44,7 @@ def as_solution(dataset: Any, record: Record, system: StudySystem) -> Solution:
         flat |= {name: flat[name][:, None] for name in STATE if name in flat}
     rows = flat["q"].shape[1]
     flat.setdefault("impulse", np.zeros((count, rows, 0), flat["q"].dtype))
-    flat["status"] = flat["status"] | np.where(refused, int(Status.START_NOT_ADMISSIBLE), 0).astype(
-        flat["status"].dtype
-    )
+    flat["status"] = flat["status"] | np.where(refused, int(Status.INPUT_INVALID), 0).astype(flat["status"].dtype)
     values = (
         None if function is None else _values(system, design, {k: x for k, x in flat.items() if k.startswith("values")})
     )

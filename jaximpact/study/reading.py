@@ -254,7 +254,7 @@ class Reading(StudyLike):
     def solution(self) -> Solution:
         """All lanes as one in-memory `Solution`, as `ensemble` would have returned it, in the order of the design.
 
-        A lane that could not start has START_NOT_ADMISSIBLE in its status, and NaN. Imports the problem as `lane` does.
+        A lane that could not start has INPUT_INVALID in its status, and NaN. Imports the problem as `lane` does.
 
         Raises:
             RuntimeError: not all lanes have been computed, or files of them are missing or damaged.

@@ -10,7 +10,7 @@ from typing import Any
 from ..mechanics.status import FAILURES, Status
 from ..results.provenance import label
 
-REFUSED_WORD = "START_NOT_ADMISSIBLE"
+REFUSED_WORD = "INPUT_INVALID"
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class FailedLane:
     Attributes:
         index: position along each dimension of the design.
         values: value of each quantity of the design.
-        status: names of its status bits; START_NOT_ADMISSIBLE if it could not start.
+        status: names of its status bits; INPUT_INVALID if it could not start.
         failed_at: time of the first failure, NaN for a lane that could not start [s].
         reason: why the lane could not start.
         rerun: Python expression that computes this lane again, with all steps saved; it imports the problem.

@@ -124,13 +124,13 @@ def test_failed_lanes_spoil_their_blocks_only():
         found = plan.indices(study, speed)
         bad = plan.sample()[:, 0] < 0
         lost = bad.reshape(-1, size).any(axis=1).sum()
-        assert found.blocks - found.used == lost > 0 and found.causes == {"START_NOT_ADMISSIBLE": bad.sum()}
+        assert found.blocks - found.used == lost > 0 and found.causes == {"INPUT_INVALID": bad.sum()}
         assert "left out" in found.remarks[0] and np.all(np.isfinite(found.index[found.shown[0]]))
     plan = indices.DGSM(64, ranges)
     found = plan.indices(study_of(plan), speed)
-    assert found.causes["START_NOT_ADMISSIBLE"] == np.sum(plan.sample()[:, 0] < 0)
+    assert found.causes["INPUT_INVALID"] == np.sum(plan.sample()[:, 0] < 0)
     hopeless = indices.Sobol(8, RANGES | {"q0[0]": (-1.5, -1.0)})
-    with pytest.raises(ValueError, match=r"0 of 8 blocks of lanes are left.*START_NOT_ADMISSIBLE"):
+    with pytest.raises(ValueError, match=r"0 of 8 blocks of lanes are left.*INPUT_INVALID"):
         hopeless.indices(study_of(hopeless), speed)
 
 
@@ -159,7 +159,7 @@ def test_a_study_as_one_solution():
     np.testing.assert_array_equal(found[good].q, direct.q)
     np.testing.assert_array_equal(found[good].values["pair"][1], direct.values["pair"][1])
     np.testing.assert_array_equal(found[good].t, direct.t)
-    assert np.all(found.status[[1, 4]] == ji.Status.START_NOT_ADMISSIBLE) and np.all(np.isnan(found.q[[1, 4]]))
+    assert np.all(found.status[[1, 4]] == ji.Status.INPUT_INVALID) and np.all(np.isnan(found.q[[1, 4]]))
     assert found.timing == direct.timing
 
 

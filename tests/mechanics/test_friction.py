@@ -42,9 +42,7 @@ def test_every_system_of_the_table(name, scheme):
     assert float(found["errors of the Jacobian"].split()[-1]) < 0.02 * size, found
     assert float(found["reverse - forward"]) < 1e-10, found  # rounding
     assert float(found["lanes - single"]) < 1e-12 and float(found["float32 [digits]"]) < 303, found
-    assert set(found["status"].split()) <= {"clean", "FRICTION_JAMMED", "DERIVATIVE_GRAZING", "DERIVATIVE_AT_END"}, (
-        found
-    )
+    assert set(found["status"].split()) <= {"clean", "FRICTION_JAMMED", "DERIVATIVE_EVENTS", "DERIVATIVE_AT_END"}, found
 
 
 @pytest.mark.slow
@@ -345,7 +343,7 @@ def test_a_negative_coefficient_in_traced_data_sets_a_bit():
     )
     known = {"t1": 0.1, "h": 0.05, "scheme": SCHEME, "sensitivity": "none"}
     status = jax.jit(lambda mu: ji.solve(block(mu), np.ones(2), np.ones(2), **known).status)
-    assert int(status(-0.1)) & ji.Status.INPUT_OUT_OF_RANGE
+    assert int(status(-0.1)) & ji.Status.INPUT_INVALID
 
 
 def test_a_scheme_that_knows_no_friction_says_so():
@@ -533,7 +531,7 @@ def test_bounces_before_a_wall_that_sweeps_a_block_end():
     found = ji.sensitivities(
         block, [0.0, 0.0], [0.0, 0.0], t1=1.5, steps=800, args=args, scheme=ji.MoreauJean(), wrt=("args", "friction")
     )
-    assert ji.Status(int(found.status)) == ji.Status.DERIVATIVE_ZENO
+    assert ji.Status(int(found.status)) == ji.Status.DERIVATIVE_EVENTS
     # of first order with large constants, as through every accumulation: off by .11 here, by .008 at 6400 steps
     np.testing.assert_allclose(found.value["q"], [1.4, 0.0], atol=1e-4)
     of = found.jacobian["q"]

@@ -70,7 +70,7 @@ def test_a_pull_that_sets_in_breaks_a_block_away_or_does_not(pull, static, moves
 def test_a_pull_that_is_just_as_large_as_friction_is_told():
     problem = block(lambda t, q, v, args: jnp.where(t > args["begin"], args["pull"], 1.0))
     found = of_block(problem, 0.0, 1.5, 7, {"begin": 0.5, "pull": 3.0}, "args")
-    assert Status(int(found.status)) == Status.DERIVATIVE_FRICTION
+    assert Status(int(found.status)) == Status.DERIVATIVE_EVENTS
 
 
 @pytest.mark.slow

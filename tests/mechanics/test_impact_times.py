@@ -1,4 +1,4 @@
-"""DERIVATIVE_AT_END and _GRAZING: bodies that have nothing to do with each other do not share the errors that late impacts leave."""
+"""DERIVATIVE_AT_END and _EVENTS: bodies that have nothing to do with each other do not share the errors that late impacts leave."""
 
 import itertools
 
@@ -11,7 +11,7 @@ import jaximpact as ji
 from jaximpact import bodies
 
 AT_END = int(ji.Status.DERIVATIVE_AT_END)
-GRAZING = int(ji.Status.DERIVATIVE_GRAZING)
+GRAZING = int(ji.Status.DERIVATIVE_EVENTS)
 FORCES = {"weight": lambda t, q, v, args: -9.81 * jnp.ones_like(q), "drag": lambda t, q, v, args: -9.81 - 0.3 * v}
 
 

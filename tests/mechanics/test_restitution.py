@@ -225,7 +225,7 @@ def test_values_out_of_range_on_the_way(scheme):
     ).status  # fmt: skip
     assert jax.jit(run)(0.1) == 0
     for top in (0.2, -0.2, np.nan):
-        assert jax.jit(run)(top) & Status.INPUT_OUT_OF_RANGE
+        assert jax.jit(run)(top) & Status.INPUT_INVALID
 
 
 def test_analyses():

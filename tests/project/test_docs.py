@@ -139,7 +139,7 @@ def test_pages_made_from_the_package_say_all_of_it(generated):
         # nothing of the message is left out
         assert len(happened) + len(cure) >= len(re.sub(r"^\((remark|derivatives only)\) ", "", text)) - 2
     # the number that people meet
-    assert "| 33 | PROJECTION_NOT_CONVERGED, START_VELOCITY_PROJECTED |" in status
+    assert "| 33 | CONTACTS_NOT_SOLVED, START_VELOCITY_PROJECTED |" in status
     for entry in catalogue.entries():
         page = generated[f"generated/catalogue/{entry.name}.md"]
         assert entry.statement in page and all(f"## Case `{name}`" in page for name in entry.cases)
@@ -347,7 +347,7 @@ def test_no_broken_picture_and_no_error_in_the_console(browse, tmp_path):
 def test_the_page_of_bits_takes_a_number_apart(browse):
     document, errors = browse((SITE / "generated" / "status.html").as_uri())
     meaning = re.search(r'<span id="bits-meaning".*?</span>', document, re.DOTALL)[0]
-    assert "PROJECTION_NOT_CONVERGED" in meaning and "START_VELOCITY_PROJECTED" in meaning
+    assert "CONTACTS_NOT_SOLVED" in meaning and "START_VELOCITY_PROJECTED" in meaning
     assert not errors
 
 

@@ -97,7 +97,7 @@ def test_statuses_in_files_of_before_are_read_in_the_bits_of_today(name, results
     about = json.loads(str(kept["jaximpact"])) | {"format": 1}
     del about["status"]
     np.savez_compressed(path, **kept | {"jaximpact": np.array(json.dumps(about))})
-    assert np.all(ji.load(path).status == ji.Status.MASS_INVALID | ji.Status.DERIVATIVE_SIMULTANEOUS)
+    assert np.all(ji.load(path).status == ji.Status.MASS_INVALID | ji.Status.DERIVATIVE_EVENTS)
 
 
 def test_results_in_files_keep_names_float32_and_nested_outputs(tmp_path):

@@ -154,7 +154,7 @@ def test_saved_times_that_are_traced_and_wrong_are_told():
     times = jnp.array([[0.2, 0.7], [0.7, 0.2], [0.2, 1.5]])
     fall = ji.Problem(lambda t, q, v, args: 0 * q - 1.0)
     found = jax.vmap(lambda x: ji.solve(fall, [1.0], [0.0], t1=1.0, steps=4, save=x).status)(times)
-    assert found.tolist() == [0, Status.INPUT_OUT_OF_RANGE, Status.INPUT_OUT_OF_RANGE]
+    assert found.tolist() == [0, Status.INPUT_INVALID, Status.INPUT_INVALID]
 
 
 def test_a_random_key_in_a_force_and_empty_args():
@@ -183,9 +183,9 @@ def test_mass_that_stops_being_positive():
     """M = 1 - q falls to zero at q = 1, reached at t = 1/3, as v = 2 / sqrt(1 - q): the status says when."""
     problem = ji.Problem(lambda t, q, v, args: 0.5 * v**2, mass=lambda q, args: jnp.reshape(1 - q, (1, 1)))
     found = run(problem, q0=(0.0,), v0=(2.0,))
-    assert int(found.status) & Status.MASS_NOT_POSITIVE
+    assert int(found.status) & Status.MASS_INVALID
     assert float(found.failed_at) == pytest.approx(1 / 3, abs=0.02)  # within two steps
-    with pytest.raises(RuntimeError, match="MASS_NOT_POSITIVE: the mass matrix was not positive definite"):
+    with pytest.raises(RuntimeError, match="MASS_INVALID: the mass matrix was not positive definite"):
         found.raise_if_failed()
 
 
@@ -196,9 +196,9 @@ def test_infeasible_constraints():
     )
     for scheme in (ji.PaoliSchatzman(), ji.Maury()):
         found = run(problem, q0=(0.0,), v0=(0.0,), scheme=scheme)
-        assert int(found.status) & Status.INFEASIBLE
+        assert int(found.status) & Status.CONTACTS_NOT_SOLVED
         assert float(found.failed_at) == pytest.approx(0.5, abs=0.02)
-        with pytest.raises(RuntimeError, match="INFEASIBLE: the linearised constraints have no common point"):
+        with pytest.raises(RuntimeError, match="CONTACTS_NOT_SOLVED: the linearised constraints have no common point"):
             found.raise_if_failed()
 
 
@@ -216,7 +216,7 @@ def test_fixed_point_that_does_not_converge():
     scheme = ji.PaoliSchatzman(force="centred", fixed_point_count=2)
     problem = ji.Problem(lambda t, q, v, args: -50.0 * v)
     found = run(problem, q0=(0.0,), v0=(1.0,), scheme=scheme)
-    assert int(found.status) == Status.FIXED_POINT_NOT_CONVERGED
+    assert int(found.status) == Status.STEP_UNSTABLE
 
 
 def test_unknown_number_of_steps():

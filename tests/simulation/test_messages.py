@@ -252,7 +252,7 @@ def test_a_while_loop_in_a_constraint():
 
 def test_short_prints():
     assert str(Status(0)) == f"{Status(0)}" == "OK"
-    assert str(Status(33)) == f"{Status(33)}" == "PROJECTION_NOT_CONVERGED|START_VELOCITY_PROJECTED"
+    assert str(Status(33)) == f"{Status(33)}" == "CONTACTS_NOT_SOLVED|START_VELOCITY_PROJECTED"
     with pytest.warns(ji.JaximpactWarning, match="points out"):
         one = ji.solve(BALL, [0.0], [-1.0], t1=1.0, h=0.1)
     text = repr(one)

@@ -326,15 +326,15 @@ def test_failed_lanes_are_found_and_explained(tmp_path):
     summary = study.run()
     assert summary.failed == 2
     # where the state is NaN the projection does not converge either
-    assert summary.causes == {"PROJECTION_NOT_CONVERGED": 1, "NON_FINITE": 1, "START_NOT_ADMISSIBLE": 1}
-    assert "1 NON_FINITE, 1 START_NOT_ADMISSIBLE" in str(summary)
+    assert summary.causes == {"CONTACTS_NOT_SOLVED": 1, "NON_FINITE": 1, "INPUT_INVALID": 1}
+    assert "1 NON_FINITE, 1 INPUT_INVALID" in str(summary)
 
     first, second = study.failed()
     assert (first.index, first.values["args.limit"]) == ((1,), 0.5)
     assert "NON_FINITE" in first.status
     assert 0.5 < first.failed_at < 0.5 + 3e-2  # the first node after 0.5 has no force, the next one no state
     assert np.isnan(eval(first.rerun, {"jaximpact": ji}).q[-1, 0])
-    assert (second.index, second.status) == ((4,), "START_NOT_ADMISSIBLE")
+    assert (second.index, second.status) == ((4,), "INPUT_INVALID")
     assert "constraint 0 has gap -0.1" in second.reason
     with pytest.raises(ValueError, match="not admissible"):
         study.lane(4)
@@ -367,7 +367,7 @@ def test_results_that_do_not_fit_the_store(tmp_path):
 def test_block_without_any_admissible_start(tmp_path):
     design = ji.Design.points(**{"q0[0]": [1.0, 1.0, -1.0, -1.0]})
     study = small(tmp_path / "s.zarr", design, chunk=2, e=0.5)
-    assert study.run().causes == {"START_NOT_ADMISSIBLE": 2}
+    assert study.run().causes == {"INPUT_INVALID": 2}
     assert np.isnan(study.dataset().q.values[2:]).all()
     assert study.dataset().status.values.tolist() == [0, 0, 0, 0]
 

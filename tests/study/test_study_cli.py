@@ -58,7 +58,7 @@ def test_show_tells_progress_definition_and_failed_lanes(folder, capsys):
         "study_systems:fragile",
         "PaoliSchatzman(",
         "2 failed",
-        "START_NOT_ADMISSIBLE",
+        "INPUT_INVALID",
         "lane((1,), save='all')",
     ):
         assert words in told

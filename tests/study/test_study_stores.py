@@ -149,7 +149,7 @@ def test_stores_of_earlier_versions(tmp_path, number):
     assert (study.shape, study.summary().computed, study.verify()) == ((2, 2), 2, [])
     assert study.describe()["design e"].startswith("[0.3, 0.8]")
     (failed,) = study.failed()
-    assert (failed.index, failed.status) == ((0, 1), "START_NOT_ADMISSIBLE")
+    assert (failed.index, failed.status) == ((0, 1), "INPUT_INVALID")
     with warnings.catch_warnings(record=True) as remarks:
         warnings.simplefilter("always")
         assert study.run().computed == 4

@@ -40,7 +40,7 @@ class ActiveSet(ContactSolver):
     each time. If that does not converge, and for four to eight constraints, constraints enter the active set one at a time and leave it when
     their impulse would become negative. Each change is one pivot of O(m^2); their number is finite in exact arithmetic for any positive semidefinite
     Delassus matrix, dependent gradients included, and an infeasible linearisation is recognised. Where round-off in nearly
-    dependent gradients leaves a residual above the tolerance, proximal iterations reduce it; the status has PROJECTION_NOT_CONVERGED only if they miss
+    dependent gradients leaves a residual above the tolerance, proximal iterations reduce it; the status has CONTACTS_NOT_SOLVED only if they miss
     the tolerance too.
 
     Of many constraints only a working set is solved for, not much larger than the number d of coordinates; the other constraints are checked.
@@ -150,7 +150,7 @@ def pivot_and_refine(
 
     def continues(carry: tuple[Array, Attempt]) -> Array:
         k, now = carry
-        feasible = (now.status & int(Status.INFEASIBLE)) == 0
+        feasible = (now.status & int(Status.CONTACTS_NOT_SOLVED)) == 0
         return ~now.solved & (k <= PROXIMAL_STEPS) & feasible
 
     _, found = lax.while_loop(continues, body, (jnp.zeros((), jnp.int32), start))
@@ -176,7 +176,7 @@ def enumerate_sets(a: Array, b: Array) -> Impulses:
     impulse = jnp.maximum(jnp.stack(best), 0)
     scale = jnp.max(jnp.abs(b))
     infeasible = best_score > jnp.sqrt(jnp.finfo(b.dtype).eps) * scale
-    return Impulses(impulse, jnp.ones((), jnp.int32), as_status(infeasible, Status.INFEASIBLE))
+    return Impulses(impulse, jnp.ones((), jnp.int32), as_status(infeasible, Status.CONTACTS_NOT_SOLVED))
 
 
 def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
@@ -238,4 +238,4 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
     # one step of refinement with the tableau's inverse of A on the active set
     defect = jnp.where(active, a @ impulse + b, 0.0)
     impulse = jnp.where(active, jnp.maximum(impulse - t @ defect, 0.0), 0.0)
-    return Impulses(impulse, count, as_status(infeasible, Status.INFEASIBLE))
+    return Impulses(impulse, count, as_status(infeasible, Status.CONTACTS_NOT_SOLVED))

@@ -24,8 +24,8 @@ class ContactSolution(NamedTuple):
     """Solution of one contact problem of m contacts.
 
     ``impulse`` x (m,), or (m, 1 + k) with friction; ``velocity`` of the contacts after it, A x + b, of the same shape; ``residual`` () of the
-    natural map [velocity]; ``iterations`` (); ``status`` (), bits of `Status`: INFEASIBLE where no impulses make all gap velocities >= 0,
-    PROJECTION_NOT_CONVERGED where the residual is above the solver's tolerance, INPUT_OUT_OF_RANGE where a traced matrix is not symmetric and positive
+    natural map [velocity]; ``iterations`` (); ``status`` (), bits of `Status`: CONTACTS_NOT_SOLVED where no impulses make all gap velocities >= 0,
+    CONTACTS_NOT_SOLVED where the residual is above the solver's tolerance, INPUT_INVALID where a traced matrix is not symmetric and positive
     semidefinite, or a traced coefficient of friction not >= 0.
     """
 
@@ -92,7 +92,7 @@ def solve_contact(
     wrong = ~_is_semidefinite(lax.stop_gradient(a)) if is_traced(delassus) else jnp.zeros((), bool)
     if friction is not None:
         wrong |= ~jnp.all(jnp.asarray(friction) >= 0)
-    return found._replace(status=found.status | as_status(wrong, Status.INPUT_OUT_OF_RANGE))
+    return found._replace(status=found.status | as_status(wrong, Status.INPUT_INVALID))
 
 
 def _rounding(a: Any, xp: Any) -> Any:
@@ -134,7 +134,7 @@ def _on_cones(a: Array, b: Array, friction: ArrayLike, solver: ContactSolver, st
         w,
         residual,
         iterations,
-        as_status(~(residual <= resolved(a, x, 2 * allowed)), Status.PROJECTION_NOT_CONVERGED),
+        as_status(~(residual <= resolved(a, x, 2 * allowed)), Status.CONTACTS_NOT_SOLVED),
     )
 
 
@@ -165,5 +165,5 @@ def _on_half_lines(a: Array, b: Array, solver: ContactSolver, start: Array) -> C
     w = a @ x + b
     residual = lax.stop_gradient(jnp.max(complementarity(w, x, diagonal), initial=0.0))
     allowed = resolved(a, x, 2 * solver.allowed(closing_speed(lax.stop_gradient(b))))
-    failed = as_status(~(residual <= allowed), Status.PROJECTION_NOT_CONVERGED)
+    failed = as_status(~(residual <= allowed), Status.CONTACTS_NOT_SOLVED)
     return ContactSolution(x, w, residual, iterations, status | failed)

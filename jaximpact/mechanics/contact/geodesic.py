@@ -111,7 +111,7 @@ def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, ar
         x = jnp.concatenate([speed * response / length, speed[None]])
         k, x, value, _ = lax.while_loop(continues, body, (jnp.zeros((), jnp.int32), x, *linearised(x)))
         residual = jnp.where(outside, jnp.max(jnp.abs(value)), 0)
-        status = as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
+        status = as_status(~(residual <= tolerance), Status.CONTACTS_NOT_SOLVED)
         return (x[:-1], x[-1:]), (residual, k, status)
 
     def residual(x: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -65,7 +65,7 @@ def solve_friction_of_list(
     known = among & (diagonal[:, 0] > 0)
     natural = natural_map(w, scale * x, slip.friction)
     residual = jnp.max(jnp.where(known[:, None], jnp.abs(natural), 0), initial=0.0)
-    status = as_status(~(residual <= jnp.max(allowed)), Status.PROJECTION_NOT_CONVERGED)
+    status = as_status(~(residual <= jnp.max(allowed)), Status.CONTACTS_NOT_SOLVED)
     # more rows than coordinates depend on each other; whether fewer do is not tested
     rows = jnp.sum(jnp.where(acts, jnp.where(mode == STICK, b.shape[1], 1), 0))
     status |= as_status(rows > contacts.coordinates_at(acts), Status.IMPULSES_NOT_UNIQUE)

@@ -86,7 +86,7 @@ class Solved(ContactLaw):
         x, iterations, residual = solve(cones)
         acts = x[:, 0] > 0
         mode, slipping = cones.modes(x, least)
-        status = as_status(~(residual <= resolved(matrix, x, allowed)), Status.PROJECTION_NOT_CONVERGED)
+        status = as_status(~(residual <= resolved(matrix, x, allowed)), Status.CONTACTS_NOT_SOLVED)
         status |= as_status(jnp.any(acts & jams(matrix, cones.friction)), Status.FRICTION_JAMMED)
         redundant = dependent(*lax.stop_gradient((matrix, cones.modes(x)[0], cones.friction)))
         status |= as_status(redundant, Status.IMPULSES_NOT_UNIQUE)
@@ -200,7 +200,7 @@ class Iterate(NamedTuple):
 
     def pack_root(self) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
         """Returns the result in the form of `implicit_derivative.reaction`: the root (jump, impulse), and (residual, iterations, status)."""
-        status = self.status | as_status(~self.done, Status.PROJECTION_NOT_CONVERGED)
+        status = self.status | as_status(~self.done, Status.CONTACTS_NOT_SOLVED)
         return (self.jump, self.impulse), (self.residual, self.iterations, status)
 
 

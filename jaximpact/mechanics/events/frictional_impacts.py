@@ -30,7 +30,7 @@ class Struck(NamedTuple):
 
     Masks (m,) of contacts that have the impact and stay closed (``lands``), that the impact has ``opened``, and that do not slip after it
     (``rests``). The gap velocities (m,) up to which an impact is too ``slow`` to be resolved; the largest acceleration of a gap without contact
-    forces, ``pull`` (); the solver's ``error`` (); status ().
+    forces, ``pull`` (); the solver's ``error`` (); status (); and whether `fall_back` has kept contacts closed, ``back`` ().
     """
 
     v: Array
@@ -42,6 +42,7 @@ class Struck(NamedTuple):
     pull: Array
     error: Array
     status: Array
+    back: Array
 
 
 def strike(
@@ -95,7 +96,7 @@ def strike(
     # velocities before a slow impact may be larger than those of its gap and slip
     allowed = (1e-9 + jnp.finfo(v.dtype).eps ** 0.75) * unit + jnp.max(rounding, initial=0.0)
     status = (
-        as_status(~(error <= allowed), Status.PROJECTION_NOT_CONVERGED)
+        as_status(~(error <= allowed), Status.CONTACTS_NOT_SOLVED)
         | as_status(jnp.any(acts & jams(lax.stop_gradient(matrix), mu)), Status.FRICTION_JAMMED)
         | as_status((work > jnp.finfo(v.dtype).eps ** 0.5 * scale) & jnp.any(e > 0), Status.ENERGY_GAINED)
     )
@@ -107,7 +108,7 @@ def strike(
     speeds = length(w[:, 1:])[:, 0]
     moves = speeds > resolution
     near = acts & (mu > 0) & jnp.where(moves, speeds <= slack, room <= slack)
-    status |= as_status(jnp.any(near & impact), Status.DERIVATIVE_FRICTION)
+    status |= as_status(jnp.any(near & impact), Status.DERIVATIVE_EVENTS)
     return Struck(
         v + cones.response @ x.ravel(),
         x,
@@ -118,6 +119,7 @@ def strike(
         jnp.max(slow) / (2 * h),
         error,
         status,
+        jnp.zeros((), bool),
     )
 
 
@@ -148,9 +150,11 @@ def fall_back(
     back = lax.cond(jnp.any(slowly), falling, lambda: jnp.zeros_like(closed))
     kept = (closed | found.lands | back) & (back | ~found.opened)
     rest = jnp.where(jnp.any(back), braking(rows, after, kept, found.rests), 0)
-    status = found.status | as_status(jnp.any(back), Status.DERIVATIVE_ZENO)
+    status = found.status | as_status(jnp.any(back), Status.DERIVATIVE_EVENTS)
     v, impulse = found.v + rows.response @ rest.ravel(), found.impulse + rest
-    return found._replace(v=v, impulse=impulse, lands=found.lands | back, opened=found.opened & ~back, status=status)
+    return found._replace(
+        v=v, impulse=impulse, lands=found.lands | back, opened=found.opened & ~back, status=status, back=jnp.any(back)
+    )
 
 
 class Rubbing(NamedTuple):
@@ -171,7 +175,8 @@ class RubbingCollision(NamedTuple):
     """Result of `collide_rubbing`: q and v (d,) after the event, the contacts (m,) that are ``closed`` then, those (m,) that had an ``impact`` in it, and
     those (m,) that do not slip after it, ``rests``.
 
-    Also the ``impulse`` (m, 1 + k) of the event and its generalised ``momentum`` (d,), the residual ``error`` () of the laws, and status ().
+    Also the ``impulse`` (m, 1 + k) of the event and its generalised ``momentum`` (d,), the residual ``error`` () of the laws, status (), and ``dies`` () as
+    in `impacts.Collision`.
     """
 
     q: Array
@@ -183,6 +188,7 @@ class RubbingCollision(NamedTuple):
     momentum: Array
     error: Array
     status: Array
+    dies: Array
 
 
 def collide_rubbing(
@@ -240,8 +246,9 @@ def collide_rubbing(
     impulse = left_over + choose(found.impulse, 0)
     closed = (closed | (found.lands & strikes)) & ~(found.opened & strikes)
     momentum = rows.rows.T @ impulse.ravel()
+    dies = strikes & (jnp.any(zeno) | found.back)
     return RubbingCollision(
-        q, v, closed, impact, choose(found.rests, rests), impulse, momentum, choose(found.error, 0), status
+        q, v, closed, impact, choose(found.rests, rests), impulse, momentum, choose(found.error, 0), status, dies
     )
 
 

@@ -278,7 +278,8 @@ def put_back(contacts: Contacts, q: Array, speed: Array, pulled: Array, others: 
 class Collision(NamedTuple):
     """Result of `collide`: q and v (d,) after the event, the contacts (m,) that are ``closed`` then, and those (m,) that had an ``impact`` in it.
 
-    Also the ``impulse`` (m,) of the event, the residual ``error`` (m,) of the impact law, and status ().
+    Also the ``impulse`` (m,) of the event, the residual ``error`` (m,) of the impact law, status (), and whether flights too short to be followed are
+    left out, ``dies`` ().
     """
 
     q: Array
@@ -288,6 +289,7 @@ class Collision(NamedTuple):
     impact: Array
     error: Array
     status: Array
+    dies: Array
 
 
 def collide(
@@ -340,19 +342,20 @@ def collide(
     q = q - contacts.jump(blow.percussion * delay)
     # conditions that make derivatives doubtful, or the step one of first order
     zeno = impact & blow.lands & (e > 0)
+    dies = jnp.any(zeno | blow.back)
     grazing = impact & ~zeno & (speed >= -blow.slow)
     pairs = oblique & impact[:, None] & (impact | met)[None, :]
     sides = jnp.any(closed[:, None] & closed[None, :] & (contacts.angles() < FACING), axis=1)
     through = shared(oblique, impact & ~blow.lands, closed | impact | beside, sides, blow.percussion, e)
     status = blow.status | collision_status(
-        problem, metric, e, impact, unresolved=last & jnp.any(impact & ~zeno & (speed < -blow.slow)), zeno=jnp.any(zeno | blow.back), grazing=jnp.any(grazing),
+        problem, metric, e, impact, unresolved=last & jnp.any(impact & ~zeno & (speed < -blow.slow)), zeno=dies, grazing=jnp.any(grazing),
         through=through, at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
     )  # fmt: skip
     closed = (closed | blow.lands | blow.back) & ~blow.opened
     if spread is not None:
         free = opens_by_change(problem, event.t, q, event.v, v, impact & (e <= 0), closed, motion.args, spread)
-        status |= as_status(free, Status.DERIVATIVE_GRAZING)
-    return Collision(q, v, closed, tangent + blow.percussion + blow.rest, impact, blow.error, status)
+        status |= as_status(free, Status.DERIVATIVE_EVENTS)
+    return Collision(q, v, closed, tangent + blow.percussion + blow.rest, impact, blow.error, status, dies)
 
 
 def collision_status(
@@ -375,10 +378,10 @@ def collision_status(
     status = (
         mass_status(metric)
         | as_status(unresolved, Status.EVENTS_UNRESOLVED)
-        | as_status(zeno, Status.DERIVATIVE_ZENO)
-        | as_status(grazing, Status.DERIVATIVE_GRAZING)
+        | as_status(zeno, Status.DERIVATIVE_EVENTS)
+        | as_status(grazing, Status.DERIVATIVE_EVENTS)
         | as_status(through, Status.IMPULSES_COUPLED)
-        | as_status(at_once | through, Status.DERIVATIVE_SIMULTANEOUS)
+        | as_status(at_once | through, Status.DERIVATIVE_EVENTS)
     )
     return status | restitution_status(e, impact) if callable(problem.restitution) else status
 

@@ -406,4 +406,4 @@ def _turn_to_sides(
     main = turns & (jnp.arange(len(turns)) == jnp.argmax(turns))
     at_once = jnp.any(turns) & cross_apart(pieces, where.sides, turns, main, now, rate)
     found = pieces.at_sides(on, sides, *now)
-    return found, near, as_status(at_once, Status.DERIVATIVE_SIMULTANEOUS) | pieces.status_of_sides(sides)
+    return found, near, as_status(at_once, Status.DERIVATIVE_EVENTS) | pieces.status_of_sides(sides)

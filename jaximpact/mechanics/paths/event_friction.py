@@ -82,13 +82,13 @@ def arrive(
         frozen = lax.stop_gradient((contacts, speed, problem.restitution_at(motion.e, speed, args)))
         pulled, past = lax.cond(last, lambda: behind(law, h, *frozen, closed), lambda: (pulled, jnp.array(False)))
         candidates = candidates | (pulled & ~closed)
-        status |= as_status(past, Status.PENETRATION_DEEP)
+        status |= as_status(past, Status.GAP_UNRESOLVED)
     still = closed & (did.mode == STICK) & ~jnp.any(progress.breaks != 0, axis=1)
     none = jnp.zeros_like(stopped)
     apart, linked = lax.cond(
         jnp.sum(stopped) > 1, lambda: others_at_once(contacts, slip, stopped, first), lambda: (none, none)
     )
-    status |= as_status(jnp.any(linked), Status.DERIVATIVE_SIMULTANEOUS)
+    status |= as_status(jnp.any(linked), Status.DERIVATIVE_EVENTS)
     still |= apart
     before = Rubbing(closed, still, stopped, did.direction, jammed)
     found = collide_rubbing(problem, law, motion, event, slip, before, candidates, near, pulled, progress.met, left, h)
@@ -160,7 +160,7 @@ def advance(
     released, escaped, stopped = passes & now
     missed = last & (mode_ends.stops | (mode_ends.slides & (problem.static_friction is not None)))
     status = progress.status | failure | bits | as_status(jnp.any(missed), Status.EVENTS_UNRESOLVED)
-    status |= as_status(jnp.any(jammed) & last, Status.PROJECTION_NOT_CONVERGED)
+    status |= as_status(jnp.any(jammed) & last, Status.CONTACTS_NOT_SOLVED)
     # those that go on to slip have a jump of their force at a time of their own
     twice = jnp.any(begun.apart & (did.mode == SLIP)) if begun.apart is not None else jnp.zeros((), bool)
     if problem.static_friction is not None:
@@ -168,9 +168,9 @@ def advance(
         twice |= lax.cond(
             jnp.sum(escaped) > 1, lambda: jnp.any(jnp.stack(others_at_once(*ways))), lambda: jnp.zeros((), bool)
         )
-    status |= as_status(twice, Status.DERIVATIVE_SIMULTANEOUS)
+    status |= as_status(twice, Status.DERIVATIVE_EVENTS)
     # a contact that pushed before has jammed within a path: the time is not located
-    status |= as_status(jnp.any(jammed & (progress.force[:, 0] != 0)), Status.DERIVATIVE_FRICTION)
+    status |= as_status(jnp.any(jammed & (progress.force[:, 0] != 0)), Status.DERIVATIVE_EVENTS)
     event = impact | passes | jams | crosses | leaves
     progress = progress._replace(
         elapsed=jnp.where(event, progress.elapsed + s, whole), q=arrived, low=low, v=v, closed=closed & ~released,
@@ -194,13 +194,13 @@ def advance(
     )
     met = progress.met
     status = gradient_status(law, problem, here.metric, here.view.contacts, t, path.q, moved, met, args)
-    status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)) & ~jams, Status.DERIVATIVE_GRAZING)
-    status |= as_status(jnp.any(only_just(segment, mode_ends, h, broke)) & ~jams, Status.DERIVATIVE_FRICTION)
+    status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)) & ~jams, Status.DERIVATIVE_EVENTS)
+    status |= as_status(jnp.any(only_just(segment, mode_ends, h, broke)) & ~jams, Status.DERIVATIVE_EVENTS)
     progress = progress._replace(status=progress.status | status)
     if border is None:
         return progress
     doubtful = (together & jnp.any(border.which & border.pieces.open)) | _on_edge(segment, begun)
-    progress = progress._replace(status=progress.status | as_status(doubtful, Status.DERIVATIVE_FRICTION))
+    progress = progress._replace(status=progress.status | as_status(doubtful, Status.DERIVATIVE_EVENTS))
     turned = impact | passes | jams | jnp.any(progress.closed != begun.closed)
     return _behind(motion, border, t + s, s, last, turned, allowed, progress)
 

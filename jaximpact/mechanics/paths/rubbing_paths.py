@@ -193,7 +193,7 @@ def follow(
     mu = lax.stop_gradient(here.cones.friction)
     beyond = jams(matrix, mu)
     jammed = wrong & beyond
-    status = as_status(jnp.any(wrong) & ~jnp.any(jammed), Status.PROJECTION_NOT_CONVERGED)
+    status = as_status(jnp.any(wrong) & ~jnp.any(jammed), Status.CONTACTS_NOT_SOLVED)
     lifts = closed & (did.mode == OPEN) & (accelerations[:, 0] > tolerated)
     status |= as_status(
         jnp.any(((acts | wrong) & beyond) | (lifts & could_jam(matrix, mu, slipping))), Status.FRICTION_JAMMED

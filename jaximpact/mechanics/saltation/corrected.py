@@ -260,7 +260,7 @@ class Corrected(Wrapping):
         )
         within = OFF * h
         free = opens_by_change(problem, t_mid, q_mid, v_mid, salted.v, impact & (e <= 0), did.stays, args, within)
-        info = info._replace(status=info.status | as_status(free, Status.DERIVATIVE_GRAZING))
+        info = info._replace(status=info.status | as_status(free, Status.DERIVATIVE_EVENTS))
         return state, info, (t_mid, q_mid)
 
     def tracked(
@@ -307,7 +307,7 @@ class Corrected(Wrapping):
         if traits.steps > 1:
             # and a contact that it opens leaves in that step
             in_order |= crossed & jnp.any(lasted & ~impact & ~stays)
-        status |= as_status(in_order, Status.DERIVATIVE_SIMULTANEOUS)
+        status |= as_status(in_order, Status.DERIVATIVE_EVENTS)
         # an impact of two steps that the first step is part of is not resolved
         at_start = crossed & (before.n == 0) & (traits.steps > 1)
         status = status | as_status(at_start, Status.DERIVATIVE_AT_END)
@@ -337,7 +337,7 @@ class Corrected(Wrapping):
         missed, gap, change = near_misses(problem, self.traits, motion, state)
         acts = info.acts | jnp.any(state.last == LASTING)
         state = state._replace(state=new, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
-        return state, info._replace(acts=acts, remark=as_status(jnp.any(missed), Status.DERIVATIVE_GRAZING))
+        return state, info._replace(acts=acts, remark=as_status(jnp.any(missed), Status.DERIVATIVE_EVENTS))
 
 
 def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: Array) -> Any:
@@ -368,9 +368,9 @@ def derivative_status(
     # angles between all pairs of contacts are costly, and with one contact there are none
     together = run_where_needed(branches, several, look, lambda: jnp.zeros((), bool))
     return (
-        as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
-        | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
-        | as_status(together, Status.DERIVATIVE_SIMULTANEOUS)
+        as_status(jnp.any(zeno), Status.DERIVATIVE_EVENTS)
+        | as_status(jnp.any(grazing), Status.DERIVATIVE_EVENTS)
+        | as_status(together, Status.DERIVATIVE_EVENTS)
     )
 
 

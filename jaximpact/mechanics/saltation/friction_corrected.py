@@ -184,8 +184,8 @@ class FrictionCorrected(Corrected):
         new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
         doubtful = jnp.where(crossed, salted.doubtful, unclear)
-        bits = as_status(doubtful, Status.DERIVATIVE_FRICTION)
-        bits |= as_status(crossed & salted.coupled, Status.DERIVATIVE_SIMULTANEOUS)
+        bits = as_status(doubtful, Status.DERIVATIVE_EVENTS)
+        bits |= as_status(crossed & salted.coupled, Status.DERIVATIVE_EVENTS)
         info = info._replace(status=info.status | bits)
         rebound = jnp.zeros_like(impact)
         masks = Contact(active, impact, rebound, reacting, closed, closed)
@@ -205,7 +205,7 @@ class FrictionCorrected(Corrected):
             return found, info, at_impacts
         margin = margins(problem, motion, before, new.v, info.impulse, kept, begin.cones)
         edge, near = state.edge.next(margin, state.friction, kept)
-        info = info._replace(status=info.status | as_status(jnp.any(near), Status.DERIVATIVE_FRICTION))
+        info = info._replace(status=info.status | as_status(jnp.any(near), Status.DERIVATIVE_EVENTS))
         return found._replace(edge=edge), info, at_impacts
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
@@ -238,7 +238,7 @@ class FrictionCorrected(Corrected):
 def rows_of_list(problem: Any, matters: Array, gap: Array) -> tuple[Array, Array]:
     """Returns the numbers (k,) of the contacts of a neighbour list for which there are equations: those that ``matters`` (m,) marks, and near ones.
 
-    ``gap`` (m,): gaps. Also returns the status: DERIVATIVE_SIMULTANEOUS if more contacts matter than there is room for.
+    ``gap`` (m,): gaps. Also returns the status: DERIVATIVE_EVENTS if more contacts matter than there is room for.
     """
     size = problem.constraints.most(len(gap))
     check_memory(
@@ -247,7 +247,7 @@ def rows_of_list(problem: Any, matters: Array, gap: Array) -> tuple[Array, Array
         "give sensitivity='none', or fewer bodies",
     )
     rows, fit = rows_that_matter(matters, gap, size)
-    return rows, as_status(~fit, Status.DERIVATIVE_SIMULTANEOUS)
+    return rows, as_status(~fit, Status.DERIVATIVE_EVENTS)
 
 
 def margins(

@@ -41,7 +41,7 @@ def pressed_at_start(problem: Problem, law: ContactLaw, motion: Motion, branches
         sides = jnp.any(closed[:, None] & closed[None, :] & (contacts.angles() < FACING), axis=1)
         e = problem.restitution_at(motion.e, speed, args)
         doubtful = ~sides & ((stays & ~loaded) | (loaded & (jnp.broadcast_to(e, closed.shape) >= 1)))
-        return loaded, as_status(jnp.any(doubtful), Status.DERIVATIVE_GRAZING)
+        return loaded, as_status(jnp.any(doubtful), Status.DERIVATIVE_EVENTS)
 
     # matrices of all pairs of contacts: of 184, .4 ms in the code of a start, which is not optimised
     none = lambda: (jnp.zeros_like(closed), jnp.zeros((), jnp.int32))

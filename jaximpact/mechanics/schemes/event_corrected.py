@@ -374,7 +374,7 @@ class EventCorrected(Scheme):
         progress, met = self._arrive(everywhere, t + s, progress, candidates, allowed, left, kinks, flight.opens())
         metric, moved = Metric.at(problem, q, args, t), lax.stop_gradient(arrived - q)
         status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
-        status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)), Status.DERIVATIVE_GRAZING)
+        status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)), Status.DERIVATIVE_EVENTS)
         released = releases & (release <= release_time + 1e-9 * h)
         progress = progress._replace(closed=progress.closed & ~released, status=status)
         if border is None:
@@ -416,7 +416,7 @@ class EventCorrected(Scheme):
             frozen = lax.stop_gradient((contacts, speed, problem.restitution_at(motion.e, speed, args)))
             pulled, past = lax.cond(last, lambda: behind(law, h, *frozen, closed), lambda: (pulled, jnp.array(False)))
             candidates = candidates | (pulled & ~closed)
-            status |= as_status(past, Status.PENETRATION_DEEP)
+            status |= as_status(past, Status.GAP_UNRESOLVED)
         slowest = lambda normal: 2 * h * normal
         found = collide(problem, law, motion, slowest, event, closed, candidates, near, pulled, met, left, h)
         residual = jnp.maximum(residual, jnp.max(found.error, initial=0.0))

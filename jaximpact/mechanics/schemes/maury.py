@@ -71,7 +71,7 @@ class Maury(Scheme):
             back = 0.5 * h * acceleration(problem, Metric.at(problem, q0, args, t0), t0, q0, v0, args)
             motion = motion._replace(v0=v0 - back)
         # a traced restitution cannot be refused by `check`
-        status = as_status(jnp.any(e != 0), Status.INPUT_OUT_OF_RANGE)
+        status = as_status(jnp.any(e != 0), Status.INPUT_INVALID)
         state, m = State.start(motion), problem.count(t0, q0, args)
         if problem.slip is not None:
             metric = Metric.at(problem, q0, args, t0)

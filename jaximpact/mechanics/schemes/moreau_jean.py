@@ -269,10 +269,10 @@ class MoreauJean(Scheme):
             return jump.resolved & (norm(w - last) <= 2 * kick + 0.1 * norm(jnp.abs(w - v) + jnp.abs(free - v)))
 
         if state_switches(problem, t, *point(w), motion.args) is None:
-            return as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
+            return as_status(failed, Status.STEP_UNSTABLE)
         # right to first order, but the derivative is that of neither side
         jumped = lax.cond(failed, jumps, lambda: jnp.zeros((), bool))
-        failed = as_status(failed & ~jumped, Status.FIXED_POINT_NOT_CONVERGED)
+        failed = as_status(failed & ~jumped, Status.STEP_UNSTABLE)
         return failed | as_status(jumped, Status.DERIVATIVE_JUMP)
 
     @staticmethod
@@ -312,7 +312,7 @@ class MoreauJean(Scheme):
         later: Array,
         kick: Array,
     ) -> Array:
-        """Returns PENETRATION_DEEP for penetrations at the start of a step that make the motion wrong.
+        """Returns GAP_UNRESOLVED for penetrations at the start of a step that make the motion wrong.
 
         They do if a body is past an opposing contact, or deep in a curved surface along which it moves.
 
@@ -357,7 +357,7 @@ class MoreauJean(Scheme):
             # the radius of the surface is v^2 over its bend, for any v
             sinks = lambda: jnp.any(sunk & (depth * jnp.abs(bend()) > CURVED * square * norm))
             deep |= lax.cond(jnp.any(sunk), sinks, lambda: jnp.zeros((), bool))
-        return as_status(deep, Status.PENETRATION_DEEP)
+        return as_status(deep, Status.GAP_UNRESOLVED)
 
     @staticmethod
     def bend(problem: Problem, metric: Metric, contacts: Contacts, t: Array, q: Array, v: Array, args: Any) -> Array:

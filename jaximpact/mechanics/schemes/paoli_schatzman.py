@@ -116,7 +116,7 @@ class PaoliSchatzman(Scheme):
         # a traced restitution cannot be refused by `check`
         info = Info.none(motion.q0, motion.v0, m)
         if problem.joints is not None:
-            info = info._replace(status=as_status(jnp.any(motion.e != 0), Status.INPUT_OUT_OF_RANGE))
+            info = info._replace(status=as_status(jnp.any(motion.e != 0), Status.INPUT_INVALID))
         elif m:
             lost = jnp.any((motion.e > 0) & self._strikes_at_once(problem, motion))
             info = info._replace(status=as_status(lost, Status.START_VELOCITY_PROJECTED))
@@ -258,8 +258,8 @@ class PaoliSchatzman(Scheme):
             return jump.resolved & (change <= motion.h * metric_norm(jump.size, metric.solve(jump.size)))
 
         if state_switches(problem, t, q, v, args) is None:
-            return root, as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
+            return root, as_status(failed, Status.STEP_UNSTABLE)
         # right to first order, but the derivative is that of neither side
         jumped = lax.cond(failed, jumps, lambda: jnp.zeros((), bool))
-        status = as_status(failed & ~jumped, Status.FIXED_POINT_NOT_CONVERGED)
+        status = as_status(failed & ~jumped, Status.STEP_UNSTABLE)
         return root, status | as_status(jumped, Status.DERIVATIVE_JUMP)

@@ -333,7 +333,7 @@ def _settle_near_border(
     at_start = as_status((back > 0) & (jumps | _resets(pieces, near & ~slides & pieces.open)), Status.DERIVATIVE_JUMP)
     v = v + jnp.where(some, delay * (before - after), 0)
     at_once = some & _unequal(before, after) & cross_apart(pieces, old, own, main, now, rate)
-    status = as_status(at_once, Status.DERIVATIVE_SIMULTANEOUS) | as_status(edge, Status.DERIVATIVE_JUMP)
+    status = as_status(at_once, Status.DERIVATIVE_EVENTS) | as_status(edge, Status.DERIVATIVE_JUMP)
     status |= pieces.status_of_sides(new)
     where = pieces.at_sides(where, new, *now)
     if steep:
@@ -488,10 +488,10 @@ def status_of_slopes(
 
 
 def status_behind(pieces: Pieces, after: Any, crossed: Array, t: Array, within: Array, args: Any) -> Array:
-    """Returns DERIVATIVE_GRAZING if a motion has closed contacts without force after crossing a border, which a change of data may press or open.
+    """Returns DERIVATIVE_EVENTS if a motion has closed contacts without force after crossing a border, which a change of data may press or open.
 
     ``after``: state after the crossing, with q, v, closed and where; ``crossed`` (): whether there was one; ``within`` (): error of its time.
     """
     held_on, piece = after.closed & crossed, pieces.on(after.where.sides)
     free = opens_by_change(piece, t, after.q, after.v, after.v, held_on, after.closed, args, within)
-    return as_status(free, Status.DERIVATIVE_GRAZING)
+    return as_status(free, Status.DERIVATIVE_EVENTS)

@@ -221,7 +221,7 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
     jumps = path_jumped(piece, base.closed, *path, args)
     status = none if jumps is None else as_status(jumps, Status.DERIVATIVE_JUMP)
     near = grazes(frozen(base), frozen(found), s, scheme.tolerance(s.dtype))
-    status = status | as_status(near, Status.DERIVATIVE_GRAZING)
+    status = status | as_status(near, Status.DERIVATIVE_EVENTS)
     if pieces is None:
         return status
     ending = covers & (start + whole >= motion.t1 - off)
@@ -329,7 +329,7 @@ def _arrive(
         told.stop,
         add_joint_impulse(add_late_impulse(told.joints, delay, flown), event.joint_impulse(found.impulse)),
         # flights that are left out: up to atol each
-        told.error + jnp.where((found.status & int(Status.DERIVATIVE_ZENO)) != 0, 1.0, 0.0),
+        told.error + jnp.where(found.dies, 1.0, 0.0),
         told.until,
         latest_spread(told.spread, spread, found.impact),
     )
@@ -400,7 +400,7 @@ def _arrive_rubbing(
         step, t, elapsed, found.q, found.v, still_closed, verdict.search.substep, flown.where, change, none > 0
     )
     # the force of those that go on to slip jumps at a time of their own
-    status |= as_status(jnp.any(apart & (after.where.mode == SLIP)), Status.DERIVATIVE_SIMULTANEOUS)
+    status |= as_status(jnp.any(apart & (after.where.mode == SLIP)), Status.DERIVATIVE_EVENTS)
     record = told.record
     if record is not None:
         record = record.with_impacts(found.impact, t, found.q, v, found.v, found.impulse[:, 0])
@@ -410,7 +410,7 @@ def _arrive_rubbing(
     more = told._replace(
         impulse=told.impulse + delay * flown.force + found.impulse, met=told.met | found.impact, residual=jnp.maximum(told.residual, frozen(found.error)),
         latest=jnp.where(jnp.any(found.impact), frozen(t), told.latest), status=told.status | status | failure, record=record, joints=joints,
-        error=told.error + jnp.where((found.status & int(Status.DERIVATIVE_ZENO)) != 0, 1.0, 0.0), spread=latest_spread(told.spread, spread, found.impact),
+        error=told.error + jnp.where(found.dies, 1.0, 0.0), spread=latest_spread(told.spread, spread, found.impact),
     )  # fmt: skip
     return after._replace(low=flown.low), more
 
@@ -421,7 +421,7 @@ def _settle_rubbing(
     """Makes the base at a state with contacts that rub, by `base_in_modes`; also returns its status."""
     atol = step.scheme.tolerance(q.dtype).absolute
     base, status = step.pieces.base(t, elapsed, q, v, closed, where, change, begins, substep, atol, step.motion.args)
-    return base, status if step.scheme.jumps else status & ~int(Status.DERIVATIVE_FRICTION)
+    return base, status if step.scheme.jumps else status & ~int(Status.DERIVATIVE_EVENTS)
 
 
 def _normal(impulse: Array) -> Array:

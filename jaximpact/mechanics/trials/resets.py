@@ -74,5 +74,5 @@ def state_behind(
         q, v = (jnp.where(crossed[k], x, y) for x, y in zip(found, (q, v), strict=True))
     gap, speed = gap_rates(problem, *frozen((t, q, v, args)))
     stays = (gap <= still[0]) & (jnp.abs(speed) <= still[1])
-    status = as_status(jnp.sum(crossed) > 1, Status.DERIVATIVE_SIMULTANEOUS)
-    return q, v, closed & stays, status | as_status(jnp.any(gap < -still[0]), Status.PENETRATION_DEEP)
+    status = as_status(jnp.sum(crossed) > 1, Status.DERIVATIVE_EVENTS)
+    return q, v, closed & stays, status | as_status(jnp.any(gap < -still[0]), Status.GAP_UNRESOLVED)

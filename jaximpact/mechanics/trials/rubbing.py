@@ -116,7 +116,7 @@ class RubbingContacts:
         return lax.cond(jnp.any(switched), moved, lambda: (flown, jnp.zeros((), jnp.int32)))
 
     def status_of_trial(self, where: Modes, sight: Sight, s: Array, atol: Array, off: Array) -> Array:
-        """Returns DERIVATIVE_FRICTION if in a trial of length s a contact only just goes on to slip or to stick, or ends within a time ``off`` () of a change.
+        """Returns DERIVATIVE_EVENTS if in a trial of length s a contact only just goes on to slip or to stick, or ends within a time ``off`` () of a change.
 
         ``sight``: record of the levels; ``atol`` (): error of levels.
         """
@@ -125,7 +125,7 @@ class RubbingContacts:
         # in the plane a contact whose force only just stays within the cone goes on as it does, unless breaking away makes the force jump
         matters = ~self.slid(where) | (self.problem.static_friction is not None)
         ends = (jnp.abs(value) < off * jnp.abs(rate)) & (rate < 0)
-        return as_status(jnp.any((touches | ends) & matters), Status.DERIVATIVE_FRICTION)
+        return as_status(jnp.any((touches | ends) & matters), Status.DERIVATIVE_EVENTS)
 
 
 def _rubs(place: Place, where: Modes, closed: Array) -> tuple[Array, Array]:
@@ -209,7 +209,7 @@ def status_of_ends(
         told = jnp.any(linked)
         if problem.static_friction is not None:
             told |= jnp.any(jnp.stack(others_at_once(event.contacts, slip, breaks, switched[m:])))
-        return apart, as_status(told, Status.DERIVATIVE_SIMULTANEOUS)
+        return apart, as_status(told, Status.DERIVATIVE_EVENTS)
 
     several = (jnp.sum(stopped) > 1) | (jnp.sum(breaks) > 1)
     return lax.cond(several, look, lambda: (jnp.zeros_like(stopped), none))
@@ -298,9 +298,9 @@ def _decide(
     beyond = jams(matrix, mu)
     lifts = among & (found.mode == OPEN) & could_jam(matrix, mu, towards)
     jammed = wrong & beyond
-    status = as_status(edge & ~jnp.any(jammed), Status.DERIVATIVE_FRICTION)
+    status = as_status(edge & ~jnp.any(jammed), Status.DERIVATIVE_EVENTS)
     status |= as_status(jnp.any((stays & beyond) | lifts), Status.FRICTION_JAMMED)
-    status |= as_status(jnp.any(wrong) & ~jnp.any(jammed), Status.PROJECTION_NOT_CONVERGED)
+    status |= as_status(jnp.any(wrong) & ~jnp.any(jammed), Status.CONTACTS_NOT_SOLVED)
     return _Decision(stays, found._replace(jammed=jammed), status)
 
 
