@@ -198,7 +198,7 @@ def test_infeasible_constraints():
         found = run(problem, q0=(0.0,), v0=(0.0,), scheme=scheme)
         assert int(found.status) & Status.CONTACTS_NOT_SOLVED
         assert float(found.failed_at) == pytest.approx(0.5, abs=0.02)
-        with pytest.raises(RuntimeError, match="CONTACTS_NOT_SOLVED: the linearised constraints have no common point"):
+        with pytest.raises(RuntimeError, match="CONTACTS_NOT_SOLVED: the contact problem of a step has no solution"):
             found.raise_if_failed()
 
 
