@@ -43,13 +43,13 @@ def numbers(work) -> ctypes.Array:
 class Native:
     """Compiled loops of the works named in `PARAMETERS`."""
 
-    def __init__(self, folder):
-        """Compile into ``folder``, an existing directory outside the sources; RuntimeError where that fails."""
+    def __init__(self, folder, names=tuple(PARAMETERS)):
+        """Compile the works ``names`` into ``folder``, an existing directory outside the sources; RuntimeError where that fails."""
         command = compiler()
         if command is None:
             raise RuntimeError("native baselines need g++ or clang++, and neither was found")
         paths = {}
-        for name in PARAMETERS:
+        for name in names:
             source = SOURCES / f"{name.replace('-', '_')}.cpp"
             target = Path(folder).resolve() / f"{source.stem}.so"
             arguments = [command, *FLAGS, *EXTRA.get(name, ()), str(source), "-o", str(target)]
