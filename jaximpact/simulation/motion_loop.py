@@ -237,8 +237,7 @@ class MotionLoop:
         # impulses, failures and penetrations are rare; the depth of these counts for the account alone
         right = ~needs_contact_step(new, info)
         if self.program.account or self.locates:
-            gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
-            right &= jnp.all(gaps >= 0)
+            right &= jnp.all(self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args) >= 0)
         status_alone = row.last.size > SMALL and not self.locates
         if (looks := self.looks_for_tunnelling(state)) and not status_alone:
             # in a batch, where other lanes make a full step, to look without one took an eighth longer
