@@ -15,7 +15,9 @@ from __future__ import annotations
 import argparse
 import html
 import sys
+import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -28,7 +30,11 @@ from jaximpact import catalogue
 from jaximpact.analysis import prime_steps
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "gallery"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 import basins_picture
+from benchmarks import works
+from benchmarks.baselines import native
+from benchmarks.timing import all_cores
 from impact_oscillator import Oscillator, args_of, forcing_period
 
 jax.config.update("jax_enable_x64", True)
@@ -71,15 +77,28 @@ def plain_jax(q0, v0, args, h):
 
 
 def ensemble_rate(points: int, out: Path) -> tuple[list[str], list[list[str]]]:
-    """Draws the basins of attraction of points x points starts, and times the ensemble beside the handwritten loop."""
+    """Draws the basins of attraction of points x points starts, and times the ensemble beside handwritten loops."""
     args = args_of(basins_picture.FREQUENCY, basins_picture.DAMPING, basins_picture.WALL)
     h = forcing_period(args) / basins_picture.STEPS
     q, v = (x.ravel() for x in np.meshgrid(np.linspace(-0.29, 1.5, points), np.linspace(-1.5, 1.5, points)))
-    ours = lambda: ji.ensemble(PROBLEM, q[:, None], v[:, None], t1=PLAIN_STEPS * h, steps=PLAIN_STEPS, args=args, e=0.8)
-    compiled = jax.jit(plain_jax)
-    theirs = lambda: jax.block_until_ready(compiled(q, v, args, h))
-    ours(), theirs()
-    times = np.array([[timed(run) for run in (ours, theirs)] for _ in range(3)]).min(axis=0)
+    q0, v0 = q[:, None], v[:, None]
+    given = {"t1": PLAIN_STEPS * h, "steps": PLAIN_STEPS, "args": args, "e": basins_picture.E}
+    ours = lambda: ji.ensemble(PROBLEM, q0, v0, **given)
+    end = lambda q, v: ji.solve(PROBLEM, q, v, save="final", **given).q
+    final, compiled = jax.jit(jax.vmap(end)), jax.jit(plain_jax)
+    runs = {
+        "`ji.ensemble`, with impulses, residual, penetration and status of every step": ours,
+        "`jax.jit(jax.vmap(ji.solve))`, final states alone": lambda: jax.block_until_ready(final(q0, v0)),
+        "plain JAX, `vmap(scan)` of the same scheme by hand": lambda: jax.block_until_ready(compiled(q, v, args, h)),
+    }
+    if native.compiler():
+        work = replace(works.OSCILLATOR, h=h, steps=PLAIN_STEPS)
+        with tempfile.TemporaryDirectory() as folder:
+            library = native.Native(folder, (work.name,))
+        runs["C++ with vector instructions, by hand"] = lambda: library.run(work, q0, v0, threads=all_cores())
+    for run in runs.values():
+        run()
+    times = np.array([[timed(run) for run in runs.values()] for _ in range(3)]).min(axis=0)
     began = time.perf_counter()
     found = basins_picture.compute(points)
     whole = time.perf_counter() - began
@@ -87,8 +106,7 @@ def ensemble_rate(points: int, out: Path) -> tuple[list[str], list[list[str]]]:
     per_step = 1e9 * times / (len(q) * PLAIN_STEPS)
     steps = len(q) * (basins_picture.SKIP + basins_picture.CYCLES) * basins_picture.STEPS
     rows = [
-        ["`ji.ensemble`, with impulses, residual, penetration and status of every step", f"{per_step[0]:.2f}"],
-        ["plain JAX, `vmap(scan)` of the same scheme by hand", f"{per_step[1]:.2f}"],
+        *([name, f"{ns:.2f}"] for name, ns in zip(runs, per_step, strict=True)),
         [f"the picture: {len(q):,} motions, {steps / 1e6:,.0f} million steps, in {whole:.1f} s", ""],
     ]
     return ["an ensemble of starts", "ns a step of a motion, all cores"], rows

@@ -68,7 +68,7 @@ class Accuracy:
 
 def isolated(work) -> bool:
     """Whether event location applies: few contacts, which do not last."""
-    return work.name in ("ball", "double-pendulum", "links-2")
+    return work.name in ("ball", "forced-oscillator", "double-pendulum", "links-2")
 
 
 def largest(x, reference) -> float | None:

@@ -22,6 +22,7 @@ import sys, time
 sys.path.insert(0, "experiments")
 import jax, jax.numpy as jnp, numpy as np
 import jaximpact as ji
+from jaximpact import ensemble, sensitivities, solve  # importing apart: names are imported when they are used
 from benchmarks import works
 jax.config.update("jax_enable_x64", True)
 work = works.WORKS[{work!r}]
@@ -48,6 +49,7 @@ HOPPER = """
 import time
 import jax, jax.numpy as jnp, numpy as np
 import jaximpact as ji
+from jaximpact import solve  # importing apart, as above
 jax.config.update("jax_enable_x64", True)
 
 def lagrangian(t, q, v, args):  # a body, and a foot on a leg that turns and is a spring
@@ -83,6 +85,7 @@ POLICY = """
 import time
 import jax, jax.numpy as jnp, numpy as np
 import jaximpact as ji
+from jaximpact import solve  # importing apart, as above
 masses = jnp.array([1.0, 0.2])
 
 def force(t, q, v, weights):  # a body and a foot, between them a leg that is a spring, and pushes as a network 4-64-64-1 says

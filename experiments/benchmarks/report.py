@@ -154,6 +154,7 @@ def table(rows: list[dict], earlier: Collection[str] = ()) -> str:
 
 QUOTED = {
     ("ball", 100_000): "bouncing ball, 100,000 lanes",
+    ("forced-oscillator", 100_000): "oscillator that is shaken beside a wall, 100,000 lanes",
     ("double-pendulum", 1000): "double pendulum, M(q), two stops, 1000 lanes",
     ("double-pendulum", 10_000): "the same, 10,000 lanes",
     ("double-long", 1): "the same, one lane",

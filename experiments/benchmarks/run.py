@@ -25,10 +25,10 @@ from benchmarks import accelerator, contacts, contenders, peers, report, timing,
 from benchmarks.accuracy import Accuracy
 from benchmarks.baselines import native
 
-VALUES = ("ball:1", "ball:1000", "ball:100000", "double-pendulum:1", "double-pendulum:1000", "double-pendulum:10000",
+VALUES = ("ball:1", "ball:1000", "ball:100000", "forced-oscillator:100000", "double-pendulum:1", "double-pendulum:1000", "double-pendulum:10000",
           "links-2:1000", "links-4:1000", "bar-64:1", "gas-16:1", "pile-16:1", "ball-long:1", "double-long:1")  # fmt: skip
 DERIVATIVES = ("ball:1000", "double-pendulum:100")
-ALL_VALUES = ("ball:1", "ball:1000", "ball:100000", "double-pendulum:1", "double-pendulum:1000", "double-pendulum:10000",
+ALL_VALUES = ("ball:1", "ball:1000", "ball:100000", "forced-oscillator:100000", "double-pendulum:1", "double-pendulum:1000", "double-pendulum:10000",
               "links-2:1000", "links-4:1000", "links-6:1000", "bar-64:1", "bar-64:100", "bar-256:1", "gas-16:1",
               "gas-16:100", "pile-16:1", "pile-16:100", "gas-64:1", "pile-64:1", "ball-long:1", "double-long:1")  # fmt: skip
 ALL_DERIVATIVES = ("ball:1", "ball:1000", "double-pendulum:1", "double-pendulum:100",

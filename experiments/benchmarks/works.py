@@ -60,6 +60,33 @@ def ball_start(lanes: int):
 BALL = Work("ball", Problem(gravity, floor), 0.8, 1e-3, 1000, ball_start, {"g": 9.81})
 
 
+# oscillator that is shaken beside a wall: d = m = 1; of its force one term is the same in all lanes ------------------
+
+
+def shaking(t, q, v, args):
+    return jnp.cos(args["frequency"] * t) - q - 2 * args["damping"] * v
+
+
+def beyond_wall(t, q, args):
+    return q - args["wall"]
+
+
+def oscillator_start(lanes: int):
+    random = np.random.default_rng(7)
+    return random.uniform(-0.29, 1.5, (lanes, 1)), random.uniform(-1.5, 1.5, (lanes, 1))
+
+
+OSCILLATOR = Work(
+    "forced-oscillator",
+    Problem(shaking, beyond_wall),
+    0.8,
+    1e-2,
+    1000,
+    oscillator_start,
+    {"frequency": 2.6, "damping": 0.05, "wall": -0.3},
+)
+
+
 # double pendulum beside a wall, which its joint and its tip hit: d = m = 2 ---------------------------------------------
 
 
@@ -241,6 +268,7 @@ WORKS: dict[str, Work] = {
     work.name: work
     for work in (
         BALL,
+        OSCILLATOR,
         DOUBLE,
         *LONG,
         links(2),

@@ -1,9 +1,6 @@
 """Analyses of computed motions: impacts, balances, sections, periodic orbits, branches, basins, exponents, statistics."""
 
-import sys
-
 from ..results.impulse_intervals import Runs, runs
-from ..results.result import UPPER
 from .balance import Balance, balance
 from .basins import Attractor, Basins, basins, recognise
 from .bifurcation import Bifurcation, ParameterMap, bifurcation, two_parameter_map
@@ -69,5 +66,3 @@ __all__ = [
     "stroboscopic",
     "two_parameter_map",
 ]
-
-UPPER["analysis"] = sys.modules[__name__]

@@ -35,10 +35,10 @@ MAX_SCALARS_IN_LONG_PROGRAMS = 32  # entries
 # and 4.0 µs; its derivative has 1,400,000 and more.
 LONG_PROGRAM_OPS_OF_A_LANE = 400_000
 # Registers that make up a vector, in programs of so many operations, on processors with registers of 64 bytes: 12 to 19 % of the
-# time of a double pendulum, whose instructions wait for one another. Shorter programs are mostly contact, which is branches, longer ones
-# keep the processor busy, and processors with 32 bytes have too few registers.
+# time of a double pendulum, whose instructions wait for one another. Shorter programs compute blocks of lanes, longer ones keep the processor busy,
+# and processors with 32 bytes have too few registers.
 REGISTERS_PER_VECTOR = 2
-OPS_WITH_WIDE_VECTORS = range(2_000, 8_000)
+OPS_WITH_WIDE_VECTORS = range(3_300, 8_000)
 # Operations of a branch, in programs of a single lane, from which on it is a function of its own: the derivative of 16 disks, 180,000 lines, takes LLVM
 # 7 s where it took 38 as one function; from 5000 on a step of six links takes 6 % longer, and from 30,000 on the derivative compiles as quickly.
 MIN_BRANCH_OPS = 12_000
@@ -47,6 +47,14 @@ MAX_SCALARS_WHERE_SELDOM = 32
 # Operations of a start from which on it is compiled to be short: in the derivative of six links (24,000) it then takes 0.4 ms and saves 0.3 s of 7; of
 # 16 disks (30,000, its derivative 110,000) it saves a third of the first answer.
 MIN_SELDOM_OPS = 25_000
+# Operations below which a program of many lanes makes a step for a block of lanes before the next one (`llvm/lane_blocks.py`): a forced oscillator beside a
+# wall takes .45 ns a step (1.26 vector after vector), by `MoreauJean` (2100) 1.6 (2.8), two links (3200) 9.4 (10.6); a double pendulum (3400, with
+# its account 5700) would take 7.9 where it takes 7.2, and 10.2 where it takes 9.3.
+MAX_OPS_IN_BLOCKS = 3_300
+# Instructions of a step that wait for one another from step to step, up to which such a program keeps its state in registers, unless functions or loops of
+# the time are the same in all lanes: a ball in free fall, with 1 of them, takes .27 ns a step so, and .29 in blocks; an oscillator has 6.
+MIN_RECURRENCE = 3
+VECTORS_OF_A_BLOCK = 64  # positions and velocities of that oscillator take a quarter of a cache; by 16 a step takes .55 ns where it takes .50, by 256 .49
 MIN_FUNCTION_OPS = 300  # operations of a function that is called from several places, from which on it is emitted once
 MAX_SPECULATED_OPS = 40  # operations of a branch that always runs, whether any lane selects it or not
 # Operations of a scan over constants, in programs of many lanes, up to which its turns are written out one after the other. By order 8 the oscillator with a

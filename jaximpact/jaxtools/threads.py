@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
 from .operating_system import core_count
-from .trace_context import platform
+from .trace_context import in_new_thread, platform
 
 try:
     from jax._src.xla_bridge import backends_are_initialized
@@ -157,7 +157,7 @@ def _jax_context() -> tuple[Any, Any]:
     return jax.config.values, get_opaque_trace_state()
 
 
-_NO_TRANSFORMATION = get_opaque_trace_state()  # the state at import
+_NO_TRANSFORMATION = in_new_thread(get_opaque_trace_state)
 
 
 def has_default_context() -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
+from threading import Thread
 from typing import Any
 
 import jax
@@ -24,7 +25,16 @@ def _trace_state() -> Any:
     return jax.config.jax_disable_jit, get_opaque_trace_state()  # type: ignore[attr-defined]
 
 
-_NO_TRACE = _trace_state()
+def in_new_thread(function: Callable[[], Any]) -> Any:
+    """Result of a function that a new thread calls, which is in no trace, as this one may be: modules are imported when their names are first used."""
+    found: list = []
+    thread = Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+_NO_TRACE = in_new_thread(_trace_state)
 
 
 def is_concrete() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +29,6 @@ from ..analysis import (
 )
 from ..conformance import Report
 from ..results import Covariance, Indices, Linearity, Ranking, Sensitivities, Solution
-from ..results.result import UPPER
 from .animation import animate, disks, linkage, particles
 from .conformance import draw_report
 from .ensembles import ROUND_OFF, draw_convergence, draw_ensemble, draw_fan, draw_statistics
@@ -225,6 +223,3 @@ def __getattr__(name: str) -> Any:
         warnings.warn(f"plots.{name}(...) is plots.draw(...) now", DeprecationWarning, stacklevel=2)
         return draw
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-UPPER["plots"] = sys.modules[__name__]

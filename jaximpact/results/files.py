@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import sys
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from ..mechanics.scheme import Timing
 from ..mechanics.status import BEFORE, bit_numbers, translate_bits
 from .encoding import KINDS, decode_value, encode_value, pack
 from .located_impacts import LocatedImpacts
-from .result import UPPER, Result
+from .result import Result
 from .safe_reading import check_arrays, check_tree
 from .solution import Origin, Solution
 from .tables import EVENTS, MEANING, arrays, named_dataset, value_name
@@ -262,6 +261,3 @@ def _is_result(path: Path) -> bool:
         return ABOUT in json.loads((path / "zarr.json").read_text())["attributes"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-UPPER["files"] = sys.modules[__name__]

@@ -1,6 +1,6 @@
 """Base class of all results: short printing, and conversion to tables, datasets, pictures and files.
 
-Methods that need a package above this one, such as plots, look it up in `UPPER` when they are called, as this package does not import it.
+Methods that need a package above this one, such as plots, import it when they are called.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -26,9 +26,6 @@ from .tables import named_dataset, spread_columns
 if TYPE_CHECKING:
     import pandas
     import xarray
-
-# modules that methods of results call on, and that results do not import: each registers itself when it is imported
-UPPER: dict[str, ModuleType] = {}
 
 Arrays = dict[str, tuple[tuple[str, ...], Any]]  # by name: dimensions and the array, or several by name
 WIDTH = 100  # characters of a line
@@ -156,18 +153,18 @@ class Drawable(Result):
 
 
 def plots() -> Any:
-    """Returns the package `jaximpact.plots`, looked up when called, as this package does not import it."""
-    return UPPER["plots"]
+    """Returns the package `jaximpact.plots`, which is above this one and imported when it is needed."""
+    return import_module("...plots", __name__)
 
 
 def analysis() -> Any:
-    """Returns the package `jaximpact.analysis`, looked up when called, as this package does not import it."""
-    return UPPER["analysis"]
+    """Returns the package `jaximpact.analysis`, which is above this one and imported when it is needed."""
+    return import_module("...analysis", __name__)
 
 
 def files() -> Any:
-    """Returns the module `results.files`, looked up when called, as it imports this module."""
-    return UPPER["files"]
+    """Returns the module `results.files`, imported when it is needed, as it imports this module."""
+    return import_module("..files", __name__)
 
 
 def _statuses(value: Any) -> str:

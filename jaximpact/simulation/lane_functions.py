@@ -54,8 +54,8 @@ class LaneFunction(abc.ABC):
         """The function itself or, if it is a derivative, the function that it is the derivative of."""
 
     @abc.abstractmethod
-    def without_row_count(self) -> LaneFunction:
-        """The function for any number of steps and rows, as native code takes them at run time."""
+    def without_row_count(self, many: bool = False) -> LaneFunction:
+        """The function for any number of steps and rows, as native code takes them at run time; ``many``: of lanes that are computed together."""
 
     @abc.abstractmethod
     def reading(self, read: Sequence[bool]) -> tuple[LaneFunction, list[bool]]:
@@ -75,7 +75,7 @@ class LaneFunction(abc.ABC):
         ``members``: avals of the operands in one lane; ``axes``: their lane axes; ``count``: number of lanes, None without a lane axis;
         ``results``: avals of the results of all lanes.
         """
-        without_row_count, turns = self.without_row_count(), turns_of(self, axes)
+        without_row_count, turns = self.without_row_count(count is not None), turns_of(self, axes)
         return foreign.lane_target(
             self.branching, members, axes, count, results, turns, self.extra_axes, function=without_row_count
         )
@@ -138,10 +138,12 @@ class Value(LaneFunction):
         """Program and motion from their leaves."""
         return jax.tree.unflatten(self.structure, leaves[: self.structure.num_leaves])
 
-    def without_row_count(self) -> Value:
+    def without_row_count(self, many: bool = False) -> Value:
         program, motion = self.unflatten([0] * self.structure.num_leaves)
         rows, every = min(program.rows, 1), program.every and 1
-        program = program.replace(length=None, rows=rows, every=every)
+        # a motion by itself that rests is told sooner by its depth than by the step that it would make
+        account = self.tells or self.differentiated or not many
+        program = program.replace(length=None, rows=rows, every=every, account=account)
         return replace(self, structure=jax.tree.structure((program, motion)))
 
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
@@ -224,8 +226,8 @@ class Derivative(LaneFunction):
 
         return of, [x for x, m in zip(operands, self.moved, strict=True) if m]
 
-    def without_row_count(self) -> Derivative:
-        return replace(self, function=self.function.without_row_count())
+    def without_row_count(self, many: bool = False) -> Derivative:
+        return replace(self, function=self.function.without_row_count(many))
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
         """Shapes of the results in one lane.

@@ -234,9 +234,10 @@ class MotionLoop:
         """Makes a step of one lane without contact, or ``contact_step()`` if the free step is not valid; returns the carry after it."""
         state, row, account = carry
         new, info = self.scheme.free_step(self.problem, self.moving, state)
-        # impulses, failures and penetrations are rare
-        gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
-        right = ~needs_contact_step(new, info) & jnp.all(gaps >= 0)
+        # impulses, failures and penetrations are rare; the depth of these counts for the account alone
+        right = ~needs_contact_step(new, info)
+        if self.program.account or self.locates:
+            right &= jnp.all(self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args) >= 0)
         status_alone = row.last.size > SMALL and not self.locates
         if (looks := self.looks_for_tunnelling(state)) and not status_alone:
             # in a batch, where other lanes make a full step, to look without one took an eighth longer

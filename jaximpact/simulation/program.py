@@ -41,6 +41,7 @@ class Program:
         again: whether a second derivative is known to be wanted.
         length: the number of steps, where reverse mode must know it; None for one trace for any number.
         per_lane_branches: whether every lane takes branches of its own, as in native code and GPU kernels.
+        account: whether the status and totals of the motion are read.
         reports_progress: whether the XLA program reports its progress.
         classes: classes of the scheme, of the solver, and of their parts.
     """
@@ -59,6 +60,7 @@ class Program:
     again: bool = field(default=False, metadata=static)
     length: int | None = field(default=None, metadata=static)
     per_lane_branches: bool = field(default=False, metadata=static)
+    account: bool = field(default=True, metadata=static)
     reports_progress: bool = field(default=False, metadata=static)
     classes: tuple[type, ...] = field(default=(), metadata=static)
 

@@ -69,14 +69,14 @@ def compiled(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("work", "tolerance"),
-    [(works.BALL, FLAT), (works.DOUBLE, CURVED), (FLAT_HIT, CURVED)],
-    ids=["ball", "double", "flat hit"],
+    [(works.BALL, FLAT), (works.OSCILLATOR, FLAT), (works.DOUBLE, CURVED), (FLAT_HIT, CURVED)],
+    ids=["ball", "oscillator", "double", "flat hit"],
 )
 def test_the_native_baseline_makes_the_same_motion(compiled, work, tolerance):
     assert differences(compiled.run, work, 5, work.steps) < tolerance
 
 
-@pytest.mark.parametrize("work", [works.BALL, works.DOUBLE], ids=lambda work: work.name)
+@pytest.mark.parametrize("work", [works.BALL, works.OSCILLATOR, works.DOUBLE], ids=lambda work: work.name)
 def test_native_lanes(compiled, work):
     """Blocks, threads and the scalar code for one lane give one motion, up to what the compiler fuses."""
     q0, v0 = work.initial(131)
@@ -87,7 +87,7 @@ def test_native_lanes(compiled, work):
     assert max(np.abs(q1 - q[-1:]).max(), np.abs(v1 - v[-1:]).max()) < CURVED
 
 
-@pytest.mark.parametrize("work", [works.BALL, works.DOUBLE], ids=lambda work: work.name)
+@pytest.mark.parametrize("work", [works.BALL, works.OSCILLATOR, works.DOUBLE], ids=lambda work: work.name)
 def test_native_float32(compiled, work):
     """1000 steps add up round-off of 6e-8 and grow it tenfold at most; where an impact moves by a step, so does q."""
     q0, v0 = work.initial(200)
@@ -125,6 +125,7 @@ def loops():
 # collisions of disks multiply a difference by the ratio of flight to radius: few of them
 SHORT = [
     pytest.param(works.BALL, 1000, FLAT, id="ball"),
+    pytest.param(works.OSCILLATOR, 1000, FLAT, id="oscillator"),
     pytest.param(works.DOUBLE, 1000, CURVED, id="double", marks=pytest.mark.slow),
     pytest.param(FLAT_HIT, 1000, CURVED, id="flat hit"),
     pytest.param(works.WORKS["links-2"], 1000, FLAT, id="links-2", marks=pytest.mark.slow),

@@ -1,6 +1,6 @@
-"""The bouncing ball and the double pendulum in handwritten SIMD code, compiled for this machine.
+"""The bouncing ball, the forced oscillator and the double pendulum in handwritten SIMD code, compiled for this machine.
 
-    native = Native(folder)                        # builds both into the folder: g++ or clang++ is needed
+    native = Native(folder)                        # builds them into the folder: g++ or clang++ is needed
     q1, v1 = native.run(works.BALL, q0, v0)        # states at t1, (lanes, d) each, in the dtype of q0
 
 One lane alone runs through the scalar instance of the same code.
@@ -17,8 +17,12 @@ import numpy as np
 
 SOURCES = Path(__file__).parent
 # the fields of the structs in the sources, after h and e
-PARAMETERS = {"ball": ("g",), "double-pendulum": ("m1", "m2", "l1", "l2", "g", "wall")}
-COORDINATES = {"ball": 1, "double-pendulum": 2}
+PARAMETERS = {
+    "ball": ("g",),
+    "forced-oscillator": ("frequency", "damping", "wall"),
+    "double-pendulum": ("m1", "m2", "l1", "l2", "g", "wall"),
+}
+COORDINATES = {"ball": 1, "forced-oscillator": 1, "double-pendulum": 2}
 # instructions scheduled before registers are allocated: faster where the step is long, slower where it is short
 EXTRA = {"double-pendulum": ("-fschedule-insns",)}
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
@@ -39,13 +43,13 @@ def numbers(work) -> ctypes.Array:
 class Native:
     """Compiled loops of the works named in `PARAMETERS`."""
 
-    def __init__(self, folder):
-        """Compile into ``folder``, an existing directory outside the sources; RuntimeError where that fails."""
+    def __init__(self, folder, names=tuple(PARAMETERS)):
+        """Compile the works ``names`` into ``folder``, an existing directory outside the sources; RuntimeError where that fails."""
         command = compiler()
         if command is None:
             raise RuntimeError("native baselines need g++ or clang++, and neither was found")
         paths = {}
-        for name in PARAMETERS:
+        for name in names:
             source = SOURCES / f"{name.replace('-', '_')}.cpp"
             target = Path(folder).resolve() / f"{source.stem}.so"
             arguments = [command, *FLAGS, *EXTRA.get(name, ()), str(source), "-o", str(target)]

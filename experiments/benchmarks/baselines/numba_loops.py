@@ -175,6 +175,24 @@ def ball(q, v, steps, h, e, g):
     return True
 
 
+# forced oscillator ----------------------------------------------------------------------------------------------------
+
+
+@compiled
+def oscillator(q, v, steps, h, e, frequency, damping, wall):
+    shaken = np.cos(frequency * h * np.arange(steps))
+    for lane in range(q.shape[0]):
+        x, u = q[lane, 0] - wall, v[lane, 0]
+        s, c, k = coefficients(0, h, e)
+        for n in range(steps):
+            kick = k * (shaken[n] - wall - x - 2.0 * damping * u)
+            u = u + kick + max(0.0, -(x * (1.0 / s) + c * u + kick))
+            x += h * u
+            s, c, k = coefficients(1, h, e)
+        q[lane, 0], v[lane, 0] = x + wall, u
+    return True
+
+
 # double pendulum ------------------------------------------------------------------------------------------------------
 
 
@@ -497,6 +515,7 @@ def disks(q, v, steps, h, e, g, radius, side):
 # by the first word of the work's name: the loop for d coordinates, and the parameters it is given after h and e
 LOOPS = {
     "ball": (lambda d: ball, ("g",)),
+    "forced": (lambda d: oscillator, ("frequency", "damping", "wall")),
     "double": (lambda d: double_pendulum, ("m1", "m2", "l1", "l2", "g", "wall")),
     "links": (links, ("g", "stop")),
     "bar": (lambda d: bar, ("density", "modulus", "length")),

@@ -5,7 +5,7 @@
     W = U + s (c V_ + k a),    V = V_ + k a + M(U)^-1 G(Z)' L,    0 <= L _|_ f(Z) >= 0,    U+ = U + h V,
 
 with s = h/(1 + e), c = 1 - e, k = h, and in the first step s = h, c = 1, k = h/2 (Paoli and Schatzman). Up to four
-constraints every active set is tried; more are relaxed one after the other, in a loop without a reverse mode.
+constraints, which do not move, every active set is tried; more are relaxed one after the other, in a loop without a reverse mode.
 """
 
 from __future__ import annotations
@@ -90,17 +90,18 @@ def simulator(work, steps: int | None = None):
         return jump
 
     def step(state, coefficients):
-        (q, v), (s, c, k) = state, coefficients
+        (q, v), (t, s, c, k) = state, coefficients
         mass = problem.mass(q, args) if callable(problem.mass) else problem.mass
-        kick = k * solve_mass(mass, problem.force(0.0, q, v, args))
+        kick = k * solve_mass(mass, problem.force(t, q, v, args))
         w = q + s * (c * v + kick)
         jump = lax.cond(jnp.all(gaps(w) >= 0), lambda: jnp.zeros_like(v), lambda: project(mass, w, s))
         v = v + kick + jump
         return (q + h * v, v), None
 
     def one(q, v):
-        coefficients = np.tile([h / (1 + e), 1 - e, h], (steps, 1))
-        coefficients[0] = h, 1, h / 2
+        coefficients = np.tile([0, h / (1 + e), 1 - e, h], (steps, 1))
+        coefficients[:, 0] = h * np.arange(steps)
+        coefficients[0, 1:] = h, 1, h / 2
         return lax.scan(step, (q, v), jnp.asarray(coefficients, q.dtype))[0]
 
     def run(q0, v0):

@@ -23,6 +23,7 @@ from ..limits import (
     LONG_PROGRAM_OPS,
     LONG_PROGRAM_OPS_OF_A_LANE,
     MAX_COPIED_BYTES,
+    MAX_OPS_IN_BLOCKS,
     MAX_OPS_LLVM,
     MAX_OPS_OF_A_LANE,
     MAX_SCALARS,
@@ -284,9 +285,10 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
     paired = many and host().vector_bytes == 64 and count in OPS_WITH_WIDE_VECTORS
     width = register * REGISTERS_PER_VECTOR if paired else register
     varies = [*carried, *[False] * len(constants)]
+    blocks = many and not paired and count < MAX_OPS_IN_BLOCKS
     options = width, host().fused, register, max_scalars, pack
-    name = program_key(closed, variables, varies, *options)
-    text, code = load_or_emit(name, lambda: emit(closed, variables, varies, *options))
+    name = program_key(closed, variables, varies, blocks, *options)
+    text, code = load_or_emit(name, lambda: emit(closed, variables, varies, *options, blocks=blocks))
     return NativeProgram(code, text, [np.array(x, order="C") for x in constants])
 
 

@@ -10,7 +10,7 @@ from jax import lax
 
 from ..scalar import Unsupported
 from .exponential import FUNCTIONS, rule_in_double
-from .ir_values import BOOL, LaneValue, constant, llvm_scalar_type
+from .ir_values import BOOL, INT, LaneValue, constant, llvm_scalar_type
 from .ir_writer import Writer
 from .predicates import flags, flags_of_and, flags_of_or, flags_of_select, negate, with_flags
 from .trigonometric import cosine, sine
@@ -179,8 +179,14 @@ def convert_type(w: Writer, x: LaneValue, dtype: Any) -> LaneValue:
     if new.kind == "f":
         if x.is_float:
             return w.convert("fpext" if new.itemsize > x.dtype.itemsize else "fptrunc", x, new)
-        return w.convert("sitofp" if x.is_signed else "uitofp", x, new)
-    if x.dtype == np.float64 and new == np.int32:
+        found = w.convert("sitofp" if x.is_signed else "uitofp", x, new)
+        if x.dtype == INT and new == np.float64:
+            w.origins[found.name] = ("whole", x)
+        return found
+    if x.dtype == np.float64 and new == INT:
+        name, *whole = w.origins.get(x.name, ("",))
+        if name == "whole":  # an integer that has passed through a float, which has all its bits
+            return whole[0]
         # the same as the intrinsic fptosi.sat below, which LLVM would execute lane by lane
         for compared, bound in (("fcmp olt", -(2.0**31)), ("fcmp ogt", 2.0**31 - 1), ("fcmp uno", 0.0)):
             x = w.select(w.op(compared, x, constant_like(x, bound), dtype=BOOL), constant_like(x, bound), x)

@@ -28,6 +28,7 @@ from .elementwise import RULES
 from .functions import Functions, value_key
 from .ir_values import BOOL, INT, LONG, LaneValue, constant
 from .ir_writer import SELDOM, Writer
+from .lane_blocks import LaneBlocks, NoSections
 from .lane_frames import ThreadGrid, VectorLoop
 from .results import StreamEntry, store_result
 
@@ -65,6 +66,7 @@ class LLVMEmitter:
         self.embedded: dict[Any, LargeArray] = {}  # the same as values, by type, entries and shape
         self.live: LaneValue | None = None  # mask of the lanes that are no padding; None: a vector is one register
         self.empty_rows: list[Value] = []  # rows of streams without entries, which no `StreamEntry` marks as rows
+        self.blocks: LaneBlocks | None = None  # the frame of a program that is cut into sections
         # a single motion counts the iterations of its outermost loop in memory, for a progress bar in another thread
         self.counter = self.w.reserve(1, LONG, False) if width == 1 and not threads else None
 
@@ -163,9 +165,18 @@ class LLVMEmitter:
         for x, y in pairs:
             arrays.copy_array(self, x, y, where)
 
-    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, body: Callable) -> list[Value]:
+    def loop(
+        self,
+        start: list[Value],
+        varies: Sequence[bool],
+        continues: Callable,
+        body: Callable,
+        prepare: Callable | None = None,
+    ) -> list[Value]:
         self.functions.refuse()
         w = self.w
+        if prepare is not None and self.blocks is not None and self.blocks.splits(w, start, varies):
+            return self.blocks.loop(self, start, varies, continues, body, prepare)
         start = [
             arrays.copy_to_new(self, x, v) if isinstance(x, LargeArray) else x
             for x, v in zip(start, varies, strict=True)
@@ -373,6 +384,7 @@ def emit(
     max_scalars: int = MAX_SCALARS,
     pack: int = 1,
     threads: bool = False,
+    blocks: bool = False,
 ) -> ProgramText:
     """Emits the program of a closed jaxpr of one lane, for vectors of ``width`` lanes, as a function with the C signature
 
@@ -390,11 +402,37 @@ def emit(
         max_scalars: entries of the largest array that is taken apart into scalars.
         pack: in programs of a single lane, how many entries of an array are computed side by side in a vector; else 1.
         threads: whether lanes are threads of a GPU, with vectors of one lane.
+        blocks: whether steps are made for a block of lanes before the next ones (`lane_blocks`), if the program can be cut so.
     """
+    if blocks:
+        try:
+            return _emit(closed, variables, varies, width, fused, register, max_scalars, pack, threads, True)
+        except NoSections:
+            pass
+    return _emit(closed, variables, varies, width, fused, register, max_scalars, pack, threads, False)
+
+
+def _emit(
+    closed: Any,
+    variables: Sequence,
+    varies: Sequence[bool],
+    width: int,
+    fused: bool,
+    register: int | None,
+    max_scalars: int,
+    pack: int,
+    threads: bool,
+    blocks: bool,
+) -> ProgramText:
+    """As `emit`; raises `NoSections` if the program cannot be cut into sections."""
     e = LLVMEmitter(width, register or width, fused, max_scalars, pack, threads)
     w, jaxpr, machine = e.w, closed.jaxpr, ScalarInterpreter(e)
     e.functions.read(closed)
-    frame = ThreadGrid(w) if threads else VectorLoop(w, width)
+    frame: ThreadGrid | VectorLoop
+    if blocks:
+        frame = e.blocks = LaneBlocks(w, width)
+    else:
+        frame = ThreadGrid(w) if threads else VectorLoop(w, width)
     sources = [
         arrays.ProgramInput(load_pointer(w, "entries", i), v.aval, x)
         for i, (v, x) in enumerate(zip(variables, varies, strict=True))

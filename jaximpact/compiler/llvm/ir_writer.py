@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .ir_lines import Loop, PhiNode, join_lines
+from .ir_lines import SCOPE_BEGINS, SCOPE_ENDS, Loop, PhiNode, join_lines
 from .ir_values import BOOL, LONG, POINTER, LaneValue, constant, llvm_scalar_type, memory_dtype
 
 PROPAGATES_NONFINITE = {
@@ -54,6 +54,7 @@ class Writer:
         self.origins: dict[str, tuple] = {}  # condition or status integer -> how it was computed, see `predicates`
         self.implies_finite: dict[str, tuple[LaneValue, ...]] = {}  # x -> values that are finite if x is
         self.loops: list[Loop] = []  # loops around the current block, outermost first
+        self.sections: Any = None  # the `lane_blocks.LaneBlocks` of a program that computes blocks of lanes in sections
         self.depth: dict[str, int] = {}  # value -> number of loops around its instruction
         self._count = 0
 
@@ -95,8 +96,10 @@ class Writer:
             and (not is_vector or self.hoists_vectors or instruction.startswith(BROADCASTS))
             and not instruction.startswith(NOT_HOISTED)
         ):
-            depth = max((self.depth.get(x.name, depth) for x in operands if x.name.startswith("%")), default=depth)
+            depth = min(self.deepest(operands), depth)
         self.depth[found.name] = depth
+        if self.sections is not None:
+            self.sections.note(found, operands)
         if depth < len(self.loops):
             self.loops[depth].before.append(line)
             self.loops[depth].available[key] = found
@@ -104,6 +107,11 @@ class Writer:
             self.lines.append(line)
             self.available[-1][key] = found
         return found
+
+    def deepest(self, operands: Sequence[LaneValue]) -> int:
+        """Returns the number of loops around the innermost of the instructions that gave the ``operands``."""
+        inside = len(self.loops)
+        return max((self.depth.get(x.name, inside) for x in operands if x.name.startswith("%")), default=inside)
 
     def note_uses(self, operands: Iterable[LaneValue]) -> None:
         """Records the values that an instruction reads, within a `register_scope`, where parts of vectors are loaded only if they are read."""
@@ -301,6 +309,8 @@ class Writer:
     def reserve(self, count: int, dtype: Any, is_vector: bool) -> str:
         """Reserves scratch memory, aligned to 64 bytes, for ``count`` scalars or vectors, and returns its pointer."""
         name = "%" + self.fresh_name("m")
+        if is_vector and self.sections is not None:
+            self.sections.memory.add(name)
         place = self.reserve_bytes(count * memory_dtype(dtype).itemsize * (self.width if is_vector else 1))
         self.entry_lines.append(f"  {name} = getelementptr i8, ptr %work, i64 {place}")
         return name
@@ -367,9 +377,13 @@ class Writer:
         """
         outside, self.active = self.active, active
         self.available.append({})
+        if self.sections is not None:
+            self.lines.append(SCOPE_BEGINS)
         try:
             yield
         finally:
+            if self.sections is not None:
+                self.lines.append(SCOPE_ENDS)
             self.available.pop()
             self.active = outside
 
@@ -407,6 +421,8 @@ class Writer:
         """Emits a phi node; ``sources``: pairs of a value and the label of the block from which it comes."""
         found = LaneValue("%" + self.fresh_name(), np.dtype(dtype), is_vector)
         self.phi_nodes[found.name] = node = PhiNode(f"{found.name} = phi {self.type_of(found)}", [])
+        if self.sections is not None:
+            self.sections.note(found, ())
         self.note_uses(x for x, _ in sources)
         for x, label in sources:
             node.add(x, label)

@@ -25,7 +25,9 @@ def while_loop(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
     cond_constants, body_constants, start = inputs[:a], inputs[a : a + b], inputs[a + b :]
     continues = lambda carry: m.run(p["cond_jaxpr"], [*cond_constants, *carry])[0].item()
     body = lambda carry: m.run(p["body_jaxpr"], [*body_constants, *carry])
-    return m.emitter.loop(start, _varying_outputs(m, eqn, inputs), continues, body)
+    known = [None if m.emitter.varies(x) else x for x in body_constants]
+    prepare = lambda carry: m.prepare(p["body_jaxpr"], [*known, *carry])
+    return m.emitter.loop(start, _varying_outputs(m, eqn, inputs), continues, body, prepare)
 
 
 def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
@@ -51,7 +53,9 @@ def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
     zero, unit, length = (scalar_array(np.int32(x)) for x in (0, 1, p["length"]))
     continues = lambda carry: m("lt", carry[0].item(), length.item())
     body = lambda carry: [m.elementwise("add", carry[0], unit), *m.run(p["jaxpr"], [*constants, *carry[1:]])]
-    return m.emitter.loop([zero, *start], flags, continues, body)[1:]
+    known = [None if m.emitter.varies(x) else x for x in constants]
+    prepare = lambda carry: m.prepare(p["jaxpr"], [*known, *carry[1:]])
+    return m.emitter.loop([zero, *start], flags, continues, body, prepare)[1:]
 
 
 def _is_short_over_constants(m: Any, eqn: Any, sequences: list[Value]) -> bool:

@@ -54,6 +54,8 @@ class ScalarInterpreter:
         self.emitter = emitter
         self.input_values: dict[Any, Value] = {}
         self.passing: frozenset = frozenset()  # `passing_values` of the jaxpr that is evaluated
+        # results of equations that `prepare` evaluated, by the equation and its inputs
+        self.prepared: dict[int, dict[tuple, list[Value]]] = {}
 
     def __call__(self, name: str, *x: Any, params: Any = None, structural: bool = True) -> Any:
         """Applies the elementwise primitive ``name`` to scalars: folds or simplifies it, else emits it.
@@ -116,6 +118,38 @@ class ScalarInterpreter:
             env.update(zip(eqn.outvars, self.apply_equation(eqn, values), strict=True))
         return [read(v) for v in jaxpr.outvars]
 
+    def prepare(self, jaxpr: Any, values: Sequence[Value | None], seldom: bool = False) -> list[Value | None]:
+        """Evaluates what in a jaxpr depends only on the inputs that are not None, and returns its outputs, None for the others.
+
+        When the jaxpr is evaluated later, with these inputs, it takes the results from here. Branches and loops that depend on other inputs, too, are
+        left to that time; of branches that these inputs choose the operations are evaluated that cost little where the branch is not taken (``seldom``).
+        """
+        closed = as_closed(jaxpr)
+        env: dict = dict(zip(closed.jaxpr.invars, values, strict=True))
+        for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+            known = self.input_values[v] if v in self.input_values else self.constant(x)
+            env[v] = None if self.emitter.varies(known) else known
+        read = reader(env, lambda v: split_constant(np.asarray(v.val, v.aval.dtype)))
+        passing = passing_values(closed.jaxpr)
+        for eqn in value_equations(closed.jaxpr):
+            self.passing = passing
+            inputs = [read(v) if is_literal(v) or v in env else None for v in eqn.invars]
+            found: list[Value | None] = [None] * len(eqn.outvars)
+            name = eqn.primitive.name
+            # loops and branches may take long, and divisions of integers trap
+            skipped = seldom and (name in CONTROL or name in ("div", "rem"))
+            if name not in CALLS and not skipped and all(x is not None for x in inputs):
+                found = list(self.apply_equation(eqn, inputs))
+                if not all(map(all_constant, found)):
+                    self.prepared.setdefault(id(eqn), {})[_keys(inputs)] = found
+            elif name in CALLS and not (is_outlined(eqn) or is_seldom(eqn)):
+                found = self.prepare(called_jaxpr(eqn), inputs, seldom)
+            elif name == "cond" and inputs[0] is not None:
+                for branch in eqn.params["branches"]:
+                    self.prepare(branch, inputs[1:], True)
+            env.update(zip(eqn.outvars, found, strict=True))
+        return [read(v) for v in closed.jaxpr.outvars]
+
     def prefers_memory(self, name: str, inputs: list[Value]) -> bool:
         """Whether the primitive ``name``, which indexes or sorts an array, is cheaper on an array in memory than on scalars.
 
@@ -146,6 +180,10 @@ class ScalarInterpreter:
             Unsupported: the primitive has no rule and is not elementwise, or the emitter has no rule for it.
         """
         name = eqn.primitive.name
+        if id(eqn) in self.prepared and all(x is not None for x in inputs):
+            known = self.prepared[id(eqn)].get(_keys(inputs))
+            if known is not None:
+                return known
         if name in IDENTITIES:
             return inputs[: len(eqn.outvars)]
         if name in CALLS and (is_outlined(eqn) or is_seldom(eqn)):
@@ -167,6 +205,12 @@ class ScalarInterpreter:
         if found.size and found.flat[0].dtype != eqn.outvars[0].aval.dtype:
             raise Unsupported(f"{name} of {', '.join(str(v.aval.dtype) for v in eqn.invars)}")
         return [found]
+
+
+def _keys(values: Sequence[Value]) -> tuple:
+    """Hashable key of values: equal keys mean identical values; constants are compared by their bits (NaN, -0.0)."""
+    of_array = lambda x: (x.shape, *((y.dtype, y.tobytes()) if is_constant(y) else y for y in x.flat))
+    return tuple(of_array(x) if isinstance(x, np.ndarray) else x for x in values)
 
 
 def _broadcast_shape(values: Sequence[Value]) -> tuple | None:

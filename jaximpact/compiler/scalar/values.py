@@ -56,10 +56,12 @@ class Emitter(Protocol):
         varies: Sequence[bool],
         continues: Callable[[list[Value]], Any],
         body: Callable[[list[Value]], list],
+        prepare: Callable[[list[Value | None]], Any] | None = None,
     ) -> list[Value]:
         """Emits ``while continues(carry): carry = body(carry)``, and returns the last carry; a lane that is done keeps its carry.
 
-        ``varies``: mask of the carried values that differ between lanes in some iteration.
+        ``varies``: mask of the carried values that differ between lanes in some iteration. ``prepare(carry)`` emits what in the body is the same in all
+        lanes, given the carry with None for values that differ.
         """
 
     def switch(

@@ -313,7 +313,7 @@ class _ManyPositions(NamedTuple):
     def tolerance(self, asked: Any, contacts: Any, jump: Array) -> Array:
         """Returns for each contact (m,) the larger of the tolerance ``asked`` () and the round-off of positions, in velocity units."""
         target, eps = self.target, jnp.finfo(jump.dtype).eps
-        size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(jump)
+        size = (jnp.abs(target.base) + jnp.abs(target.increment)) * (1 / target.scale) + jnp.abs(jump)
         return jnp.maximum(asked, 32 * eps * (contacts.velocity_terms(size) + jnp.abs(contacts.gap)))
 
     def solve(self) -> tuple:
@@ -394,7 +394,8 @@ class _Positions(NamedTuple):
         The round-off is that of positions, and of a velocity jump whose terms have magnitude ``parts`` (d,); ``residual`` as in `_tolerance`.
         """
         target = self.target
-        size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(parts)
+        # the reciprocal is the same in all lanes
+        size = (jnp.abs(target.base) + jnp.abs(target.increment)) * (1 / target.scale) + jnp.abs(parts)
         return _tolerance(asked, residual, contacts, size, contacts.gap)
 
     def corrected(
@@ -427,7 +428,7 @@ class _Positions(NamedTuple):
         allowed = self.tolerance(asked, contacts.at(chosen.take(gap)), parts, residual)
         # round-off of numbers inside the gap functions may be larger than that of positions: tolerated, if small against the step, once stalled
         stalled = (now.residual > 0) & (residual > 0.5 * now.residual)
-        speed = contacts.velocity_terms(jnp.abs(self.target.increment) / self.target.scale + parts)
+        speed = contacts.velocity_terms(jnp.abs(self.target.increment) * (1 / self.target.scale) + parts)
         allowed = jnp.maximum(allowed, jnp.where(stalled, jnp.finfo(gap.dtype).eps ** 0.5 * speed, 0))
         # the gradients of contacts outside the working set are not known
         largest = jnp.max(allowed)
