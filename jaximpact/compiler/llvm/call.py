@@ -36,7 +36,7 @@ from ..scalar import Unsupported, carried_axes
 from ..scalar.cost import cost, count_entries
 from ..scalar.interpreter import program_inputs
 from .emitter import ProgramText, emit
-from .functions import repeated_cost
+from .functions import shared_cost
 from .jit import host, load_or_emit
 from .program_key import program_key
 
@@ -273,15 +273,14 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
     most = MAX_OPS_OF_A_LANE if pack > 1 else MAX_OPS_LLVM
     max_scalars = MAX_SCALARS
     long = LONG_PROGRAM_OPS_OF_A_LANE if pack > 1 else LONG_PROGRAM_OPS
-    once = lambda most: cost(closed, most) - (repeated_cost(closed, most) if pack > 1 else 0)
-    if (count := once(MAX_SCALARS)) > long:
-        max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, once(MAX_SCALARS_IN_LONG_PROGRAMS)
+    if (count := shared_cost(closed, MAX_SCALARS)) > long:
+        max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, shared_cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)
     if count > most:
         raise Unsupported(f"a program of some {count} operations, more than {most}")
     # the vector width follows from the floats that differ between lanes; shared ones, as tolerances, may have more digits
     real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
     register = host().vector_bytes // max(real, default=8) if many else 1
-    paired = many and host().vector_bytes == 64 and count in OPS_WITH_WIDE_VECTORS
+    paired = many and host().vector_bytes == 64 and cost(closed, max_scalars) in OPS_WITH_WIDE_VECTORS
     width = register * REGISTERS_PER_VECTOR if paired else register
     varies = [*carried, *[False] * len(constants)]
     options = width, host().fused, register, max_scalars, pack
