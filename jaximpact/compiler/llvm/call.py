@@ -25,6 +25,7 @@ from ..limits import (
     MAX_COPIED_BYTES,
     MAX_OPS_LLVM,
     MAX_OPS_OF_A_LANE,
+    MAX_OPS_OF_MANY_LANES,
     MAX_SCALARS,
     MAX_SCALARS_IN_LONG_PROGRAMS,
     MIN_ENTRIES_SIDE_BY_SIDE,
@@ -48,11 +49,15 @@ _by_call: WeakValueDictionary[Any, CompiledFunction] = WeakValueDictionary()
 
 
 class NativeProgram(NamedTuple):
-    """A compiled program: its machine code or GPU kernel, its text, and the closed-over arrays that are its last inputs."""
+    """A compiled program: its machine code or GPU kernel, its text, and the closed-over arrays that are its last inputs.
+
+    ``in_turn``: whether it is one of a single lane, to be run for one lane after the other.
+    """
 
     code: Any
     text: ProgramText
     constants: list[np.ndarray]
+    in_turn: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +81,10 @@ class CompiledFunction:
 
         ``carried``: mask of the operands with a leading lane axis; ``given``: the sequences that a `stream` reads, one entry per row.
         """
+        if self.program.in_turn and any(carried):
+            alone = ([x[i] if c else x for x, c in zip(leaves, carried, strict=True)] for i in range(lanes))
+            found = [self.launch(x, [False] * len(carried), 1, given) for x in alone]
+            return [np.concatenate(x) for x in zip(*found, strict=True)]
         program, results, padded = self.program, self.results, self.padded_count(lanes)
         operands, carried = [*leaves, *program.constants], [*carried, *[False] * len(program.constants)]
         given = [np.ascontiguousarray(x) for x in given]
@@ -237,7 +246,8 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
         if (found := _by_call.get(key)) is None:
             avals = zip(map(jax.typeof, leaves), carried, strict=True)
             members = [jax.ShapeDtypeStruct(a.shape[c:], a.dtype, weak_type=a.weak_type) for a, c in avals]
-            found = _by_call[key] = compile_lanes(one, jax.tree.unflatten(structure, members), carried, **static)
+            operands_of_one = jax.tree.unflatten(structure, members)
+            found = _by_call[key] = compile_lanes(one, operands_of_one, carried, compile_or_in_turn, **static)
         lanes = next((x.shape[0] for x, c in zip(leaves, carried, strict=True) if c), 1)
         leaves = [np.asarray(x, dtype) for x, dtype in zip(leaves, found.dtypes, strict=True)]
         return jax.tree.unflatten(found.structure, found.launch(leaves, carried, lanes, given))
@@ -259,17 +269,30 @@ def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ..
     return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
 
 
+def compile_or_in_turn(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
+    """Compiles as `_compile`, but instead of a long program of many lanes one of a single lane, if its arrays lie side by side: it is much shorter."""
+    if many and shared_cost(closed, MAX_SCALARS) > MAX_OPS_OF_MANY_LANES and _entries_side_by_side(closed) > 1:
+        return _compile(closed, [False] * len(carried), False)._replace(in_turn=True)
+    return _compile(closed, carried, many)
+
+
+def _entries_side_by_side(closed: Any) -> int:
+    """Returns how many entries of an array an instruction computes in a program of a single lane; 1 where arrays are mostly small or sparse."""
+    variables, _ = program_inputs(closed)
+    real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
+    # not with joints, whose matrices are mostly zeros, which scalars leave out
+    sparse = contains_primitive(closed, "sparse_semidefinite_inverse")
+    wide = count_entries(closed, MIN_ENTRIES_SIDE_BY_SIDE) > MIN_SHARE_SIDE_BY_SIDE * count_entries(closed)
+    return 1 if sparse or not wide else host().vector_bytes // max(real, default=8)
+
+
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
     """Emits and compiles a closed jaxpr for this processor, or loads its program from the cache.
 
     ``carried``: mask of the inputs that differ between lanes; ``many``: whether any does, so that the program works on vectors of lanes.
     """
     variables, constants = program_inputs(closed)
-    real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
-    # for a single lane an instruction computes several entries; not with joints, whose matrices are mostly zeros, which scalars leave out
-    sparse = contains_primitive(closed, "sparse_semidefinite_inverse")
-    wide = count_entries(closed, MIN_ENTRIES_SIDE_BY_SIDE) > MIN_SHARE_SIDE_BY_SIDE * count_entries(closed)
-    pack = 1 if many or sparse or not wide else host().vector_bytes // max(real, default=8)
+    pack = 1 if many else _entries_side_by_side(closed)
     most = MAX_OPS_OF_A_LANE if pack > 1 else MAX_OPS_LLVM
     max_scalars = MAX_SCALARS
     long = LONG_PROGRAM_OPS_OF_A_LANE if pack > 1 else LONG_PROGRAM_OPS
