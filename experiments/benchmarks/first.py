@@ -4,7 +4,8 @@
     python experiments/benchmarks/first.py --against PATH      # another checkout, its processes in turn with these
 
 Processor seconds of the first and the second call, the least of the rounds; "cached" is the first call of a process that finds the
-compiled programs of one before it. "policy" is a gradient by the weights of a network 4-64-64-1 over 256 lanes in float32, by each execution.
+compiled programs of one before it. "box" is one in space whose eight corners hit a floor, its quaternion kept by a joint, "rod" one in the plane with two
+rough ends. "policy" is a gradient by the weights of a network 4-64-64-1 over 256 lanes in float32, by each execution.
 """
 
 from __future__ import annotations
@@ -81,6 +82,49 @@ for _ in range(2):
     jax.block_until_ready(calls[{call!r}]())
     print(time.process_time() - begin)
 """
+BOX_AND_ROD = """
+import time
+import jax, jax.numpy as jnp, numpy as np
+import jaximpact as ji
+jax.config.update("jax_enable_x64", True)
+half, inertia = np.array([0.3, 0.2, 0.1]), np.array([0.05, 0.1, 0.13]) / 3
+corners = half * np.array([[i, j, k] for i in (-1, 1) for j in (-1, 1) for k in (-1, 1)])
+
+def lagrangian(t, q, v, args):  # x, y, z and a quaternion
+    p, r = q[3:], v[3:]
+    spin = 2 * (p[0] * r[1:] - r[0] * p[1:] - jnp.cross(p[1:], r[1:]))
+    return 0.5 * (v[:3] @ v[:3] + spin @ (inertia * spin) + 0.1 * (p @ r) ** 2) - 9.81 * q[2]
+
+def heights(t, q, args):
+    w, u = q[3], q[4:]
+    turned = (w * w - u @ u) * corners + 2 * (corners @ u)[:, None] * u + 2 * w * jnp.cross(u, corners)
+    return q[2] + turned[:, 2]
+
+def ends(t, q, args):
+    return q[1] + 0.25 * jnp.sin(q[2]) * np.array([1.0, -1.0])
+
+def slip(t, q, v, args):
+    return v[0] - 0.25 * jnp.sin(q[2]) * v[2] * np.array([1.0, -1.0])
+
+length = lambda t, q, args: jnp.sum(q[3:] ** 2, keepdims=True) - 1
+fall = lambda t, q, v, args: jnp.array([0.0, -9.81, 0.0])
+box = ji.Problem.from_lagrangian(lagrangian, heights, 0.5, joints=length)
+rod = ji.Problem(fall, ends, jnp.diag(jnp.array([1.0, 1.0, 0.25 / 12])), 0.0, slip=slip, friction=0.3)
+p = np.array([0.9, 0.2, 0.3, 0.1]) / np.linalg.norm([0.9, 0.2, 0.3, 0.1])
+v_p = 0.5 * np.array([p[1] * 2 - 0.5 * p[3] - p[1] * 3 + p[2] * 2, p[0], -2 * p[0], 0.5 * p[0]])
+v_p -= (v_p @ p) * p
+systems = {{
+    "box": (box, np.array([0, 0, 0.6, *p]), np.array([0.3, 0.1, 0, *v_p])),
+    "rod": (rod, np.array([0, 0.5, 0.4]), np.array([1.0, 0, 2.0])),
+}}
+problem, q0, v0 = systems[{work!r}]
+given = dict(t1=0.6, save="final") | (dict(steps=600) if "MoreauJean" in {call!r} else dict(scheme=ji.EventDriven(1e-8, 1e-8)))
+end = jax.jit(jax.jacfwd(lambda q: ji.solve(problem, q, v0, **given).q[-1]))
+for _ in range(2):
+    begin = time.process_time()
+    jax.block_until_ready(end(q0) if "jacfwd" in {call!r} else ji.solve(problem, q0, v0, **given).q)
+    print(time.process_time() - begin)
+"""
 POLICY = """
 import time
 import jax, jax.numpy as jnp, numpy as np
@@ -129,6 +173,8 @@ ROWS = [
     ("pile-16", 1, "solve, final state"),
     ("hopper", 1, "jit(value_and_grad)"),
     ("hopper", 256, "jit(vmap(value_and_grad))"),
+    *((work, 1, call) for work in ("box", "rod") for call in ("EventDriven", "jit(jacfwd), EventDriven")),
+    *(("box", 1, call) for call in ("MoreauJean", "jit(jacfwd), MoreauJean")),
     ("policy", 256, "auto"),
     ("policy", 256, "xla"),
 ]
@@ -138,7 +184,7 @@ def measured(root: Path, row: tuple[str, int, str], cache: str) -> list[float]:
     """Seconds of the first and the second call in a new process."""
     work, lanes, call = row
     environment = os.environ | {"PYTHONPATH": str(root), "JAXIMPACT_CACHE": cache}
-    text = {"hopper": HOPPER, "policy": POLICY}.get(work, COMMON)
+    text = {"hopper": HOPPER, "box": BOX_AND_ROD, "rod": BOX_AND_ROD, "policy": POLICY}.get(work, COMMON)
     command = [sys.executable, "-c", text.format(work=work, lanes=lanes, call=call, execution=call)]
     ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     if ran.returncode:

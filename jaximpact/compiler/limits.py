@@ -23,17 +23,20 @@ MAX_SELECTED_ENTRIES_OF_A_LANE = (
 )
 
 # LLVM: programs
-# Larger ones take too long to compile. One of 198,000 operations takes 4 s, and XLA 34 s for it; one of 182,000 takes 7 s. The derivative of three walls
-# with jumps and kinks, 276,000, takes 9 s with all that leads to it, and 38 through XLA.
-MAX_OPS_LLVM = 320_000
+# Operations, those of a function that is called once: larger ones take too long to compile. Of a box in space with eight corners a motion has 80,000 and
+# its Jacobian 183,000, of a planar quadruped with eight contacts 99,000 and 226,000: first answers take a second for each 10,000 to 15,000 of them, and
+# through XLA several times as long.
+MAX_OPS_LLVM = 640_000
 # A program of more operations takes smaller arrays for large ones, as loops over memory. Of many lanes that is worth while only where it would be too
-# large: four links (60,000) compile in 2.6 s and take 1.3 ms, with loops 3.6 s and 15; gradients of three links (81,000) 6.9 s and 2.1 ms (9.0, 11), of
-# three contacts that rub 10 s and 6.4 ms (11, 20); ten masses between walls, with a derivative (238,000), 7.6 s and 7.0 ms (6.6, 11).
-LONG_PROGRAM_OPS = 300_000
+# large: four links (60,000) compile in 2.6 s and take 1.3 ms, with loops 3.6 s and 15; the Jacobian of the box takes more than twice as long with them.
+LONG_PROGRAM_OPS = 600_000
 MAX_SCALARS_IN_LONG_PROGRAMS = 32  # entries
 # Of a program of a single lane more operations: that of 16 disks with 184 gaps (180,000) compiles in 4.6 s and takes 1.8 µs a step, with loops 2.7 s
 # and 4.0 µs; its derivative has 1,400,000 and more.
 LONG_PROGRAM_OPS_OF_A_LANE = 400_000
+# A program of many lanes of more operations becomes one of a single lane, for one after the other, if arrays lie side by side in that: the Jacobian of
+# 16 disks (656,000) then takes 10.6 s to the first answer, of many lanes with loops 43, as through XLA.
+MAX_OPS_OF_MANY_LANES = 300_000
 # Registers that make up a vector, in programs of so many operations, on processors with registers of 64 bytes: 12 to 19 % of the
 # time of a double pendulum, whose instructions wait for one another. Shorter programs compute blocks of lanes, longer ones keep the processor busy,
 # and processors with 32 bytes have too few registers.

@@ -127,10 +127,9 @@ class Metric(NamedTuple):
 
     @classmethod
     def _of_mass(cls, problem: Problem, q: Array, args: Any) -> Metric:
-        mass = problem.mass(q, args) if callable(problem.mass) else problem.mass
+        mass = problem.mass_at(q, args)
         if mass is None:
             return cls(None)
-        mass = jnp.asarray(mass, q.dtype)
         if mass.ndim == 3:
             return cls(mass, jax.vmap(linalg.factorise)(lax.stop_gradient(mass)))
         return cls(mass, linalg.factorise(lax.stop_gradient(mass))) if mass.ndim == 2 else cls(mass)

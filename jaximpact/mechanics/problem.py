@@ -9,7 +9,6 @@ Gradients and Jacobians are derived by automatic differentiation; Coriolis and c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ..jaxtools.jaxpr_tools import replay_jaxpr
+from ..jaxtools.outlined import call_outlined
 from ..jaxtools.shapes import as_array, shape_of_result
 from .labels import Labels
 from .problem_parts import (
@@ -36,7 +36,7 @@ from .problem_parts import (
     check_switches,
     slip_of_bodies,
 )
-from .some_contacts import SomeGaps
+from .some_contacts import SomeGaps, SomeSlips
 
 NAMING = ("coordinates", "contacts", "units", "joint_names")
 FIELDS = (
@@ -63,12 +63,6 @@ OPTIONAL = (
     "friction",
     "static_friction",
 )  # omitted from the repr where they are None
-
-
-@partial(jax.jit, static_argnums=0)
-def _joint_values(joints: Equations, t: Array, q: Array, args: Any) -> Array:
-    # evaluated many times in a step: traced once
-    return jnp.asarray(joints(t, q, args), q.dtype)
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -241,7 +235,7 @@ class Problem(metaclass=Named):
         """Returns the gaps f(t, q), shape (m,), in the dtype of q; empty if the problem has no constraints."""
         if self.constraints is None:
             return jnp.zeros((0,), q.dtype)
-        return jnp.asarray(self.constraints(t, q, args), q.dtype)
+        return jnp.asarray(_value_of(self.constraints, t, q, args), q.dtype)
 
     @property
     def between(self) -> OfBodies | None:
@@ -286,7 +280,7 @@ class Problem(metaclass=Named):
 
     def joint_values(self, t: ArrayLike, q: Array, args: Any) -> Array:
         """Returns c(t, q), shape (j,), in the dtype of q; zero where the joints hold."""
-        return _joint_values(self.joints, jnp.asarray(t, q.dtype), q, args)
+        return jnp.asarray(_value_of(self.joints, jnp.asarray(t, q.dtype), q, args), q.dtype)
 
     def joint_count(self, t: ArrayLike, q: Array, args: Any) -> int:
         """Returns the number of joint equations j."""
@@ -320,7 +314,7 @@ class Problem(metaclass=Named):
 
     def contact_velocity(self, t: ArrayLike, q: Array, v: Array, args: Any) -> tuple[Array | None, Array]:
         """Returns the relative velocities of all contacts: along the normals (m,), None where ``slip`` does not give them, and along tangents (m, k)."""
-        found: Any = self.slip(t, q, v, args)  # type: ignore[misc]
+        found = _value_of(self.slip, t, q, v, args)
         normal, along = found if isinstance(found, tuple) else (None, found)
         along = jnp.asarray(along, q.dtype)
         along = along[:, None] if along.ndim == 1 else along
@@ -347,7 +341,12 @@ class Problem(metaclass=Named):
 
     def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         """Returns g(t, q, v), shape (d,), in the dtype of q."""
-        return jnp.asarray(self.force(t, q, v, args), q.dtype)
+        return jnp.asarray(_value_of(self.force, t, q, v, args), q.dtype)
+
+    def mass_at(self, q: Array, args: Any) -> Any:
+        """Returns the mass at q, in any of the forms in which it may be stated, in the dtype of q; None for the identity."""
+        mass = _value_of(self.mass, q, args) if callable(self.mass) else self.mass
+        return None if mass is None else jnp.asarray(mass, q.dtype)
 
     # pytree protocol: numbers are leaves, functions are structure
     def tree_flatten_with_keys(self) -> tuple[tuple, tuple]:
@@ -476,6 +475,13 @@ class Problem(metaclass=Named):
         generalised.derived_from_mass = True  # type: ignore[attr-defined]
 
         return cls(generalised, constraints, mass, restitution, energy, **naming)
+
+
+def _value_of(function: Any, *operands: Any) -> Any:
+    """Returns the value of a function of the problem, which native code has once for all its calls if it is long."""
+    # these hold traced numbers, or have more to offer than this value
+    special = isinstance(function, OfBodies | SomeGaps | SomeSlips)
+    return function(*operands) if special else call_outlined(function, *operands)
 
 
 def _of_contacts(given: Any, m: int, dtype: Any, args: Any) -> Array:

@@ -403,7 +403,7 @@ class Jump(NamedTuple):
 def state_switches(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Switches | None:
     """Finds the switches of the force that depend on position or velocity, as a function of (t, q, v, args); None if there are none."""
     operands, marks = (t, q, v, args), (0, STATE, STATE, 0)
-    return Switches.of(lambda t, q, v, args: problem.generalised_force(t, q, v, args), operands, marks)
+    return Switches.of(lambda t, q, v, args: jnp.asarray(problem.force(t, q, v, args), q.dtype), operands, marks)
 
 
 def metric_norm(x: Array, y: Array) -> Array:

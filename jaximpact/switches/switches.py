@@ -314,7 +314,7 @@ def force_switches(
 
     def function(t: Array, q: Array, v: Array, args: Any) -> list:
         above = None if problem.switches is None else jnp.all(problem.switch_values(t, q, v, args) > 0)
-        found = [problem.generalised_force(t, q, v, args)]
+        found = [jnp.asarray(problem.force(t, q, v, args), q.dtype)]
         if above is not None:
             found = [jnp.where(above, found[0], found[0])]  # no effect: it shows the stated switches to the search
         return [*found, jnp.asarray(problem.mass(q, args), q.dtype)] if callable(problem.mass) else found

@@ -7,6 +7,7 @@ import pytest
 from jax import lax
 from jax.scipy.linalg import cho_solve
 
+import jaximpact as ji
 from jaximpact.compiler import limits
 from jaximpact.compiler.llvm import call, emitter, functions, over_lanes
 from jaximpact.compiler.llvm import jit as native_compile
@@ -182,6 +183,26 @@ def test_branches_as_functions_give_the_same(kind, n, monkeypatch):
     assert any("call void @apart." in text for text in texts)
     # a function of arrays stands there once
     assert kind is loops or sum(text.count("define internal void @shared.") for text in texts) == 1
+
+
+def test_a_long_program_of_many_lanes_runs_lane_by_lane(monkeypatch):
+    """By the program of a single one: as native code calls it, and as a program of XLA does; also where lanes share operands and rows."""
+    monkeypatch.setattr(call, "MAX_OPS_OF_MANY_LANES", 0)
+    made, compile_one = [], call._compile
+    monkeypatch.setattr(call, "_compile", lambda closed, *given: made.append(given) or compile_one(closed, *given))
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=(5, 14, 14)), rng.normal(size=14)
+    every = jax.jit(lambda a, b: (jnp.tanh(a @ a.T) @ b, a[3], jnp.max(a, axis=0) * b))
+    for x, y in zip(over_lanes(every, (0, None))(a, b), jax.vmap(every, (0, None))(a, b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-13, atol=1e-13)
+    chain = np.eye(6) - 0.4 * (np.eye(6, k=1) + np.eye(6, k=-1))
+    problem = ji.Problem(lambda t, q, v, args: -args * (chain @ q), lambda t, q, args: 1 - q[:2])
+    end = lambda q, way: ji.solve(problem, q, jnp.ones(6), t1=2.0, steps=50, args=2.0, e=0.5, execution=way).q[::10]
+    starts = jnp.asarray(rng.uniform(-0.5, 0.5, (3, 6)))
+    of = lambda way: jax.jit(jax.vmap(jax.jacfwd(lambda q: end(q, way))))(starts)
+    # an impact late in 50 steps: roundings of XLA's sums, multiplied by a few Lipschitz constants
+    np.testing.assert_allclose(of("native"), of("xla"), rtol=1e-11, atol=1e-12)
+    assert len(made) == 2 and not any(many for _, many in made)
 
 
 def test_what_runs_once_gives_the_same(monkeypatch):

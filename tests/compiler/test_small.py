@@ -1,5 +1,7 @@
 """Functions executed on separate numbers, as native code, give their values and derivatives, to round-off."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from jax import lax
 
 from jaximpact.compiler.limits import MAX_SCALARS
-from jaximpact.compiler.llvm import over_lanes
+from jaximpact.compiler.llvm import call, over_lanes
 from jaximpact.compiler.llvm.emitter import emit
 from jaximpact.compiler.scalar import Unsupported
 from jaximpact.compiler.scalar.interpreter import program_inputs
@@ -273,14 +275,15 @@ def test_values(function):
     close(native(function), jax.jit(jax.vmap(function, (0, None)))(LANES, B), 1e-12)
 
 
-def test_what_has_no_rule_is_named():
+def test_what_has_no_rule_is_named(monkeypatch):
     for function, name in (
         (lambda a, b: jax.scipy.special.digamma(a), "digamma"),
         (lambda a, b: jnp.linalg.svd(jnp.outer(a, b))[1], "svd"),
     ):
         with pytest.raises(Unsupported, match=name):
             native(function)
-    many = lambda a, b: [lax.sort(jnp.arange(30.0) * a[0] + i) for i in range(400)]
+    monkeypatch.setattr(call, "MAX_OPS_LLVM", 10_000)
+    many = lambda a, b: [lax.sort(jnp.arange(20.0) * a[0] + i) for i in range(40)]
     with pytest.raises(Unsupported, match="operations, more than"):
         native(many)
 
@@ -325,6 +328,60 @@ def test_outlined_functions_are_functions_of_the_code():
     variables, _ = program_inputs(closed)
     text = emit(closed, variables, [True] * len(variables), 8, True).ir
     assert text.count("define internal void @shared") == 3 and text.count("call void @shared") == 4
+
+
+@outlined
+def repeated(m, k):
+    """A loop of as many turns as its lane asks for, and a branch that some lanes take."""
+    m = lax.while_loop(lambda c: c[0] != 0, lambda c: (c[0] - 1, jnp.tanh(c[1] @ SHARES / 3)), (k, m))[1]
+    return lax.cond(m[0, 0] > 0.5, lambda m: m @ m.T / 36, lambda m: 0.5 * m + 0.1, m)
+
+
+@outlined
+def swept(m, k):
+    """Another loop, which reverse mode can take, and another branch."""
+    m = lax.fori_loop(0, 3, lambda i, m: jnp.sin(m @ SHARES / 3), m)
+    return lax.cond(k > 1, lambda m: m[::-1] @ m / 36, lambda m: 0.3 * m, m)
+
+
+@outlined
+def swept_twice(m, k):
+    return swept(swept(m, k) + m, 3 - k) @ m / 9
+
+
+@outlined
+def repeated_and_swept(m, k):
+    return repeated(swept(m, k), k) - repeated(m, 2 * k)
+
+
+def nested(one, a, b):
+    """Called where all lanes come, and in a branch and a loop to which some do."""
+    m = jnp.outer(jnp.concatenate([a, b]), jnp.concatenate([b, a])) / 4
+    k = jnp.argmax(a)
+    first = one(m, k)
+    turns = jnp.where(a[0] > 0, k + 1, -1)  # for ever, where no lane comes
+    more = lax.cond(a[0] > 0, lambda m: one(m - 0.1, turns), lambda m: m / 2, first)
+    last = lax.fori_loop(0, k, lambda i, m: m + one(m / 3, i), more)
+    return last, one(last, k + 1)
+
+
+@pytest.mark.parametrize("lanes", ["alone", "vectors", pytest.param("pairs of registers", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("one", [repeated_and_swept, swept_twice])
+def test_outlined_functions_hold_loops_and_branches(one, lanes, monkeypatch):
+    """Also functions that call others, of other content: where some lanes only come, or none, and with derivatives."""
+    monkeypatch.setattr(call, "OPS_WITH_WIDE_VECTORS", range(10**9 if lanes.startswith("pairs") else 0))
+    starts, axis = (LANES[:1], None) if lanes == "alone" else (LANES, 0)
+    value = lambda a, b: nested(one, a, b)
+    forward = lambda a, b: jax.jvp(value, (a, b), (b, a))[1]
+    twice = lambda a: (one(jnp.outer(x, x), 1) for x in (jnp.tile(a, 2), jnp.tile(a[::-1], 2)))
+    reverse = lambda a, b: jax.grad(lambda a: sum(map(jnp.sum, twice(a))))(a)
+    for function in (value, forward, reverse)[: 2 if one is repeated_and_swept else 3]:
+        found = over_lanes(jax.jit(function), (axis, None))(starts if axis == 0 else starts[0], B)
+        close(found, jax.tree.map(lambda *x: jnp.stack(x), *(jax.jit(function)(a, B) for a in starts)), 1e-12)
+    closed = jax.make_jaxpr(value)(A, B)
+    text = emit(closed, closed.jaxpr.invars, [axis == 0] * 2, 8 if axis == 0 else 1, True).ir
+    defined = re.findall(r"define internal void (@shared\.\w+)", text)
+    assert len(defined) == len(set(defined)) >= 2 and set(defined) == set(re.findall(r"call void (@shared\.\w+)", text))
 
 
 # bounds of how far a function moves within a box

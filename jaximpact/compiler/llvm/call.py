@@ -26,6 +26,7 @@ from ..limits import (
     MAX_OPS_IN_BLOCKS,
     MAX_OPS_LLVM,
     MAX_OPS_OF_A_LANE,
+    MAX_OPS_OF_MANY_LANES,
     MAX_SCALARS,
     MAX_SCALARS_IN_LONG_PROGRAMS,
     MIN_ENTRIES_SIDE_BY_SIDE,
@@ -37,7 +38,7 @@ from ..scalar import Unsupported, carried_axes
 from ..scalar.cost import cost, count_entries
 from ..scalar.interpreter import program_inputs
 from .emitter import ProgramText, emit
-from .functions import repeated_cost
+from .functions import shared_cost
 from .jit import host, load_or_emit
 from .program_key import program_key
 
@@ -49,11 +50,15 @@ _by_call: WeakValueDictionary[Any, CompiledFunction] = WeakValueDictionary()
 
 
 class NativeProgram(NamedTuple):
-    """A compiled program: its machine code or GPU kernel, its text, and the closed-over arrays that are its last inputs."""
+    """A compiled program: its machine code or GPU kernel, its text, and the closed-over arrays that are its last inputs.
+
+    ``in_turn``: whether it is one of a single lane, to be run for one lane after the other.
+    """
 
     code: Any
     text: ProgramText
     constants: list[np.ndarray]
+    in_turn: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +82,10 @@ class CompiledFunction:
 
         ``carried``: mask of the operands with a leading lane axis; ``given``: the sequences that a `stream` reads, one entry per row.
         """
+        if self.program.in_turn and any(carried):
+            alone = ([x[i] if c else x for x, c in zip(leaves, carried, strict=True)] for i in range(lanes))
+            found = [self.launch(x, [False] * len(carried), 1, given) for x in alone]
+            return [np.concatenate(x) for x in zip(*found, strict=True)]
         program, results, padded = self.program, self.results, self.padded_count(lanes)
         operands, carried = [*leaves, *program.constants], [*carried, *[False] * len(program.constants)]
         given = [np.ascontiguousarray(x) for x in given]
@@ -238,7 +247,8 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
         if (found := _by_call.get(key)) is None:
             avals = zip(map(jax.typeof, leaves), carried, strict=True)
             members = [jax.ShapeDtypeStruct(a.shape[c:], a.dtype, weak_type=a.weak_type) for a, c in avals]
-            found = _by_call[key] = compile_lanes(one, jax.tree.unflatten(structure, members), carried, **static)
+            operands_of_one = jax.tree.unflatten(structure, members)
+            found = _by_call[key] = compile_lanes(one, operands_of_one, carried, compile_or_in_turn, **static)
         lanes = next((x.shape[0] for x, c in zip(leaves, carried, strict=True) if c), 1)
         leaves = [np.asarray(x, dtype) for x, dtype in zip(leaves, found.dtypes, strict=True)]
         return jax.tree.unflatten(found.structure, found.launch(leaves, carried, lanes, given))
@@ -260,29 +270,41 @@ def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ..
     return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
 
 
+def compile_or_in_turn(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
+    """Compiles as `_compile`, but instead of a long program of many lanes one of a single lane, if its arrays lie side by side: it is much shorter."""
+    if many and shared_cost(closed, MAX_SCALARS) > MAX_OPS_OF_MANY_LANES and _entries_side_by_side(closed) > 1:
+        return _compile(closed, [False] * len(carried), False)._replace(in_turn=True)
+    return _compile(closed, carried, many)
+
+
+def _entries_side_by_side(closed: Any) -> int:
+    """Returns how many entries of an array an instruction computes in a program of a single lane; 1 where arrays are mostly small or sparse."""
+    variables, _ = program_inputs(closed)
+    real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
+    # not with joints, whose matrices are mostly zeros, which scalars leave out
+    sparse = contains_primitive(closed, "sparse_semidefinite_inverse")
+    wide = count_entries(closed, MIN_ENTRIES_SIDE_BY_SIDE) > MIN_SHARE_SIDE_BY_SIDE * count_entries(closed)
+    return 1 if sparse or not wide else host().vector_bytes // max(real, default=8)
+
+
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
     """Emits and compiles a closed jaxpr for this processor, or loads its program from the cache.
 
     ``carried``: mask of the inputs that differ between lanes; ``many``: whether any does, so that the program works on vectors of lanes.
     """
     variables, constants = program_inputs(closed)
-    real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
-    # for a single lane an instruction computes several entries; not with joints, whose matrices are mostly zeros, which scalars leave out
-    sparse = contains_primitive(closed, "sparse_semidefinite_inverse")
-    wide = count_entries(closed, MIN_ENTRIES_SIDE_BY_SIDE) > MIN_SHARE_SIDE_BY_SIDE * count_entries(closed)
-    pack = 1 if many or sparse or not wide else host().vector_bytes // max(real, default=8)
+    pack = 1 if many else _entries_side_by_side(closed)
     most = MAX_OPS_OF_A_LANE if pack > 1 else MAX_OPS_LLVM
     max_scalars = MAX_SCALARS
     long = LONG_PROGRAM_OPS_OF_A_LANE if pack > 1 else LONG_PROGRAM_OPS
-    once = lambda most: cost(closed, most) - (repeated_cost(closed, most) if pack > 1 else 0)
-    if (count := once(MAX_SCALARS)) > long:
-        max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, once(MAX_SCALARS_IN_LONG_PROGRAMS)
+    if (count := shared_cost(closed, MAX_SCALARS)) > long:
+        max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, shared_cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)
     if count > most:
         raise Unsupported(f"a program of some {count} operations, more than {most}")
     # the vector width follows from the floats that differ between lanes; shared ones, as tolerances, may have more digits
     real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
     register = host().vector_bytes // max(real, default=8) if many else 1
-    paired = many and host().vector_bytes == 64 and count in OPS_WITH_WIDE_VECTORS
+    paired = many and host().vector_bytes == 64 and cost(closed, max_scalars) in OPS_WITH_WIDE_VECTORS
     width = register * REGISTERS_PER_VECTOR if paired else register
     varies = [*carried, *[False] * len(constants)]
     blocks = many and not paired and count < MAX_OPS_IN_BLOCKS

@@ -108,7 +108,6 @@ class LLVMEmitter:
 
     def array_primitive(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Emits an equation with a large array among its operands or results, or reuses the results of an equal earlier one."""
-        self.functions.refuse()
         key = eqn.primitive, (str(eqn.params), *map(value_key, inputs))
         if (found := self.w.lookup(key)) is None:
             found = self.w.available[-1][key] = array_rules.apply_rule(self, machine, eqn, inputs)
@@ -173,7 +172,6 @@ class LLVMEmitter:
         body: Callable,
         prepare: Callable | None = None,
     ) -> list[Value]:
-        self.functions.refuse()
         w = self.w
         if prepare is not None and self.blocks is not None and self.blocks.splits(w, start, varies):
             return self.blocks.loop(self, start, varies, continues, body, prepare)
@@ -224,7 +222,6 @@ class LLVMEmitter:
         avals: Sequence,
         varies: Sequence[bool],
     ) -> list[Value]:
-        self.functions.refuse()
         w, last, which = self.w, len(branches) - 1, self.as_value(which)
         sizes = [cost(branch) for branch in branches]
         order = sorted(range(len(branches)), key=lambda i: sizes[i])
@@ -312,7 +309,6 @@ class LLVMEmitter:
         return [w.load(place, x.dtype, True) for place, x in zip(results, now, strict=True)]
 
     def scan(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        self.functions.refuse()
         p = eqn.params
         a, count = scan_counts(p)
         constants, start = inputs[:a], inputs[a : a + count]

@@ -18,6 +18,7 @@ from ...jaxtools.jaxpr_tools import (
     as_closed,
     called_jaxpr,
     closed_over_values,
+    contains_primitive,
     nested_jaxprs,
     remember_by_jaxpr,
     value_variables,
@@ -32,6 +33,8 @@ from .ir_lines import join_lines
 from .ir_values import POINTER, LaneValue, memory_dtype
 from .ir_writer import Writer
 from .packs import PackEntry
+
+BRANCHING = ("while", "scan", "cond")
 
 
 class Place(NamedTuple):
@@ -59,62 +62,48 @@ class Function(NamedTuple):
     given: list[Place | int]
 
 
-class _NotALine(Exception):
-    """Raised while a function of many lanes is emitted, if it is not straight-line code: if it has loops, branches or arrays in memory."""
-
-
 class Functions:
     """The functions emitted so far for one program, found again by jaxpr and form of the arguments."""
 
     def __init__(self, emitter: Any) -> None:
         self.emitter = emitter
-        self.known: dict[Any, Function | None] = {}  # None: emitted in place
-        self.counts: Counter = Counter()  # calls of each jaxpr in the program
-        self.inside = (
-            False  # whether a function of scalars of many lanes is being emitted: calls inside it are emitted in place
-        )
+        self.known: dict[Any, Function] = {}
+        self.counts: Counter = Counter()  # places from which each jaxpr is called in the program
 
     def read(self, closed: Any) -> None:
-        """Counts how often a program calls each outlined jaxpr."""
-        self.counts = Counter(dict(_calls(closed)))
-
-    def refuse(self) -> None:
-        """Raises `_NotALine` if a function of many lanes is being emitted; its code is then emitted in place of each call.
-
-        The emitter calls this before it emits a loop, a branch or an array in memory, since such a function may hold straight-line scalar operations
-        only.
-        """
-        if self.inside:
-            raise _NotALine
+        """Counts from how many places a program calls each outlined jaxpr."""
+        self.counts = _count_calls(closed)
 
     def call(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Emits an equation that calls an outlined function, as a call, or as the function's code where that is cheaper; returns its results."""
         e, jaxpr = self.emitter, as_closed(called_jaxpr(eqn))
-        if self.inside or self.counts[id(jaxpr.jaxpr)] < 2 or cost(jaxpr, e.max_scalars) < MIN_FUNCTION_OPS:
+        branches = any(contains_primitive(jaxpr, name) for name in BRANCHING)
+        in_place = self.counts[jaxpr.jaxpr] < 2 or cost(jaxpr, e.max_scalars) < MIN_FUNCTION_OPS
+        if in_place or (e.threads and branches):  # a thread of a GPU has little fast memory for what a call passes
             return machine.run(jaxpr, inputs)
         captured = _find_captured(machine, jaxpr)
-        values = [*inputs, *captured.values()]
-        if any(x is None or (e.pack == 1 and isinstance(x, LargeArray)) for x in values):
-            return machine.run(jaxpr, inputs)
-        uniform = (lambda x: _side_by_side(e, x)) if e.pack > 1 else lambda x: x
-        values = list(map(uniform, values))
-        key = jaxpr.jaxpr, e.max_scalars, e.w.width, *(() if e.pack > 1 else map(_kinds, values))
+        read = value_variables(jaxpr.jaxpr)
+        inputs = [x if v in read else None for v, x in zip(jaxpr.jaxpr.invars, inputs, strict=True)]
+        values = [_as_argument(e, x) for x in (*inputs, *captured.values())]
+        masks = [object_array((), [x]) if x is not None else None for x in (_masks(e) if branches else (None, None))]
+        key = jaxpr.jaxpr, e.max_scalars, e.w.width, *(_form(e, x) for x in (*values, *masks))
         if key not in self.known:
-            body = lambda known: list(map(uniform, self._run(machine, jaxpr, captured, known)))
-            self.inside = e.pack == 1
-            try:
-                self.known[key] = _emit_function(e, f"@shared.{len(self.known)}", values, body)
-            except _NotALine:
-                self.known[key] = None
-            finally:
-                self.inside = False
-        if (function := self.known[key]) is None:
-            return machine.run(jaxpr, inputs)
+
+            def body(known: list[Value]) -> list[Value]:
+                outside, (e.w.active, e.live) = e.live, (x if x is None else x.item() for x in known[len(values) :])
+                try:
+                    return [_as_argument(e, x) for x in self._run(machine, jaxpr, captured, known[: len(values)])]
+                finally:
+                    e.live = outside
+
+            self.known[key] = _emit_function(e, f"@shared.{e.w.fresh_name('f')}", [*values, *masks], body)
+        function = self.known[key]
+        # results are those of a call in a scope around this one too, which has more lanes
         called = function.name, *values_of(values)
         if (results := e.w.lookup((called, None))) is None:
-            found = [arrays.scalars_if_small(e, x) for x in _call_function(e, function, values)]
+            found = [arrays.scalars_if_small(e, x) for x in _call_function(e, function, [*values, *masks])]
             # a further call overwrites what lies in memory
-            results = [arrays.copy_to_new(e, x, False) if isinstance(x, LargeArray) else x for x in found]
+            results = [arrays.copy_to_new(e, x, x.is_vector) if isinstance(x, LargeArray) else x for x in found]
             e.w.available[-1][called, None] = results
         return results
 
@@ -133,7 +122,7 @@ class Functions:
     def is_long(self, jaxpr: Any) -> bool:
         """Whether a branch is long enough to become a function of its own; only in programs of a single lane."""
         e = self.emitter
-        return e.pack > 1 and cost(jaxpr, e.max_scalars) - repeated_cost(jaxpr, e.max_scalars) > MIN_BRANCH_OPS
+        return e.pack > 1 and shared_cost(jaxpr, e.max_scalars) > MIN_BRANCH_OPS
 
     def apart(self, machine: Any, jaxpr: Any, operands: list[Value], seldom: bool = False) -> list[Value]:
         """Emits a jaxpr as a function that is called here only, in a program of a single lane; returns the results of the call.
@@ -209,8 +198,12 @@ def _consisting_of(e: Any, x: Value, parts: Iterator[LaneValue]) -> Value:
     return object_array(x.shape, found)
 
 
-def _kinds(x: Value) -> tuple:
-    """Hashable key of an array of scalars: the values of its constants, and the types of all other entries."""
+def _form(e: Any, x: Value) -> Any:
+    """Hashable key of the form of an argument: the values of an array's constants, and the types of all other entries."""
+    if x is None or e.pack > 1:  # of a single lane all calls have one form
+        return x is None
+    if isinstance(x, LargeArray):
+        return x.shape, x.dtype, x.is_vector
     return tuple((y.dtype, y.tobytes()) if is_constant(y) else (y.dtype, y.is_vector) for y in x.flat)
 
 
@@ -232,6 +225,24 @@ def _side_by_side(e: Any, x: Value) -> Value:
         return replace(arrays.materialise(e, x), known=None)
     x = arrays.as_scalars(e, x)
     return e.unflatten([x], e.flatten([x], [False]))[0]
+
+
+def _as_argument(e: Any, x: Value) -> Value:
+    """Returns a value in the form in which functions take it, and return it: without lazy arrays; None stays."""
+    if x is None:
+        return None
+    if e.pack > 1:
+        return _side_by_side(e, x)
+    return replace(arrays.materialise(e, x), known=None) if isinstance(x, LargeArray) else x
+
+
+def _masks(e: Any) -> tuple[LaneValue | None, LaneValue | None]:
+    """Returns the masks of lanes that loops and branches of a function read, None for all lanes.
+
+    The first is of lanes whose results matter where the function is called (`Writer.active`), the second of those that are no padding
+    (`LLVMEmitter.live`).
+    """
+    return e.w.active, e.live if e.w.register_view is None else None
 
 
 # definitions and calls
@@ -306,28 +317,36 @@ def value_key(x: Value) -> Any:
 
 
 @remember_by_jaxpr
-def repeated_cost(jaxpr: Any, max_scalars: int) -> int:
-    """Returns the number of operations that a jaxpr saves as outlined functions are emitted once: those of their second and later calls."""
-    return sum((n - 1) * cost(part, max_scalars) for part, n in _outermost_calls(jaxpr).items())
+def shared_cost(jaxpr: Any, max_scalars: int) -> int:
+    """Returns the number of operations of a jaxpr as they are emitted: those of an outlined function once, however often it is called."""
+    counts = _count_calls(jaxpr)
+    functions = {part for part, n in counts.items() if n > 1 and cost(part, max_scalars) >= MIN_FUNCTION_OPS}
+
+    def of_functions(jaxpr: Any) -> int:
+        """Number of operations of a jaxpr that are those of functions, at each of their calls."""
+        return sum(
+            n * (cost(part, max_scalars) if part in functions else of_functions(part))
+            for part, n in _calls(jaxpr).items()
+        )
+
+    return sum(cost(part, max_scalars) - of_functions(part) for part in (jaxpr, *functions))
 
 
-@remember_by_jaxpr
-def _outermost_calls(jaxpr: Any) -> Counter:
-    """Counts the calls of each outlined jaxpr in ``jaxpr``, without calls that are made inside outlined jaxprs."""
-    found: Counter = Counter()
-    for eqn in jaxpr.eqns:
-        for part in nested_jaxprs(eqn):
-            found.update([part] if is_outlined(eqn) else _outermost_calls(part))
+def _count_calls(jaxpr: Any) -> Counter:
+    """Counts from how many places a program calls each outlined jaxpr; places in an outlined jaxpr count once, however often it is called itself."""
+    found, rest = Counter(_calls(jaxpr)), [*_calls(jaxpr)]
+    while rest:
+        more = _calls(rest.pop())
+        rest += [part for part in more if part not in found]
+        found.update(more)
     return found
 
 
 @remember_by_jaxpr
-def _calls(jaxpr: Any) -> tuple[tuple[int, int], ...]:
-    """Returns pairs (id, number of calls) for the outlined jaxprs that a jaxpr calls, at any depth."""
+def _calls(jaxpr: Any) -> Counter:
+    """Counts the calls of each outlined jaxpr in ``jaxpr``, without calls that are made inside outlined jaxprs."""
     found: Counter = Counter()
     for eqn in jaxpr.eqns:
-        if is_outlined(eqn):
-            found[id(nested_jaxprs(eqn)[0])] += 1
         for part in nested_jaxprs(eqn):
-            found.update(dict(_calls(part)))
-    return tuple(found.items())
+            found.update([part] if is_outlined(eqn) else _calls(part))
+    return found

@@ -24,7 +24,7 @@ import numpy as np
 from ...jaxtools.operating_system import core_count
 from ...version import __version__ as version
 from ..limits import MAX_STACK_BYTES, MIN_LANES_FOR_THREADS
-from .call import NativeProgram, compile_lanes
+from .call import NativeProgram, compile_lanes, compile_or_in_turn
 from .jit import load_module
 from .lane_frames import FUNCTION_NAME
 
@@ -66,7 +66,7 @@ def lane_target(
         Unsupported, ImportError: as `compile_lanes`.
     """
     carried = [a is not None for a in axes]
-    program = compile_lanes(one, members, carried, **static)
+    program = compile_lanes(one, members, carried, compile_or_in_turn, **static)
     shapes = [((lanes, *x.shape) if c else x.shape, x.dtype) for x, c in zip(members, carried, strict=True)]
     outputs = [(x.shape, np.dtype(x.dtype)) for x in results]
     key = (id(program.program), tuple(carried), lanes, str(shapes), str(outputs))

@@ -18,6 +18,7 @@ from jax.scipy.linalg import cho_solve
 
 from ...jaxtools import linalg
 from ...jaxtools.jacobians import SMALL
+from ...jaxtools.outlined import outlined
 from ..linearisation import Contacts
 from ..status import Status, as_status
 from .solver import ContactSolver, Impulses
@@ -75,7 +76,7 @@ class ActiveSet(ContactSolver):
         start = Attempt(guess, jnp.zeros((), bool), zero, zero)
         if m > SMALL:
             start = guess_active_set(a, offset, tolerance, start, max(d, m - SPARE))
-        return pivot_and_refine(a, offset, tolerance, start)
+        return _solve_by_pivots(a, offset, tolerance, start)
 
 
 class Attempt(NamedTuple):
@@ -157,6 +158,10 @@ def pivot_and_refine(
     return Impulses(found.impulse, found.iterations, found.status)
 
 
+_solve_by_pivots = outlined(pivot_and_refine)
+
+
+@outlined
 def enumerate_sets(a: Array, b: Array) -> Impulses:
     """Solves 0 <= x _|_ a x + b >= 0 by trying all 2^m active sets, in unrolled code, for m <= 3; returns the one of least residual."""
     m = b.shape[0]

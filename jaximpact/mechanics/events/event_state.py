@@ -9,6 +9,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ...jaxtools import linalg
+from ...jaxtools.outlined import outlined
 from ..contact.laws import ContactLaw
 from ..joints import Joints
 from ..linearisation import Contacts, Metric, gap_derivatives, joint_acceleration, lengths, linearise, noise, span
@@ -76,6 +77,7 @@ class Event(NamedTuple):
         return None if joints is None else joints.reaction(self.contacts.jacobian.T @ impulse)
 
 
+@outlined
 def impulses_to_change(contacts: Contacts, target: Array, held: Array) -> Array:
     """Returns the impulses (m,) of the ``held`` contacts (m,) that change their gap velocities by ``target`` (m,), of least norm if dependent."""
     if held.shape[0] == 0:

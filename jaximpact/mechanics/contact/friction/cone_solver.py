@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ....jaxtools.derivative_rules import implicit_root
+from ....jaxtools.outlined import outlined
 from .cone_enumeration import ENUMERATE, enumerate_modes
 from .cone_newton import Found, Friction, newton
 from .cone_splitting import projected_gradient
@@ -86,7 +87,7 @@ def _roots(delassus: Array, size: int) -> Array:
     return jnp.sqrt(jnp.max(jnp.diagonal(delassus).reshape(-1, size), axis=1))
 
 
-@partial(jax.jit, static_argnames="max_iterations")  # traced once for all contact problems of a step
+@partial(outlined, static=(2,))
 def solve_exactly(problem: Friction, start: Array, max_iterations: int) -> Found:
     """Solves one or two planar contacts in closed form, else by Newton's method from impulses ``start`` (m, 1 + k).
 
