@@ -115,7 +115,7 @@ def slips(
 
     Times of events have an error of O(h), as the motion of `MoreauJean` has. A stop is located where the extrapolated slip vanishes; a break where
     the extrapolated friction force reaches the coefficient of static friction times the normal force; a reversal where slip vanishes between two
-    rows. Opening and closing of a contact are not listed: see `impacts`.
+    rows. Opening and closing of a contact are not listed: see `impacts`. `EventDriven` with save=Events(kinds=...) has such times to its tolerance.
 
     Args:
         problem: the mechanical system, with friction.

@@ -247,8 +247,9 @@ class Scheme(abc.ABC):
         """Returns the scheme for runs without derivatives or status bits about them: the same values by fewer operations."""
         return self
 
-    def observing(self, impacts: int, until: Any) -> Scheme:
-        """Returns the scheme that also records the first ``impacts`` in its state (`impact_record`) and ends where ``until`` says (`stops`).
+    def observing(self, impacts: int, until: Any, kinds: tuple[str, ...]) -> Scheme:
+        """Returns the scheme that also records the first ``impacts``, events of some ``kinds``, in its state (`impact_record`) and ends where ``until`` says
+        (`stops`).
 
         Raises ValueError if the scheme cannot.
         """

@@ -1,4 +1,4 @@
-"""The first impacts of a motion, located by its scheme: times, positions and velocities that can be differentiated."""
+"""The first impacts or other events of a motion, located by its scheme: times, positions and velocities that can be differentiated."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from ..mechanics.events.impact_record import IMPACT, KINDS
 from .result import Arrays, Result
 
 
@@ -26,6 +27,8 @@ class LocatedImpacts(Result):
         before, after: velocities just before and just after (k, d).
         impulse: impulse of the contact (k,).
         count: the number of impacts of the whole motion (), which may be more than k.
+        kind: with ``Events(kinds=...)`` of more than impacts, the entries are events of these kinds: the place (k,) of the kind of each in "impact",
+            "stop", "reversal", "break", "release", -1 for entries that did not happen. Events at the same time are in this order. Else None.
     """
 
     t: Array
@@ -35,6 +38,15 @@ class LocatedImpacts(Result):
     after: Array
     impulse: Array
     count: Array
+    kind: Array | None = None
+
+    def of(self, kind: str) -> Array:
+        """Mask of the k entries (k,) that are events of a kind: "impact", "stop", "reversal", "break" or "release"; ValueError for another name."""
+        if kind not in KINDS:
+            raise ValueError(f"of: kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        if self.kind is None:
+            return self.happened & (kind == IMPACT)
+        return self.kind == KINDS.index(kind)
 
     @property
     def happened(self) -> Array:
@@ -46,13 +58,19 @@ class LocatedImpacts(Result):
             return None
         lane = "lane " * np.ndim(self.count)
         of_state = self._along(f"{lane}impact coordinate", "q", "before", "after")
-        return self._along(f"{lane}impact", "t", "contact", "impulse") | of_state | self._along(lane, "count")
+        of_kind = {} if self.kind is None else self._along(f"{lane}impact", "kind")
+        return self._along(f"{lane}impact", "t", "contact", "impulse") | of_kind | of_state | self._along(lane, "count")
 
     def _columns(self) -> dict[str, np.ndarray] | None:
         if np.ndim(self.count):
             return None
-        return {name: x[np.asarray(self.happened)] for name, x in self._table(*NAMES[:-1]).items()}
+        columns = {name: x[np.asarray(self.happened)] for name, x in self._table(*NAMES[:-2]).items()}
+        return (
+            columns
+            if self.kind is None
+            else columns | {"kind": np.array(KINDS)[np.asarray(self.kind)[np.asarray(self.happened)]]}
+        )
 
 
-NAMES = ("t", "contact", "q", "before", "after", "impulse", "count")
+NAMES = ("t", "contact", "q", "before", "after", "impulse", "count", "kind")
 jax.tree_util.register_dataclass(LocatedImpacts, NAMES, ("made",))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..jaxtools.argument_checks import check_counts, is_traced, known_numbers
+from ..mechanics.events.impact_record import IMPACT, KINDS
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Save:
     times: Any = None
     function: Callable | None = None
     impacts: ClassVar[int] = 0  # number of impacts that are kept
+    kinds: ClassVar[tuple[str, ...]] = (IMPACT,)  # or of events of other kinds
 
     @classmethod
     def of(cls, save: Any) -> Save:
@@ -49,7 +51,11 @@ class Save:
             save = cls(times=save)
         if isinstance(save, Events):
             check_counts(**{"save: Events(impacts=...)": save.impacts})
-            save = replace(save, impacts=int(save.impacts))
+            kinds = (save.kinds,) if isinstance(save.kinds, str) else tuple(save.kinds)
+            unknown = [kind for kind in kinds if kind not in KINDS]
+            if unknown or not kinds:
+                raise ValueError(f"save: Events(kinds=...) takes some of {', '.join(KINDS)}, got {save.kinds!r}")
+            save = replace(save, impacts=int(save.impacts), kinds=tuple(kind for kind in KINDS if kind in kinds))
         if save.every is not None and save.times is not None:
             raise ValueError("save: give either every or times, not both")
         if save.every is not None:
@@ -62,13 +68,17 @@ class Save:
 
 @dataclass(frozen=True)
 class Events(Save):
-    """Saves rows, as `Save`, and the first impacts of the motion, as ``solution.events``; for `EventDriven`, which locates impacts.
+    """Saves rows, as `Save`, and the first impacts of the motion, as ``solution.events``; for `EventDriven`, which locates events.
 
     Times, positions and velocities of impacts can be differentiated: ``jax.jacfwd(lambda e: solve(..., e=e, save=Events(impacts=5)).events.t)``.
 
     Attributes:
-        impacts: the number k of impacts that are kept, from the first on.
+        impacts: the number k of impacts, or of events of the ``kinds``, that are kept, from the first on.
+        kinds: which events are kept, by default impacts: some of "impact", "stop" (slip ends in sticking), "reversal" (slip turns round without
+            sticking), "break" (a contact that sticks begins to slip) and "release" (a lasting contact opens). Ends of stick and slip by an impact
+            count too. A closing contact that does not bounce is an impact.
         every, times, function: rows, as in `Save`; by default the final state only.
     """
 
     impacts: int = 8  # type: ignore[misc]
+    kinds: tuple[str, ...] = (IMPACT,)  # type: ignore[misc]

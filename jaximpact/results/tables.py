@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from ..jaxtools.optional_packages import import_optional
+from ..mechanics.events.impact_record import KINDS
 from ..mechanics.labels import OF_COORDINATES, OF_JOINTS, QUANTITIES, UNNAMED, Labels
 from ..mechanics.status import bit_numbers
 
@@ -53,6 +54,7 @@ EVENTS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "after": (("impact", "coordinate"), "v", "velocity just after"),
     "impulse": (("impact",), "impulse", "impulse of the contact"),
     "count": ((), PURE, "number of impacts of the whole motion"),
+    "kind": (("impact",), PURE, f"place of the event's kind among {', '.join(KINDS)}"),
 }
 STATE = (
     "q",
@@ -70,7 +72,8 @@ def arrays(solution: Solution) -> dict[str, np.ndarray]:
     """The arrays of a solution by name; leaves of ``values`` are named values_ and their path."""
     found = {name: np.asarray(getattr(solution, name)) for name in MEANING if getattr(solution, name) is not None}
     if solution.events is not None:
-        found |= {f"events_{name}": np.asarray(getattr(solution.events, name)) for name in EVENTS}
+        of_events = {name: getattr(solution.events, name) for name in EVENTS}
+        found |= {f"events_{name}": np.asarray(x) for name, x in of_events.items() if x is not None}
     for path, leaf in jax.tree_util.tree_leaves_with_path(solution.values):
         parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
         name = value_name(("values", *parts))

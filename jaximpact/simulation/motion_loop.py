@@ -109,7 +109,7 @@ class MotionLoop:
         self.scheme = self.scheme if self.tells_jumps else self.scheme.for_values()
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
         if program.impacts or (program.until is not None and self.by_step is None):
-            self.scheme = self.scheme.observing(program.impacts, program.until)
+            self.scheme = self.scheme.observing(program.impacts, program.until, program.kinds)
         if self.listed:
             self.scheme = Listing(self.scheme)
         # what a step needs of the motion, and no more: the speed at the start where the force may jump

@@ -14,6 +14,7 @@ from jax import Array, lax
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.shapes import as_array_tree
 from ..mechanics.contact import ContactSolver
+from ..mechanics.events.impact_record import IMPACT, OF_FRICTION
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
@@ -34,7 +35,7 @@ class Program:
         times: times of the rows before the last (k,) [s], where they are given.
         rows: number of rows before the last. every: number of steps from row to row, in place of times.
         function: save function, whose values replace the state (`Save`).
-        impacts: number of impacts, from the first on, whose times and states are kept (`Events`).
+        impacts, kinds: number of impacts, or events of some kinds, from the first on, whose times and states are kept (`Events`).
         until: the condition (`Until`) at which the motion ends, if it holds before t1.
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
         clock: whether derivatives by t0, t1 or h are wanted, for which jumps of the force at fixed times count as well.
@@ -54,6 +55,7 @@ class Program:
     every: int | None = field(default=None, metadata=static)
     function: Callable | None = field(default=None, metadata=static)
     impacts: int = field(default=0, metadata=static)
+    kinds: tuple[str, ...] = field(default=(IMPACT,), metadata=static)
     until: Until | None = field(default=None, metadata=static)
     sensitivity: str | None = field(default="none", metadata=static)
     clock: bool = field(default=False, metadata=static)
@@ -84,7 +86,12 @@ class Program:
         dtype = motion.q0.dtype
         by_step = None if until is None else until.by_step
         if save.impacts or (until is not None and by_step is None):
-            scheme.observing(save.impacts, until)  # which refuses what it cannot do
+            scheme.observing(save.impacts, until, save.kinds)  # which refuses what it cannot do
+        if problem.slip is None and (rubs := [kind for kind in save.kinds if kind in OF_FRICTION]):
+            raise ValueError(
+                f"save: Events(kinds=...) asks for {', '.join(rubs)} of a problem without friction at contacts: state it with slip= and friction=, or leave "
+                "them out; of a force that jumps, as one with sign(v), analysis.crossings finds the times"
+            )
         if by_step is not None:
             by_step.check(problem)
             if scheme.traits.locates:
@@ -98,7 +105,7 @@ class Program:
         elif save.times is not None:
             times = _saved_times(save, motion)
             rows = times.shape[0]
-        return cls(problem, scheme, solver, times, rows, save.every, save.function, save.impacts, until)
+        return cls(problem, scheme, solver, times, rows, save.every, save.function, save.impacts, save.kinds, until)
 
     @property
     def by_step(self) -> Any:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..jaxtools.shapes import as_array_tree, shape_of_result
-from ..mechanics.events.impact_record import ImpactRecord
+from ..mechanics.events.impact_record import IMPACT, ImpactRecord
 from ..mechanics.motion import Motion
 from ..mechanics.scheme import Timing
 from ..mechanics.status import Status
@@ -85,7 +85,8 @@ def structure(program: Program, motion: Motion) -> Any:
         numbers |= {"friction_impulse": None}
     if not program.scheme.traits.tells_error:
         numbers |= {"error": None}
-    of_record: Any = [0] * len(ImpactRecord._fields)
+    one_kind = program.kinds == (IMPACT,)
+    of_record: Any = [0] * (len(ImpactRecord._fields) - one_kind)
     events = LocatedImpacts(*of_record) if program.impacts else None
     stopped: Any = None if program.until is None else 0
     timing = Timing.of(program.scheme)

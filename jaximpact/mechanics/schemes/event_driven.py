@@ -30,7 +30,7 @@ from jax import Array, lax
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import forward_only
 from ..contact.laws import ContactLaw
-from ..events.impact_record import ImpactRecord
+from ..events.impact_record import IMPACT, ImpactRecord
 from ..events.rubbing_contacts import held_velocity
 from ..friction import FrictionInfo
 from ..linearisation import Contacts, Metric, acceleration, closure, linearise
@@ -100,6 +100,7 @@ class EventDriven(Scheme):
     jumps: bool = field(default=True, metadata={"static": True})
     changes: bool = field(default=True, metadata={"static": True})
     impacts: ClassVar[int] = 0  # number that are recorded
+    kinds: ClassVar[tuple[str, ...]] = (IMPACT,)  # of events that are recorded as impacts are
     until: ClassVar[Until | None] = None  # where the motion ends
 
     @property
@@ -113,9 +114,9 @@ class EventDriven(Scheme):
     def for_values(self) -> EventDriven:
         return replace(self, jumps=False, changes=False)
 
-    def observing(self, impacts: int, until: Until | None) -> EventDriven:
+    def observing(self, impacts: int, until: Until | None, kinds: tuple[str, ...]) -> EventDriven:
         options = {option.name: getattr(self, option.name) for option in fields(self) if option.init}
-        return _observing(type(self))(**options | {"impacts": impacts, "until": until})
+        return _observing(type(self))(**options | {"impacts": impacts, "until": until, "kinds": kinds})
 
     def resolution(self, motion: Motion) -> Array:
         return frozen(SPREAD * self.tolerance(motion.h.dtype).relative * (motion.t1 - motion.t0))
@@ -162,7 +163,7 @@ class EventDriven(Scheme):
         if self.jumps:
             state = state._replace(error=jnp.zeros_like(t0), spread=jnp.zeros_like(t0))
         if self.impacts:
-            state = state._replace(record=ImpactRecord.empty(self.impacts, q0))
+            state = state._replace(record=ImpactRecord.empty(self.impacts, q0, self.kinds))
         if self.until is not None:
             force = held(problem, t0, q0, v0, state.closed, jnp.zeros_like(t0), args)[0]
             state = state._replace(stop=Stop.start(self.until, t0, q0, v0, force, motion.h, args))
@@ -243,7 +244,7 @@ class EventDriven(Scheme):
 
 @cache
 def _observing(scheme: type[EventDriven]) -> type[EventDriven]:
-    """Returns the class of schemes that do what a ``scheme`` does, `EventDriven` or a class made of it, and have ``impacts`` and ``until`` as fields."""
+    """Returns the class of schemes that do what a ``scheme`` does, `EventDriven` or a class made of it, and have what is observed as fields."""
     static = lambda default: field(default=default, metadata={"static": True})
-    observed = [("impacts", int, static(0)), ("until", Any, static(None))]
+    observed = [("impacts", int, static(0)), ("until", Any, static(None)), ("kinds", Any, static((IMPACT,)))]
     return jax.tree_util.register_dataclass(make_dataclass(scheme.__name__, observed, bases=(scheme,), frozen=True))

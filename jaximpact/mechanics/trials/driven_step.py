@@ -23,6 +23,7 @@ from ..status import FAILURES, Status, as_status
 from .bases import add_joint_impulse, add_late_impulse, at_impact, base_at, latest_spread, times_off
 from .borders import SettledSides, border_status, seek_border, settle_sides, status_behind, status_of_slopes
 from .impacts_on_borders import Meeting, status_at_impact
+from .kept_events import Turn, keep_events
 from .pieces import Pieces
 from .resets import cross_border
 from .rubbing import Change, RubbingContacts, ends_of_modes, status_of_ends, strike_rubbing
@@ -317,7 +318,10 @@ def _arrive(
         failure |= status_behind(pieces, after, jnp.any(switched), t, scheme.resolution(motion), args)
     record = told.record
     if record is not None:
-        record = record.with_impacts(found.impact, t, found.q, v, found.v, found.impulse)
+        met = Turn(found.impact, found.impulse, t, found.q, v, found.v, verdict.loosed)
+        ends = base._replace(closed=base.closed & ~begins), flown, after
+        record, bits = keep_events(record, scheme.kinds, met, pieces, hold, began, ends, substep, args)
+        failure |= bits
     return after._replace(low=flown.low), StepTotals(
         told.impulse + delay * flown.force + found.impulse,
         told.met | found.impact,
@@ -328,8 +332,7 @@ def _arrive(
         record,
         told.stop,
         add_joint_impulse(add_late_impulse(told.joints, delay, flown), event.joint_impulse(found.impulse)),
-        # flights that are left out: up to atol each
-        told.error + jnp.where(found.dies, 1.0, 0.0),
+        told.error + jnp.where(found.dies, 1.0, 0.0),  # flights that are left out: up to atol each
         told.until,
         latest_spread(told.spread, spread, found.impact),
     )
@@ -381,8 +384,8 @@ def _arrive_rubbing(
     step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, switched: Array, told: StepTotals
 ) -> tuple[Base, StepTotals]:
     """As `_arrive`, for contacts that rub; ``switched`` (2m,): the level at whose zero the trial ends (`RubbingContacts`)."""
-    _, problem, law, motion, *_ = step
-    args, none = motion.args, jnp.zeros((), jnp.int32)
+    scheme, problem, law, motion, *_ = step
+    args, none, substep = motion.args, jnp.zeros((), jnp.int32), verdict.search.substep
     event, delay, closed, candidates, near, slowest, spread = _arrival(step, hold, began, base, flown, verdict, told)
     t, q, v, metric, contacts, _ = event
     candidates = candidates | (closed & base.where.jammed)
@@ -397,13 +400,17 @@ def _arrive_rubbing(
     change = Change(verdict.loosed, stopped, breaks, found.rests, jnp.any(found.impact))
     elapsed, still_closed = flown.elapsed + delay, found.closed & ~verdict.loosed
     after, failure = _settle_rubbing(
-        step, t, elapsed, found.q, found.v, still_closed, verdict.search.substep, flown.where, change, none > 0
+        step, t, elapsed, found.q, found.v, still_closed, substep, flown.where, change, none > 0
     )
     # the force of those that go on to slip jumps at a time of their own
     status |= as_status(jnp.any(apart & (after.where.mode == SLIP)), Status.DERIVATIVE_EVENTS)
     record = told.record
     if record is not None:
-        record = record.with_impacts(found.impact, t, found.q, v, found.v, found.impulse[:, 0])
+        met = Turn(found.impact, found.impulse[:, 0], t, found.q, v, found.v, verdict.loosed, stopped, breaks)
+        record, bits = keep_events(
+            record, scheme.kinds, met, step.pieces, hold, began, (base, flown, after), substep, args
+        )
+        failure |= bits
     joints = add_late_impulse(told.joints, delay, flown)
     if joints is not None:
         joints = add_joint_impulse(joints, metric.joints.reaction(found.momentum))  # type: ignore[union-attr]
