@@ -10,6 +10,7 @@ import collections
 from functools import cache
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from random_friction import IN_SPACE, PROBLEM, SCALED, Motion, draw, draw_in_space
@@ -323,3 +324,94 @@ def check_in_space(d: int, walls: int, seeds, name: str = "moreau-jean") -> coll
 def test_clean_is_right_in_space(name, d, walls, count):
     # among four walls `Maury` has remarks on a little more than half
     assert check_in_space(d, walls, range(count), name)["clean"] > 0.4 * count
+
+
+# rest: loads that reactions inside the cones balance, so that nothing may move
+
+H_FEET = 0.3  # height of the body above its feet
+
+
+def reactions(rng, mu, size, tangents):
+    """Reactions (B, m, 1 + k) well inside the cones of coefficients mu (B, m)."""
+    normal = rng.uniform(0.5, 3, mu.shape)
+    along = rng.uniform(-1, 1, (*mu.shape, tangents))
+    along *= (size * rng.uniform(0, 1, mu.shape) * mu * normal / np.linalg.norm(along, axis=-1))[..., None]
+    return np.concatenate([normal[..., None], along], axis=-1)
+
+
+def walls_at_rest(count):
+    """Points in wedges of two walls, and on one with a second one far away: gaps and slips by rows (m, 2) of args."""
+    rng = np.random.default_rng(0)
+    first, opening = rng.uniform(0, 2 * np.pi, count), rng.uniform(0.7, 2.4, count)
+    angles = np.stack([first, first + opening], axis=1)
+    normal = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    along = np.stack([-np.sin(angles), np.cos(angles)], axis=-1)
+    mu = rng.uniform(0.1, 1, (count, 2)) * (rng.random((count, 2)) < 0.8)
+    force = reactions(rng, mu, 0.8, 1)
+    far = np.where(rng.random(count) < 0.3, 5.0, 0)  # of the second wall
+    force[:, 1] *= (far == 0)[:, None]
+    load = -np.einsum("bm,bmd->bd", force[..., 0], normal) - np.einsum("bm,bmd->bd", force[..., 1], along)
+    args = {"normal": normal, "along": along, "mu": mu, "load": load, "far": np.stack([0 * far, far], axis=1)}
+    problem = ji.Problem(
+        lambda t, q, v, a: a["load"] * (1 + 0.5 * jnp.sin(3 * t)), lambda t, q, a: a["normal"] @ q + a["far"],
+        slip=lambda t, q, v, a: a["along"] @ v, friction=lambda a: a["mu"],
+    )  # fmt: skip
+    return problem, np.zeros((count, 2)), args
+
+
+def legs_at_rest(count, feet):
+    """Stools on three or four feet in space, with small tilts: position, tilts and a turn."""
+    rng = np.random.default_rng(feet)
+    angle = 2 * np.pi * np.arange(feet) / feet + rng.uniform(-0.3, 0.3, (count, feet))
+    x, y = 0.2 * np.cos(angle), 0.2 * np.sin(angle)
+    one, zero = np.ones_like(x), np.zeros_like(x)
+    # rates of gaps and slips by (x, y, z, tilt about x, tilt about y, turn)
+    rows = np.stack(
+        [
+            np.stack([zero, zero, one, y, -x, zero], axis=-1),
+            np.stack([one, zero, zero, zero, -H_FEET * one, -y], axis=-1),
+            np.stack([zero, one, zero, H_FEET * one, zero, x], axis=-1),
+        ],
+        axis=2,
+    )
+    mu = rng.uniform(0.2, 1, (count, feet)) * (rng.random((count, feet)) < 0.9)
+    load = -np.einsum("bmk,bmkd->bd", reactions(rng, mu, 0.8, 2), rows)
+    problem = ji.Problem(
+        lambda t, q, v, a: a["load"] * (1 + 0.5 * jnp.sin(3 * t)), lambda t, q, a: a["rows"][:, 0] @ q,
+        np.array([1.0, 1, 1, 0.02, 0.02, 0.03]), slip=lambda t, q, v, a: a["rows"][:, 1:] @ v, friction=lambda a: a["mu"],
+    )  # fmt: skip
+    return problem, np.zeros((count, 6)), {"rows": rows, "mu": mu, "load": load}
+
+
+RESTING = {
+    "walls": lambda n: walls_at_rest(n),
+    "three legs": lambda n: legs_at_rest(n, 3),
+    "four legs": lambda n: legs_at_rest(n, 4),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RESTING)
+@pytest.mark.parametrize(
+    ("scheme", "steps"),
+    [(SCHEME, 100), (SCHEME, 1000), (ji.Maury(), 100), (ji.EventCorrected(), 100), (BY_TOLERANCE, 5)],
+    ids=["moreau-jean", "moreau-jean, fine", "maury", "event-corrected", "by tolerance"],
+)
+def test_what_reactions_can_hold_rests(name, scheme, steps):
+    """A fifth of every cone is left: bodies stay to the round-off of a second's forces. Of steps nothing fails; located motions may, but none is wrong."""
+    if scheme is BY_TOLERANCE and name != "walls":
+        pytest.skip("EventDriven knows friction in the plane")
+    problem, q0, args = RESTING[name](100)
+    found = ji.ensemble(
+        problem, q0, np.zeros_like(q0), t1=1.0, steps=steps, args=args, args_axes=0, scheme=scheme, save="final"
+    )
+    remarks = collections.Counter(str(ji.Status(int(x))) for x in found.status if x)
+    moved = np.max(np.abs(np.concatenate([found.q[:, -1], found.v[:, -1]], axis=1)), axis=1)
+    clean = found.status & ~int(ji.Status.IMPULSES_NOT_UNIQUE) == 0
+    print(
+        f"\nrest, {name}: {len(q0)} systems, {dict(remarks)}, largest motion of clean ones {np.max(moved[clean]):.1e}"
+    )
+    if not scheme.traits.locates:
+        assert np.all(clean), np.flatnonzero(~clean)
+    # forces of order 10 over a second, of which a light turn makes 50 times as much
+    assert np.mean(clean) > 0.5 and np.max(moved[clean]) < 1e-9, np.flatnonzero(clean & (moved >= 1e-9))
