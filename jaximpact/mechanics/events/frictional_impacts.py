@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.outlined import outlined
 from ..contact.friction.cone_solver import frictional_impulses
 from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, dependent, direction, jams, length
 from ..contact.friction.static_friction import cones_in_act
@@ -167,15 +168,19 @@ def left_out(rows: ConeProblem, after: Array, kept: Array, rests: Array) -> tupl
     the slowest flight that is followed. ``after`` (m, 1 + k): velocities of gaps and slips before these flights; ``rests`` (m,): contacts that do not
     slip.
     """
-    rows, zero = rows._replace(offset=after), jnp.zeros_like(after)
     way = lax.stop_gradient(direction(after[:, 1:]))
 
-    def impulses(still: Array) -> Array:
-        return rows.in_modes(zero, jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN), way)
+    @outlined
+    def impulses(rows: ConeProblem, still: Array, kept: Array, way: Array) -> Array:
+        mode = jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN)
+        return rows.in_modes(jnp.zeros_like(rows.offset), mode, way)
 
+    rows = rows._replace(offset=after)
+    first = impulses(rows, rests, kept, way)
     # a slip that would turn round ends
-    ends = jnp.sum(way * rows.velocity(impulses(rests))[:, 1:], axis=1) < 0
-    found, plain = impulses(rests | ends), braking(rows, after, kept, rests)
+    ends = jnp.sum(way * rows.velocity(first)[:, 1:], axis=1) < 0
+    found = impulses(rows, rests | ends, kept, way)
+    plain = impulses(rows._replace(friction=jnp.zeros_like(rows.friction)), rests, kept, way)
     sound = jnp.max(jnp.abs(found)) <= MOST * jnp.max(jnp.abs(plain))
     return jnp.where(sound, found, plain), as_status(~sound, Status.EVENTS_UNRESOLVED)
 
