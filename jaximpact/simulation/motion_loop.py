@@ -18,9 +18,8 @@ from ..jaxtools.outlined import outlined, seldom
 from ..jaxtools.remembered import remember
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
-from ..mechanics.friction import distance_status
 from ..mechanics.joint_projection import start_on_joints
-from ..mechanics.linearisation import Metric, acceleration, closure, is_flat, linearise
+from ..mechanics.linearisation import Metric, acceleration, closure, linearise
 from ..mechanics.motion import Motion
 from ..mechanics.paths.crossings import on_border_at_start, problem_of_piece
 from ..mechanics.problem import Problem
@@ -32,6 +31,7 @@ from ..mechanics.saltation.jump_status import across_jumps, steep_status
 from ..mechanics.saltation.starts import pressed_at_start, put_on_surfaces
 from ..mechanics.saltation.tracked import Tracked
 from ..mechanics.scheme import Info, JointInfo, Timing, finite, state_switches, unstable
+from ..mechanics.schemes.rubbing import scale_at_start
 from ..mechanics.status import DERIVATIVES, Status, as_status
 from ..mechanics.tunnelling import StepPath, looks_for_tunnelling, loses_the_gap, may_tunnel
 from ..results import LocatedImpacts, Solution
@@ -63,13 +63,9 @@ def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Ar
         sliding = problem.friction_coefficients(len(gap_velocity), q0.dtype, args)
         static = problem.static_coefficients(len(gap_velocity), q0.dtype, args)
         inside &= jnp.all(sliding >= 0) & (True if static is None else jnp.all(static >= sliding))
-    distances = jnp.zeros((), jnp.int32)
-    if problem.slip is not None and contacts.dense:
-        # a gradient that never changes need not be looked at again
-        known = jnp.ones_like(at.closed) if is_flat(problem, t0, q0, args) else at.closed
-        distances = distance_status(problem, metric, contacts.jacobian, known, t0, q0, args)
-    status = distances | (
-        (found.status & ~int(Status.IMPULSES_COUPLED))  # inelastic
+    status = (
+        scale_at_start(problem, metric, contacts, at.closed, t0, q0, args)
+        | (found.status & ~int(Status.IMPULSES_COUPLED))  # inelastic
         | as_status(jnp.any(at.outward), Status.START_VELOCITY_PROJECTED)
         | as_status(jnp.any(at.violated), Status.INPUT_INVALID)
         | as_status(~inside, Status.INPUT_INVALID)

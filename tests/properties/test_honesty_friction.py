@@ -413,5 +413,6 @@ def test_what_reactions_can_hold_rests(name, scheme, steps):
     )
     if not scheme.traits.locates:
         assert np.all(clean), np.flatnonzero(~clean)
-    # forces of order 10 over a second, of which a light turn makes 50 times as much
-    assert np.mean(clean) > 0.5 and np.max(moved[clean]) < 1e-9, np.flatnonzero(clean & (moved >= 1e-9))
+    # forces of order 10 over a second, of which a light turn makes 50 times as much; located motions to what is right above
+    most = 1e-6 if scheme.traits.locates else 1e-9
+    assert np.mean(clean) > 0.5 and np.max(moved[clean]) < most, np.flatnonzero(clean & (moved >= most))

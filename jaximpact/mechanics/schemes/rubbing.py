@@ -49,6 +49,16 @@ def scale_status(
     return distance_status(problem, metric, contacts.jacobian, lasts, t, state.q, args)
 
 
+def scale_at_start(
+    problem: Problem, metric: Metric, contacts: Contacts, closed: Array, t: Array, q: Array, args: Any
+) -> Array:
+    """Returns `distance_status` of the ``closed`` contacts (m,) at a start, or of all where gradients never change, ()."""
+    if problem.slip is None or not contacts.dense:
+        return jnp.zeros((), jnp.int32)
+    known = jnp.ones_like(closed) if is_flat(problem, t, q, args) else closed
+    return distance_status(problem, metric, contacts.jacobian, known, t, q, args)
+
+
 def rubbing(
     problem: Problem, metric: Metric, contacts: Contacts, t: Array, q: Array, state: State, args: Any
 ) -> Contacts:
