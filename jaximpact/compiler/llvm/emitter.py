@@ -113,6 +113,9 @@ class LLVMEmitter:
             found = self.w.available[-1][key] = array_rules.apply_rule(self, machine, eqn, inputs)
         return found
 
+    def is_in_place(self, jaxpr: Any) -> bool:
+        return self.functions.is_in_place(jaxpr)
+
     def call(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         if is_seldom(eqn):
             jaxpr = called_jaxpr(eqn)

@@ -74,12 +74,17 @@ class Functions:
         """Counts from how many places a program calls each outlined jaxpr."""
         self.counts = _count_calls(closed)
 
+    def is_in_place(self, jaxpr: Any) -> bool:
+        """Whether an outlined jaxpr is called from one place alone, or short, so that its code stands there."""
+        return self.counts[jaxpr.jaxpr] < 2 or cost(jaxpr, self.emitter.max_scalars) < MIN_FUNCTION_OPS
+
     def call(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Emits an equation that calls an outlined function, as a call, or as the function's code where that is cheaper; returns its results."""
         e, jaxpr = self.emitter, as_closed(called_jaxpr(eqn))
         branches = any(contains_primitive(jaxpr, name) for name in BRANCHING)
-        in_place = self.counts[jaxpr.jaxpr] < 2 or cost(jaxpr, e.max_scalars) < MIN_FUNCTION_OPS
-        if in_place or (e.threads and branches):  # a thread of a GPU has little fast memory for what a call passes
+        if self.is_in_place(jaxpr) or (
+            e.threads and branches
+        ):  # a thread of a GPU has little fast memory for what a call passes
             return machine.run(jaxpr, inputs)
         captured = _find_captured(machine, jaxpr)
         read = value_variables(jaxpr.jaxpr)

@@ -142,13 +142,17 @@ class ScalarInterpreter:
                 found = list(self.apply_equation(eqn, inputs))
                 if not all(map(all_constant, found)):
                     self.prepared.setdefault(id(eqn), {})[_keys(inputs)] = found
-            elif name in CALLS and not (is_outlined(eqn) or is_seldom(eqn)):
+            elif name in CALLS and not is_seldom(eqn) and (not is_outlined(eqn) or self.is_in_place(eqn)):
                 found = self.prepare(called_jaxpr(eqn), inputs, seldom)
             elif name == "cond" and inputs[0] is not None:
                 for branch in eqn.params["branches"]:
                     self.prepare(branch, inputs[1:], True)
             env.update(zip(eqn.outvars, found, strict=True))
         return [read(v) for v in closed.jaxpr.outvars]
+
+    def is_in_place(self, eqn: Any) -> bool:
+        """Whether the code of an outlined call stands where it is called."""
+        return self.emitter.is_in_place(as_closed(called_jaxpr(eqn)))
 
     def prefers_memory(self, name: str, inputs: list[Value]) -> bool:
         """Whether the primitive ``name``, which indexes or sorts an array, is cheaper on an array in memory than on scalars.

@@ -85,6 +85,9 @@ class Emitter(Protocol):
     def stream(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Emits an equation of the loop primitive of `compiler.stream`."""
 
+    def is_in_place(self, jaxpr: Any) -> bool:
+        """Whether the code of an outlined jaxpr stands where it is called."""
+
     def call(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Emits a call of an outlined or seldom function (`jaxtools.outlined`), or emits the function's code in place of the call."""
 
