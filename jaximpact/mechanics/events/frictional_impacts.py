@@ -7,7 +7,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ...jaxtools.outlined import outlined
 from ..contact.friction.cone_solver import frictional_impulses
 from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, dependent, direction, jams, length
 from ..contact.friction.static_friction import cones_in_act
@@ -155,9 +154,14 @@ def fall_back(
     rest, doubt = lax.cond(jnp.any(back), lambda: left_out(rows, after, kept, found.rests), lambda: none)
     status = found.status | doubt | as_status(jnp.any(back), Status.DERIVATIVE_EVENTS)
     v, impulse = found.v + rows.response @ rest.ravel(), found.impulse + rest
+    # slips that these flights have ended, but for rounding, as that of a foot that lands beside one that sticks
+    slips = length(lax.stop_gradient(slip.of(v)))[:, 0]
+    ended = kept & jnp.any(back) & (rows.at_rest > 0)
+    ended &= slips <= 1e3 * jnp.finfo(v.dtype).eps * lax.stop_gradient(jnp.max(jnp.abs(after)))
     return found._replace(
-        v=v, impulse=impulse, lands=found.lands | back, opened=found.opened & ~back, status=status, back=jnp.any(back)
-    )
+        v=v, impulse=impulse, lands=found.lands | back, opened=found.opened & ~back, rests=found.rests | ended, status=status,
+        back=jnp.any(back),
+    )  # fmt: skip
 
 
 def left_out(rows: ConeProblem, after: Array, kept: Array, rests: Array) -> tuple[Array, Array]:
@@ -168,19 +172,17 @@ def left_out(rows: ConeProblem, after: Array, kept: Array, rests: Array) -> tupl
     the slowest flight that is followed. ``after`` (m, 1 + k): velocities of gaps and slips before these flights; ``rests`` (m,): contacts that do not
     slip.
     """
-    way = lax.stop_gradient(direction(after[:, 1:]))
+    way, zero = lax.stop_gradient(direction(after[:, 1:])), jnp.zeros_like(after)
 
-    @outlined
-    def impulses(rows: ConeProblem, still: Array, kept: Array, way: Array) -> Array:
-        mode = jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN)
-        return rows.in_modes(jnp.zeros_like(rows.offset), mode, way)
+    def solve(turn: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        still, plain, _ = carry
+        some = rows._replace(offset=after, friction=jnp.where(turn > 0, rows.friction, 0))
+        x = some.in_modes(zero, jnp.where(kept, jnp.where(still, STICK, SLIP), OPEN), way, times=2)
+        # a slip that would turn round ends
+        ends = (turn > 0) & (jnp.sum(way * some.velocity(x)[:, 1:], axis=1) < 0)
+        return still | ends, jnp.where(turn > 0, plain, x), x
 
-    rows = rows._replace(offset=after)
-    first = impulses(rows, rests, kept, way)
-    # a slip that would turn round ends
-    ends = jnp.sum(way * rows.velocity(first)[:, 1:], axis=1) < 0
-    found = impulses(rows, rests | ends, kept, way)
-    plain = impulses(rows._replace(friction=jnp.zeros_like(rows.friction)), rests, kept, way)
+    _, plain, found = lax.fori_loop(0, 3, solve, (rests, zero, zero))
     sound = jnp.max(jnp.abs(found)) <= MOST * jnp.max(jnp.abs(plain))
     return jnp.where(sound, found, plain), as_status(~sound, Status.EVENTS_UNRESOLVED)
 
