@@ -86,6 +86,7 @@ BOX_AND_ROD = """
 import time
 import jax, jax.numpy as jnp, numpy as np
 import jaximpact as ji
+from jaximpact import solve  # importing apart, as above
 jax.config.update("jax_enable_x64", True)
 half, inertia = np.array([0.3, 0.2, 0.1]), np.array([0.05, 0.1, 0.13]) / 3
 corners = half * np.array([[i, j, k] for i in (-1, 1) for j in (-1, 1) for k in (-1, 1)])

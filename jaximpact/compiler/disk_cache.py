@@ -103,6 +103,13 @@ def store(key: str, code: bytes) -> None:
         log.info("a compiled program is not kept: %s", error)
 
 
+def remove(key: str) -> None:
+    """Removes what is stored under a key, if anything is."""
+    if (place := folder()) is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(place / key)
+
+
 def _checksum(key: str, code: bytes) -> bytes:
     return hashlib.sha256(key.encode() + code).digest()
 

@@ -67,6 +67,11 @@ MAX_OPS_WRITTEN_OUT = 4_000
 MAX_COLUMNS_BY_SHUFFLES = 4  # of an array whose rows are summed, a pack of rows at a time: more are gathered
 PARALLEL_SUMS = 8  # independent sums of one loop over memory, which hide the latency of additions
 
+# Characters of IR of a program of one lane from which on code without optimisation answers first (`llvm/optimized_later.py`): some 10,000 instructions, which
+# LLVM optimises in .5 s.
+MIN_BYTES_QUICK_FIRST = 500_000
+FEW_LANES = 64  # up to which such code may answer: directions of a derivative, say. More wait for the optimised code.
+
 # LLVM: calls
 MAX_COPIED_BYTES = 4096  # shared operands up to this size are copied into the program's own memory
 MAX_STACK_BYTES = 2**16  # of a motion within a program of XLA, up to which its memory lies on the stack

@@ -172,11 +172,11 @@ def test_a_missing_symbol_is_told_before_it_is_called(monkeypatch):
     text = f"declare double @no_such_function(double)\ndefine double @{FUNCTION_NAME}(double %x) {{\n%y = call double @no_such_function(double %x)\nret double %y\n}}\n"
     with pytest.raises(Unsupported, match="no_such_function"):
         native_compile.compile_module(text)
-    found = native_compile.undefined_symbols(native_compile.host().compile(text))
+    found = native_compile.undefined_symbols(native_compile.host().compile(text, native_compile.FULL))
     assert found == ["no_such_function"]
     # one that LLVM's own passes write is in every process
     fill = f"declare ptr @memset(ptr, i32, i64)\ndefine void @{FUNCTION_NAME}(ptr %p, i64 %n) {{\n%q = call ptr @memset(ptr %p, i32 0, i64 %n)\nret void\n}}\n"
-    assert native_compile.undefined_symbols(native_compile.host().compile(fill)) == ["memset"]
+    assert native_compile.undefined_symbols(native_compile.host().compile(fill, native_compile.FULL)) == ["memset"]
     native_compile.compile_module(fill)
     # the way that a rule takes it
     monkeypatch.setitem(

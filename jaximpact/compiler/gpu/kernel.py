@@ -101,8 +101,10 @@ def _of_a_lane(leaves: Sequence[Any], carried: Sequence[bool], structure: Any) -
     return avals if structure is None else jax.tree.unflatten(structure, avals)
 
 
-def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
-    """Emits the kernel of a closed jaxpr, and has the driver compile it; ``carried``: mask of its inputs that differ between lanes.
+def _compile(closed: Any, carried: Sequence[bool], lanes: int | None) -> NativeProgram:
+    """Emits the kernel of a closed jaxpr for any number of lanes, and has the driver compile it.
+
+    ``carried``: mask of its inputs that differ between lanes.
 
     Raises:
         Unsupported: the program is too large, or the driver refuses it.

@@ -20,6 +20,7 @@ from ...jaxtools.progress import current_watch
 from ...jaxtools.shapes import operand_type
 from ...jaxtools.trace_context import trace_settings, without_collection
 from ..limits import (
+    FEW_LANES,
     LONG_PROGRAM_OPS,
     LONG_PROGRAM_OPS_OF_A_LANE,
     MAX_COPIED_BYTES,
@@ -40,6 +41,7 @@ from ..scalar.interpreter import program_inputs
 from .emitter import ProgramText, emit
 from .functions import shared_cost
 from .jit import host, load_or_emit
+from .optimized_later import wait_for_optimized
 from .program_key import program_key
 
 _lock = Lock()
@@ -87,6 +89,8 @@ class CompiledFunction:
             found = [self.launch(x, [False] * len(carried), 1, given) for x in alone]
             return [np.concatenate(x) for x in zip(*found, strict=True)]
         program, results, padded = self.program, self.results, self.padded_count(lanes)
+        if lanes > FEW_LANES and not program.code.is_final:
+            wait_for_optimized()
         operands, carried = [*leaves, *program.constants], [*carried, *[False] * len(program.constants)]
         given = [np.ascontiguousarray(x) for x in given]
         rows = len(given[0]) if given else 0
@@ -175,7 +179,7 @@ class BoundCall:
         self.keep_alive = program, every, results
         address = self.table.ctypes.data
         of_given = address + self.table.itemsize * (len(every) - len(given))
-        self.call, self.arguments = program.code.call, (address, _address_table(results), of_given, work, whole)
+        self.code, self.arguments = program.code, (address, _address_table(results), of_given, work, whole)
 
     def watched(self, rows: int) -> None:
         """Connects the progress bar, if one is shown, to the next call, whose `stream` yields this number of rows."""
@@ -184,11 +188,17 @@ class BoundCall:
 
     def __call__(self, *numbers: int, rows: int = 0) -> None:
         np.add(self.base_addresses, numbers @ self.strides, out=self.table)
-        self.call(*self.arguments, rows)
+        self.code.call(*self.arguments, rows)
 
 
 def compile_lanes(
-    one: Any, members: Sequence, carried: Sequence[bool], compiler: Callable | None = None, /, **static: Any
+    one: Any,
+    members: Sequence,
+    carried: Sequence[bool],
+    compiler: Callable | None = None,
+    lanes: int | None = None,
+    /,
+    **static: Any,
 ) -> CompiledFunction:
     """Compiles a jitted function of one lane, or returns the earlier result for the same jaxpr.
 
@@ -196,8 +206,8 @@ def compile_lanes(
         one: the function, as `jax.jit` returns it.
         members: its operands in one lane, or their avals.
         carried: mask of the operands' leaves that differ between lanes.
-        compiler: ``compiler(closed, carried, many)`` makes the `NativeProgram` of a closed jaxpr, with ``many`` if any leaf differs between lanes;
-            None for one that compiles for this processor.
+        compiler: ``compiler(closed, carried, lanes)`` makes the `NativeProgram` of a closed jaxpr; None for one that compiles for this processor.
+        lanes: how many lanes the first call has, if it is known.
         static: its static arguments.
 
     Raises:
@@ -215,7 +225,7 @@ def compile_lanes(
                     raise Unsupported("an effect, such as of jax.debug.print")
                 if any(is_random_key(v.aval) for v in [*closed.jaxpr.invars, *closed.jaxpr.constvars]):
                     raise Unsupported("a random key")
-                program = (compiler or _compile)(closed, carried, any(carried))
+                program = (compiler or _compile)(closed, carried, lanes if any(carried) else 1)
                 results = list(zip((v.aval for v in closed.jaxpr.outvars), program.text.rows, strict=True))
                 dtypes = [v.aval.dtype for v in closed.jaxpr.invars]
                 kept[key] = CompiledFunction(program, dtypes, results, jax.tree.structure(traced.out_info))
@@ -244,12 +254,13 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
         carried = _carried_leaves(prefix, marks, structure)
         kinds = tuple(map(operand_type, leaves, carried))
         key = one, tags, structure, carried, kinds, trace_settings()
+        lanes = next((x.shape[0] for x, c in zip(leaves, carried, strict=True) if c), 1)
         if (found := _by_call.get(key)) is None:
             avals = zip(map(jax.typeof, leaves), carried, strict=True)
             members = [jax.ShapeDtypeStruct(a.shape[c:], a.dtype, weak_type=a.weak_type) for a, c in avals]
             operands_of_one = jax.tree.unflatten(structure, members)
-            found = _by_call[key] = compile_lanes(one, operands_of_one, carried, compile_or_in_turn, **static)
-        lanes = next((x.shape[0] for x, c in zip(leaves, carried, strict=True) if c), 1)
+            found = compile_lanes(one, operands_of_one, carried, compile_or_in_turn, lanes, **static)
+            _by_call[key] = found
         leaves = [np.asarray(x, dtype) for x, dtype in zip(leaves, found.dtypes, strict=True)]
         return jax.tree.unflatten(found.structure, found.launch(leaves, carried, lanes, given))
 
@@ -270,11 +281,12 @@ def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ..
     return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
 
 
-def compile_or_in_turn(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
+def compile_or_in_turn(closed: Any, carried: Sequence[bool], lanes: int | None) -> NativeProgram:
     """Compiles as `_compile`, but instead of a long program of many lanes one of a single lane, if its arrays lie side by side: it is much shorter."""
-    if many and shared_cost(closed, MAX_SCALARS) > MAX_OPS_OF_MANY_LANES and _entries_side_by_side(closed) > 1:
-        return _compile(closed, [False] * len(carried), False)._replace(in_turn=True)
-    return _compile(closed, carried, many)
+    long = any(carried) and shared_cost(closed, MAX_SCALARS) > MAX_OPS_OF_MANY_LANES
+    if long and _entries_side_by_side(closed) > 1:
+        return _compile(closed, [False] * len(carried), 1)._replace(in_turn=True)
+    return _compile(closed, carried, lanes)
 
 
 def _entries_side_by_side(closed: Any) -> int:
@@ -287,11 +299,12 @@ def _entries_side_by_side(closed: Any) -> int:
     return 1 if sparse or not wide else host().vector_bytes // max(real, default=8)
 
 
-def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
+def _compile(closed: Any, carried: Sequence[bool], lanes: int | None) -> NativeProgram:
     """Emits and compiles a closed jaxpr for this processor, or loads its program from the cache.
 
-    ``carried``: mask of the inputs that differ between lanes; ``many``: whether any does, so that the program works on vectors of lanes.
+    ``carried``: mask of the inputs that differ between lanes; if any does, the program works on vectors of lanes. ``lanes``: as in `compile_lanes`.
     """
+    many = any(carried)
     variables, constants = program_inputs(closed)
     pack = 1 if many else _entries_side_by_side(closed)
     most = MAX_OPS_OF_A_LANE if pack > 1 else MAX_OPS_LLVM
@@ -310,7 +323,8 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
     blocks = many and not paired and count < MAX_OPS_IN_BLOCKS
     options = width, host().fused, register, max_scalars, pack
     name = program_key(closed, variables, varies, blocks, *options)
-    text, code = load_or_emit(name, lambda: emit(closed, variables, varies, *options, blocks=blocks))
+    few = lanes is not None and lanes <= FEW_LANES
+    text, code = load_or_emit(name, lambda: emit(closed, variables, varies, *options, blocks=blocks), few)
     return NativeProgram(code, text, [np.array(x, order="C") for x in constants])
 
 

@@ -26,6 +26,7 @@ from . import array_rules, arrays, packs, predicates
 from .arrays import LargeArray
 from .elementwise import RULES
 from .functions import Functions, value_key
+from .fused_products import fuse_products
 from .ir_values import BOOL, INT, LONG, LaneValue, constant
 from .ir_writer import SELDOM, Writer
 from .lane_blocks import LaneBlocks, NoSections
@@ -453,7 +454,8 @@ def _emit(
     ]
     frame.end()
     w.declared |= dict(e.constants.values())
-    return ProgramText(frame.module(len(variables), len(targets)), width, rows, w.scratch_bytes)
+    text = frame.module(len(variables), len(targets))
+    return ProgramText(fuse_products(text) if fused and not threads else text, width, rows, w.scratch_bytes)
 
 
 def load_pointer(w: Writer, table: str, i: int) -> str:

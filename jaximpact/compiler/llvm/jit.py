@@ -9,55 +9,66 @@ import json
 import logging
 import os
 import struct
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from threading import Lock
 from typing import Any
 
 from ...jaxtools.operating_system import is_windows, math_library
 from .. import disk_cache as cache
-from ..limits import MAX_LOADED_PROGRAMS
+from ..limits import MAX_LOADED_PROGRAMS, MIN_BYTES_QUICK_FIRST
 from ..scalar import Unsupported
+from .code_generation import FULL, QUICK, Target
 from .elementwise import LIBRARY
 from .emitter import ProgramText
 from .lane_frames import FUNCTION_NAME
+from .optimized_later import is_available, optimize_later
 
 SYMBOL_TABLE = 2  # section type of symbol tables in ELF files (SHT_SYMTAB)
 LAYOUT = "what is known of the code, a line; the code"  # of cached files; part of their keys, since older versions had another layout
+QUICK_NAME = "-quick"  # ends the name of a file whose code is not optimised, and which holds the IR too
 log = logging.getLogger(__name__)
-_programs: OrderedDict[str, tuple[MachineCode, bytes]] = OrderedDict()
+_programs: OrderedDict[str, tuple[ProgramText, MachineCode]] = OrderedDict()
 _lock = Lock()
 compilations = 0  # how many programs were compiled
 
 
 class MachineCode:
-    """A compiled function with the C signature of `emitter.emit`; calls release the global interpreter lock."""
+    """A compiled function with the C signature of `emitter.emit`; calls release the global interpreter lock.
 
-    def __init__(self, engine: Any, address: int) -> None:
-        self.engine, self.address = engine, address  # the code lives as long as the engine
+    Optimised code may take the place of the first one while the function is in use; ``is_final``: whether none will.
+    """
+
+    def __init__(self, engine: Any, address: int, is_final: bool = True) -> None:
+        self.engines, self.is_final = list[Any](), is_final
+        self.place = ctypes.c_void_p()  # of the address, for native callers
+        self.use(engine, address)
+
+    @property
+    def address(self) -> int:
+        return self.place.value or 0
+
+    def use(self, engine: Any, address: int) -> None:
+        """Lets further calls run the function at ``address``, whose code lives as long as ``engine``."""
+        self.engines.append(engine)  # all are kept, since calls may still run in earlier code
         self.call: Callable = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 2)(address)
+        self.place.value = address
 
 
-class Host:
-    """LLVM's target for this processor, and its compiler."""
+class Host(Target):
+    """This processor: what the writer of programs needs to know of it, and its compiler."""
 
     def __init__(self, llvmlite: Any) -> None:
         binding = llvmlite.binding
-        binding.initialize_native_target()
-        binding.initialize_native_asmprinter()
-        self.binding = binding
-        self.cpu, found = binding.get_host_cpu_name(), binding.get_host_cpu_features()
-        self.features = found.flatten()
-        triple = binding.get_default_triple()
+        super().__init__(binding)
+        found = self.known_features
         # fused multiply-add: all 64-bit Arm processors, x86 since 2013
-        self.fused = bool(found.get("fma")) or triple.startswith(("aarch64", "arm64"))
+        self.fused = bool(found.get("fma")) or self.triple.startswith(("aarch64", "arm64"))
         self.vector_bytes = 64 if found.get("avx512f") else 32  # of a vector; processors with shorter registers use two
-        target = binding.Target.from_triple(triple)
         # jax's own flag: code that runs but once, in tests say, is had in half the time without the optimisations of its last passes
-        self.level = 0 if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0").lower() in ("1", "true") else 2
-        self.new_machine = partial(target.create_target_machine, cpu=self.cpu, features=self.features, jit=True)
-        self.machine, self.of_loops = self.new_machine(opt=self.level), self.new_machine(opt=2)
+        self.level = QUICK if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "0").lower() in ("1", "true") else FULL
         self.versions = f"{llvmlite.__version__} {binding.llvm_version_info}"
         library, self.process = math_library(), ctypes.CDLL(None)
         for name in ("sin", "cos", "fmod", "pow", *LIBRARY.values()):
@@ -66,31 +77,11 @@ class Host:
 
     def key(self, text: str) -> str:
         """Cache key of machine code: hash of its source text, LLVM's version and the processor."""
-        parts = (LAYOUT, self.versions, self.machine.triple, self.cpu, self.features, str(self.level), text)
+        parts = (LAYOUT, self.versions, self.machines[FULL].triple, self.cpu, self.features, str(self.level), text)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def compile(self, text: str, loops: bool = False) -> bytes:
-        """Compiles a module to object code; ``loops``: with all optimisation passes of O2, which vectorise loops over arrays."""
-        binding, machine = self.binding, self.of_loops if loops else self.machine
-        module = binding.parse_assembly(text)
-        module.triple = machine.triple
-        module.data_layout = str(machine.target_data)
-        tuning = binding.create_pipeline_tuning_options(speed_level=2)
-        builder = binding.create_pass_builder(machine, tuning)
-        if loops:
-            builder.getModulePassManager().run(module, builder)
-            return machine.emit_object(module)
-        # The writer has made vectors and eliminated common subexpressions: the other passes of O2 take ten times as long, and
-        # found nothing more.
-        passes = binding.create_new_module_pass_manager()
-        passes.add_instruction_combine_pass()
-        passes.add_simplify_cfg_pass()
-        passes.add_aggressive_dce_pass()
-        passes.run(module, builder)
-        return machine.emit_object(module)
-
-    def load(self, code: bytes) -> MachineCode:
-        """Loads object code and returns its function `FUNCTION_NAME`.
+    def load(self, code: bytes) -> tuple[Any, int]:
+        """Loads object code; returns the engine that owns it, and the address of its function `FUNCTION_NAME`.
 
         Raises:
             Unsupported: the code calls an external function that does not exist, which would crash the process.
@@ -103,7 +94,7 @@ class Host:
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self.new_machine(opt=self.level))
         engine.add_object_file(binding.ObjectFileRef.from_data(code))
         engine.finalize_object()
-        return MachineCode(engine, engine.get_function_address(FUNCTION_NAME))
+        return engine, engine.get_function_address(FUNCTION_NAME)
 
 
 def undefined_symbols(code: bytes) -> list[str]:
@@ -144,50 +135,42 @@ def host() -> Host:
 def load_module(text: str) -> MachineCode:
     """Compiles and loads a small module, without caching it."""
     with _lock:
-        return host().load(host().compile(text))
+        return MachineCode(*host().load(host().compile(text, host().level)))
 
 
 def compile_module(text: str, loops: bool = False) -> MachineCode:
-    """Compiles and loads a module of LLVM IR, or takes its machine code from the cache; ``loops``: as in `Host.compile`."""
-    return _load_or_compile(host().key(text), lambda: (text, b""), loops)[0]
+    """Compiles and loads a module of LLVM IR, or takes its machine code from the cache; ``loops``: as in `Target.compile`."""
+    return _load_or_compile(host().key(text), lambda: ProgramText(text, 0, [], 0), loops=loops)[1]
 
 
-def load_or_emit(name: str | None, write: Callable[[], ProgramText]) -> tuple[ProgramText, MachineCode]:
+def load_or_emit(name: str | None, write: Callable[[], ProgramText], soon: bool) -> tuple[ProgramText, MachineCode]:
     """Returns text and machine code of the program with the key ``name``, from the cache, or else emitted by ``write()`` and compiled.
 
-    If the name is None, the program is always emitted, and only its machine code is cached, by the IR. Text from the cache has no IR.
+    If the name is None, the program is always emitted, and only its machine code is cached, by the IR. Text from the cache has no IR. ``soon``: whether
+    code that is not optimised yet is welcome, if the program is long.
     """
-    if name is None:
-        text = write()
-        return text, compile_module(text.ir)
-
-    def fresh() -> tuple[str, bytes]:
-        text = write()
-        return text.ir, json.dumps([text.width, text.rows, int(text.work)]).encode()
-
-    code, about = _load_or_compile(host().key(name), fresh)
-    return ProgramText("", *json.loads(about)), code
+    if name is not None:
+        return _load_or_compile(host().key(name), write, soon)
+    text = write()
+    return text, _load_or_compile(host().key(text.ir), lambda: text, soon)[1]
 
 
 def _load_or_compile(
-    key: str, fresh: Callable[[], tuple[str, bytes]], loops: bool = False
-) -> tuple[MachineCode, bytes]:
-    """Returns the machine code for a cache key, and bytes that are stored with it; if nothing is cached, ``fresh()`` returns the IR and these bytes.
+    key: str, write: Callable[[], ProgramText], soon: bool = False, loops: bool = False
+) -> tuple[ProgramText, MachineCode]:
+    """Returns text and machine code for a cache key; if nothing is cached, of ``write()``.
 
-    ``loops``: as in `Host.compile`.
+    ``soon``: as in `load_or_emit`; ``loops``: as in `Target.compile`.
     """
     global compilations
     with _lock:
         if key not in _programs:
             try:
-                found = cache.load(key)
+                found = _from_disk(key)
                 if found is None:
-                    text, about = fresh()
-                    found = about + b"\n" + host().compile(text, loops)
+                    found = _compile(key, write(), soon, loops)
                     compilations += 1
-                    cache.store(key, found)
-                about, code = found.split(b"\n", 1)
-                _programs[key] = host().load(code), about
+                _programs[key] = found
             except RuntimeError as error:
                 log.warning("LLVM refuses a program, which is an error of jaximpact: please report it. %s", error)
                 raise Unsupported(f"LLVM: {error}") from error
@@ -195,3 +178,48 @@ def _load_or_compile(
                 _programs.popitem(last=False)
         _programs.move_to_end(key)
         return _programs[key]
+
+
+def _from_disk(key: str) -> tuple[ProgramText, MachineCode] | None:
+    """Loads the program that the cache on disk keeps under ``key``; None if there is none."""
+    if (found := cache.load(key)) is not None:
+        about, code = found.split(b"\n", 1)
+        return ProgramText("", *json.loads(about)), MachineCode(*host().load(code))
+    if (found := cache.load(key + QUICK_NAME)) is None:  # of a process that ended before its code was optimised
+        return None
+    about, rest = found.split(b"\n", 1)
+    *known, size = json.loads(about)
+    text, program = (
+        ProgramText(zlib.decompress(rest[size:]).decode(), *known),
+        MachineCode(*host().load(rest[:size]), False),
+    )
+    _optimize_later(key, text, program)
+    return text._replace(ir=""), program
+
+
+def _compile(key: str, text: ProgramText, soon: bool, loops: bool) -> tuple[ProgramText, MachineCode]:
+    """Compiles and loads a program, and stores it under ``key``; ``soon``, ``loops``: as in `_load_or_compile`."""
+    about = [text.width, text.rows, int(text.work)]
+    quick = soon and host().level == FULL and len(text.ir) > MIN_BYTES_QUICK_FIRST and is_available()
+    code = host().compile(text.ir, QUICK if quick else host().level, loops)
+    program = MachineCode(*host().load(code), not quick)
+    if quick:
+        stored = code + zlib.compress(text.ir.encode(), 1)
+        cache.store(key + QUICK_NAME, json.dumps([*about, len(code)]).encode() + b"\n" + stored)
+        _optimize_later(key, text, program)
+    else:
+        cache.store(key, json.dumps(about).encode() + b"\n" + code)
+    return text, program
+
+
+def _optimize_later(key: str, text: ProgramText, program: MachineCode) -> None:
+    """Lets optimised code replace that of a ``program``, in use and on disk, as soon as it is compiled."""
+    about = json.dumps([text.width, text.rows, int(text.work)]).encode()
+
+    def done(code: bytes) -> None:
+        program.use(*host().load(code))
+        program.is_final = True
+        cache.store(key, about + b"\n" + code)
+        cache.remove(key + QUICK_NAME)
+
+    optimize_later(text.ir, done)

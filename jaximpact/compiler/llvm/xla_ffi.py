@@ -66,7 +66,7 @@ def lane_target(
         Unsupported, ImportError: as `compile_lanes`.
     """
     carried = [a is not None for a in axes]
-    program = compile_lanes(one, members, carried, compile_or_in_turn, **static)
+    program = compile_lanes(one, members, carried, compile_or_in_turn, lanes, **static)
     shapes = [((lanes, *x.shape) if c else x.shape, x.dtype) for x, c in zip(members, carried, strict=True)]
     outputs = [(x.shape, np.dtype(x.dtype)) for x in results]
     key = (id(program.program), tuple(carried), lanes, str(shapes), str(outputs))
@@ -192,7 +192,9 @@ def _one_lane_handler(program: NativeProgram, operands: int, results: int) -> st
     for i, x in enumerate(program.constants):
         put(fixed_pointer(x.ctypes.data), "entries", operands + i)
     given = "ptr %entries, ptr %results, ptr null, ptr %work, i64 1, i64 0"
-    lines += [f"call void {fixed_pointer(program.code.address)}({given})", "ret ptr null"]
+    # read at each call, since optimised code may take the place of the first
+    lines += [f"%program = load ptr, ptr {fixed_pointer(ctypes.addressof(program.code.place))}"]
+    lines += [f"call void %program({given})", "ret ptr null"]
     body = "\n".join(lines)
     return f"define ptr @{FUNCTION_NAME}(ptr %frame) nounwind {{\n{body}\n}}\n"
 
