@@ -177,7 +177,7 @@ def _interval(
     metric = Metric.at(problem, q_middle, args, middle)
     jump = linearise(problem, metric, middle, q_middle, args).jump(p)
     if rubbed is not None:
-        jump = jump + Slip.at(problem, metric, middle, q_middle, args).jump(rubbed)
+        jump = jump + Slip.at(problem, metric, middle, q_middle, v_end, args).jump(rubbed)
     a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
     # the impact: q_end = q + h v + h^2 a / 2 + (time left) jump; in lasting contact that is the middle of the interval
     size = jump @ metric.times(jump)
@@ -200,7 +200,7 @@ def _interval(
     response = contacts.jump(p)
     slip: Any = None
     if rubbed is not None:
-        slip = Slip.at(problem, metric, at, q_at, args)
+        slip = Slip.at(problem, metric, at, q_at, v_at, args)
         response = response + slip.jump(rubbed)
     change = contacts.velocity(response)
     # a lasting contact's impulse makes up for the acceleration; an impact's is more

@@ -184,7 +184,7 @@ def _painleve(problem: Problem, t: Array, z: Array, args: Any, active: np.ndarra
     def look(t: Array, q: Array) -> Array:
         metric = Metric.at(problem, q, args, t)
         contacts: Any = linearise(problem, metric, t, q, args)
-        slip: Any = Slip.at(problem, metric, t, q, args)
+        slip: Any = Slip.at(problem, metric, t, q, jnp.zeros_like(q), args)
         normal = contacts.diagonal()
         if problem.is_local:
             both = [jnp.sum(row.gi * contacts.ri + row.gj * contacts.rj, axis=1) for row in slip.tangents]

@@ -220,7 +220,7 @@ def _look(
             slip = lambda v: own.slip_velocity(end, place, v, args)
             if own.is_local:
                 metric = Metric.at(own, place, args, end)
-                rows: Any = Slip.at(own, metric, end, place, args)
+                rows: Any = Slip.at(own, metric, end, place, w, args)
                 contacts = linearise(own, metric, end, place, args)
                 terms = rows.terms(w) + jnp.abs(rows.drift)
                 diagonals = [row.diagonal() for row in (contacts, *rows.tangents)]
@@ -230,7 +230,7 @@ def _look(
                 terms = jnp.abs(jax.jacfwd(slip)(v)) @ jnp.abs(w) + jnp.abs(drift)
                 # of a slip that is rounding no share of that is left
                 metric = Metric.at(own, place, args, end)
-                tangent: Any = Slip.at(own, metric, end, place, args)
+                tangent: Any = Slip.at(own, metric, end, place, w, args)
                 scale = jnp.max(jnp.einsum("mkd,dmk->mk", tangent.jacobian, tangent.response), axis=1)
                 scale = jnp.finfo(v.dtype).eps ** 0.5 * scale
             of_gap = gap_scales(own, end, place, args)
@@ -238,11 +238,12 @@ def _look(
             return own.slip_velocity(t, q, v, args) if ends else slip(v), slip(w), jnp.max(terms, axis=1), scale, of_gap
 
         *found, of_gap = over_rows(own, one)(t[:-1], t[1:], q[:-1], q[1:], v[:-1], v[1:])
-        sliding = own.friction_coefficients(found[2].shape[1], q.dtype, args)
-        static = own.static_coefficients(len(sliding), q.dtype, args)
-        at_rest = sliding if static is None else static
+        sliding = jax.vmap(lambda slips: own.friction_coefficients(slips, args))(found[0])
+        still = jnp.zeros_like(found[0][0])
+        static = own.static_coefficients(still, args)
+        at_rest = own.friction_coefficients(still, args) if static is None else static
         excess = jnp.where(at_rest > 0, jnp.where(sliding > 0, at_rest / sliding, 1), 0)
-        return *found, of_gap * sliding[None], excess[None]
+        return *found, of_gap * sliding, excess
 
     return jax.vmap(steps, in_axes=jax.tree.unflatten(structure, lanes))(t, q, v, args, mu)
 

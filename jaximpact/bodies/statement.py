@@ -457,8 +457,8 @@ class NearBodies(OfBodies):
         by_mass = responses(metric, first, second, gi, gj, n)
         return PairContacts(gap, drift, first, second, gi, gj, bodies=n, pairs=len(i), **by_mass)
 
-    def rubbed(self, metric: Metric, t: ArrayLike, q: Array, friction: Array, args: Any) -> PairSlip:
-        """The gradients of the slip velocities of the contacts at (t, q), with coefficients ``friction`` (m,)."""
+    def rubbed(self, metric: Metric, t: ArrayLike, q: Array, args: Any) -> PairSlip:
+        """The gradients of the slip velocities of the contacts at (t, q), with coefficients zero."""
         bodies, n = self.bodies, self.bodies.number
         D, t = bodies.dimension(q), jnp.asarray(t, q.dtype)
         own, each, still = bodies._own(t, args), q.reshape(n, D), jnp.zeros(D, q.dtype)
@@ -485,4 +485,4 @@ class NearBodies(OfBodies):
             by_mass = responses(metric, first, second, gi, gj, n)
             return PairContacts(drift[:, a], None, first, second, gi, gj, bodies=n, pairs=len(i), **by_mass)
 
-        return PairSlip(tuple(tangent(a) for a in range(k)), drift, friction, drift)
+        return PairSlip(tuple(tangent(a) for a in range(k)), drift, jnp.zeros(len(drift), q.dtype), drift)

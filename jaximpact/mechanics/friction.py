@@ -15,6 +15,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from .problem import Problem
+from .problem_parts import OfSpeed
 from .some_contacts import SomeSlips
 from .status import Status, as_status
 
@@ -61,20 +62,23 @@ class Slip(NamedTuple):
     before: FrictionInfo | None = None
 
     @classmethod
-    def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: Any, frame: Array | None = None) -> Slip:
-        """Linearises the slip at (t, q), with the responses of a `Metric`.
+    def at(
+        cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, v: Array, args: Any, frame: Array | None = None
+    ) -> Slip:
+        """Linearises the slip at (t, q), with the responses of a `Metric` and the coefficients of friction at the velocity v (d,).
 
         ``frame`` (m, 2, d): tangents of a place nearby, onto which those here are turned; None leaves them as the problem has them.
         """
         if problem.is_local:
             bodies: Any = problem.constraints
-            m = problem.count(t, q, args)
-            friction = problem.friction_coefficients(m, q.dtype, args)
-            found = bodies.rubbed(metric, t, q, friction, args)
-            return found._replace(static=problem.static_coefficients(m, q.dtype, args))
+            found = bodies.rubbed(metric, t, q, args)
+            slips = found.of(v)
+            return found._replace(
+                friction=problem.friction_coefficients(slips, args), static=problem.static_coefficients(slips, args)
+            )
         drift, jacobian = problem.slip_velocity(t, q, jnp.zeros_like(q), args), tangents(problem, t, q, args)
-        friction = problem.friction_coefficients(len(drift), q.dtype, args)
-        static = problem.static_coefficients(len(drift), q.dtype, args)
+        slips = jacobian @ v + drift if isinstance(problem.friction, OfSpeed) else drift
+        friction, static = problem.friction_coefficients(slips, args), problem.static_coefficients(slips, args)
         scale = gap_scales(problem, t, q, args)
         if scale is not None:
             friction, static = jax.tree.map(lambda mu: scale * mu, (friction, static))
@@ -87,7 +91,7 @@ class Slip(NamedTuple):
     ) -> Slip:
         """As `at`, at a ``state`` (t, q, v), with the acceleration of the slip under a (d,) in place of its velocity."""
         t, q, v = state
-        slip = cls.at(problem, metric, t, q, args)
+        slip = cls.at(problem, metric, t, q, v, args)
         _, swerve = jax.jvp(lambda t, q: problem.slip_velocity(t, q, v, args), (t, q), (jnp.ones_like(t), v))
         slip = slip._replace(velocity=slip.jacobian @ a + swerve)
         return slip if frame is None else slip.along_turned(turn_onto(frame, slip.jacobian))

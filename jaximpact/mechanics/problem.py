@@ -28,12 +28,14 @@ from .problem_parts import (
     Force,
     Named,
     OfBodies,
+    OfSpeed,
     Reset,
     Slips,
     Surfaces,
     check_friction,
     check_function,
     check_switches,
+    coefficients,
     slip_of_bodies,
 )
 from .some_contacts import SomeGaps, SomeSlips
@@ -98,8 +100,8 @@ class Problem(metaclass=Named):
             contact, affine in v [m/s]. By virtual power it also gives the direction of friction. The gaps must then be distances [m], since
             friction is mu times the normal force. Of gaps that are not, such as ``y - h(x)`` over a slope, return the whole relative velocity, a
             tuple ``(normal, tangential)`` with the velocity along the normal (m,) first: the scale of each gap follows from it.
-        friction: Coulomb's coefficient mu >= 0 where ``slip`` is given: a number, one per contact ``(m,)``, or a function of args that returns
-            either. `MoreauJean`, `EventCorrected`, `EventDriven` (in the plane) and, for e = 0, `Maury` take it.
+        friction: Coulomb's coefficient mu >= 0 where ``slip`` is given: a number, one per contact ``(m,)``, or a function of args, or of the slip
+            speeds s (m,) >= 0 too, ``friction(s, args)``, that returns either. `MoreauJean`, `EventCorrected`, `EventDriven` (in the plane) and, for e = 0, `Maury` take it.
         static_friction: the coefficient >= ``friction`` up to which a contact at rest sticks, by default ``friction``: likewise a number, one per
             contact, or a function of args. A contact that breaks away slips with ``friction``.
 
@@ -175,7 +177,7 @@ class Problem(metaclass=Named):
             slip = slip_of_bodies(constraints, slip)
         check_friction(slip, friction, static_friction, constraints)
         labels = Labels.of(coordinates, contacts, units, joint_names)
-        rubbing = (slip, friction, static_friction)
+        rubbing = (slip, OfSpeed.or_as_given(friction), static_friction)
         self._set(force, constraints, mass, restitution, energy, labels, joints, switches, reset, *rubbing)
 
     def _set(self, *values: Any) -> None:
@@ -331,13 +333,13 @@ class Problem(metaclass=Named):
         speeds = jnp.where(rates < 0, -rates, jnp.finfo(rates.dtype).tiny)
         return e * jnp.broadcast_to(jnp.asarray(self.restitution(speeds, args), rates.dtype), rates.shape)
 
-    def friction_coefficients(self, m: int, dtype: Any, args: Any) -> Array:
-        """Returns the coefficients of friction mu (m,) of contacts that slip."""
-        return _of_contacts(self.friction, m, dtype, args)
+    def friction_coefficients(self, slip: Array, args: Any) -> Array:
+        """Returns the coefficients of friction mu (m,) of contacts with the slip velocities (m, k)."""
+        return coefficients(self.friction, slip, args)
 
-    def static_coefficients(self, m: int, dtype: Any, args: Any) -> Array | None:
-        """Returns the coefficients of static friction (m,), up to which contacts at rest stick; None if they equal those of slip."""
-        return None if self.static_friction is None else _of_contacts(self.static_friction, m, dtype, args)
+    def static_coefficients(self, slip: Array, args: Any) -> Array | None:
+        """Returns those of static friction (m,), up to which contacts at rest stick; None if they equal those of slip. ``slip`` (m, k): any."""
+        return None if self.static_friction is None else coefficients(self.static_friction, slip, args)
 
     def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         """Returns g(t, q, v), shape (d,), in the dtype of q."""
@@ -482,11 +484,6 @@ def _value_of(function: Any, *operands: Any) -> Any:
     # these hold traced numbers, or have more to offer than this value
     special = isinstance(function, OfBodies | SomeGaps | SomeSlips)
     return function(*operands) if special else call_outlined(function, *operands)
-
-
-def _of_contacts(given: Any, m: int, dtype: Any, args: Any) -> Array:
-    """Broadcasts coefficients to (m,), given as a number, one per contact, or a function of args."""
-    return jnp.broadcast_to(jnp.asarray(given(args) if callable(given) else given, dtype), (m,))
 
 
 def mass_times(mass: Any, v: Array) -> Array:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..jaxtools.argument_checks import real_number
+from ..mechanics.problem_parts import OfSpeed
 from .pose import Pose
 from .quantities import GROUND, Number, Point, distance_of, point_of, unit_vector, value_at
 
@@ -248,7 +249,7 @@ class Wall(Part):
     Attributes:
         at, normal: a point of the wall, and the direction to the side that is free.
         radius: radius of the round end of body a, whose centre is ``point`` [m].
-        friction: Coulomb's coefficient of the contact; ``friction=`` of `solve` and the other calls takes its place if it is given.
+        friction: Coulomb's coefficient of the contact, a number or a function of args, or of the slip speed too, ``(s, args)``; ``friction=`` of `solve` and the other calls takes its place if it is given.
         name: name of the contact.
     """
 
@@ -281,7 +282,7 @@ class Wall(Part):
 
     @property
     def friction_coefficients(self) -> list[Number]:
-        return [self.friction]
+        return [OfSpeed.or_as_given(self.friction)]
 
 
 @dataclass(frozen=True, kw_only=True)

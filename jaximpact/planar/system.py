@@ -15,6 +15,7 @@ from jax import Array
 from ..jaxtools.argument_checks import is_traced, real_number, short
 from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..mechanics.problem import Problem
+from ..mechanics.problem_parts import OfSpeed
 from ..plots.style import COLOURS, DARK
 from ..simulation.assemble import assemble
 from .body import Body
@@ -92,7 +93,8 @@ class System:
         units |= dict(zip(numbered, (unit for _, unit in gaps + joints), strict=True))
         coefficients = [mu for part in self.parts for mu in part.friction_coefficients]
         if any(coefficients):
-            friction = same.friction if any(callable(mu) for mu in coefficients) else np.array(coefficients)
+            friction: Any = same.friction if any(callable(mu) for mu in coefficients) else np.array(coefficients)
+            friction = same.friction_at if any(isinstance(mu, OfSpeed) for mu in coefficients) else friction
             options |= {"slip": same.slip, "friction": friction}
         return Problem(
             same.force,
@@ -170,6 +172,13 @@ class System:
     def friction(self, args: Any) -> Array:
         """Coefficients of friction (m,)."""
         return jnp.stack([jnp.asarray(value_at(mu, args)) for part in self.parts for mu in part.friction_coefficients])
+
+    def friction_at(self, speeds: Array, args: Any) -> Array:
+        """Coefficients of friction (m,) of contacts with the slip ``speeds`` (m,)."""
+        every = enumerate(mu for part in self.parts for mu in part.friction_coefficients)
+        return jnp.stack(
+            [jnp.asarray(mu(speeds[i], args) if isinstance(mu, OfSpeed) else value_at(mu, args)) for i, mu in every]
+        )
 
     def force(self, t: Any, q: Array, v: Array, args: Any) -> Array:
         """Generalised force (d,)."""

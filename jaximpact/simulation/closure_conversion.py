@@ -17,6 +17,7 @@ from ..jaxtools.derivative_rules import hoist_constants
 from ..mechanics.joints import MayDepend
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
+from ..mechanics.problem_parts import OfSpeed
 from .program import Program
 
 
@@ -66,8 +67,12 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
     t, q, v = motion.t0, motion.q0, motion.v0
     joints: Any = open_one(problem.joints, t, q)
     speeds = jnp.zeros(problem.count(t, q, motion.args), q.dtype) if callable(problem.restitution) else None
-    operands = {"restitution": (speeds,), "mass": (q,), "friction": (), "static_friction": ()}
-    stated = ((getattr(problem, name), at) for name, at in operands.items())
+    slips = (jnp.zeros(problem.count(t, q, motion.args), q.dtype),) if isinstance(problem.friction, OfSpeed) else ()
+    operands = {"restitution": (speeds,), "mass": (q,), "friction": slips, "static_friction": ()}
+    stated = {name: (getattr(problem, name), at) for name, at in operands.items()}
+    numbers: dict[str, Any] = {name: open_one(of, *at) if callable(of) else None for name, (of, at) in stated.items()}
+    if isinstance(problem.friction, OfSpeed):
+        numbers["friction"] = OfSpeed(numbers["friction"])
     functions = (
         open_one(problem.force, t, q, v),
         open_one(problem.constraints, t, q),
@@ -77,7 +82,7 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
         open_one(problem.switches, t, q, v),
         None if problem.reset is None else HoistedReset(open_one(problem.states_behind, t, q, v)),
         open_one(problem.slip, t, q, v),
-        tuple(open_one(of, *at) if callable(of) else None for of, at in stated),
+        tuple(numbers.values()),
     )
     kept = open_one(program.function, t, q, v)
     until = program.until

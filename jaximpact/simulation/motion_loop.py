@@ -60,8 +60,8 @@ def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Ar
     found = law.velocity(contacts, gap_velocity, at.closed)
     inside = jnp.all((e >= 0) & (e <= 1)) & (h > 0)
     if problem.slip is not None:
-        sliding = problem.friction_coefficients(len(gap_velocity), q0.dtype, args)
-        static = problem.static_coefficients(len(gap_velocity), q0.dtype, args)
+        slips = problem.slip_velocity(t0, q0, v0, args)
+        sliding, static = problem.friction_coefficients(slips, args), problem.static_coefficients(slips, args)
         inside &= jnp.all(sliding >= 0) & (True if static is None else jnp.all(static >= sliding))
     status = (
         scale_at_start(problem, metric, contacts, at.closed, t0, q0, args)

@@ -22,6 +22,11 @@ from ..mechanics.joints import DEPENDENT, Joints
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Closure, Metric, closure, linearise
 from ..mechanics.problem import Problem
+from ..mechanics.problem_parts import OfSpeed
+
+SPEEDS = np.concatenate(
+    [[0.0], np.logspace(-6, 3, 19)]
+)  # slip speeds at which a coefficient that depends on them is looked at
 
 
 class JointReport(NamedTuple):
@@ -150,7 +155,7 @@ class FrictionReport(NamedTuple):
         """Report for bodies in lists, from their `PairContacts`, with gradients by either body's coordinates; empty slots of the list are not
         judged."""
         rows = lambda x: jnp.concatenate([x.gi, x.gj], axis=1)
-        slip: Any = Slip.at(problem, Metric(None), t, q, args)
+        slip: Any = Slip.at(problem, Metric(None), t, q, jnp.zeros_like(q), args)
         found = cls.along(problem, rows(contacts), jnp.stack([rows(x) for x in slip.tangents], axis=1), args)
         occupied = (contacts.i < contacts.bodies) & (contacts.diagonal() > 0)
         return found._replace(tangentless=found.tangentless & occupied)
@@ -158,8 +163,8 @@ class FrictionReport(NamedTuple):
     @classmethod
     def along(cls, problem: Problem, gradient: Array, tangents: Array, args: Any) -> FrictionReport:
         """Report for contacts with the gradients ``gradient`` (m, d) of their gaps, and ``tangents`` (m, k, d) of their slip velocities."""
-        q = gradient
-        friction = problem.friction_coefficients(len(gradient), q.dtype, args)
+        q, still = gradient, jnp.zeros(tangents.shape[:2], gradient.dtype)
+        friction = problem.friction_coefficients(still, args)
         found, left = [direction(gradient)], jnp.ones_like(friction, dtype=bool)
         for k in range(tangents.shape[1]):
             row = rest = direction(tangents[:, k])
@@ -168,7 +173,10 @@ class FrictionReport(NamedTuple):
             left &= jnp.sum(rest**2, axis=1) > 16 * jnp.finfo(q.dtype).eps
             found.append(direction(rest))
         wrong = ~(friction >= 0) | ~jnp.isfinite(friction)
-        static = problem.static_coefficients(len(gradient), q.dtype, args)
+        if isinstance(problem.friction, OfSpeed):
+            moving = jax.vmap(lambda s: problem.friction_coefficients(still + s, args))(SPEEDS.astype(q.dtype))
+            wrong |= jnp.any(~(moving >= 0) | ~jnp.isfinite(moving), axis=0)
+        static = problem.static_coefficients(still, args)
         weak = jnp.zeros_like(wrong) if static is None else ~(static >= friction) | ~jnp.isfinite(static)
         return cls(wrong, (friction > 0) & ~left, weak)
 
@@ -179,7 +187,7 @@ class FrictionReport(NamedTuple):
     def judge(self, report: StartReport, which: Callable[[int], str]) -> None:
         """Raises ValueError for the first contact of any lane in one of the masks; ``which``: as in `JointReport.judge`."""
         for wrong, of, what in (
-            (self.wrong, "friction", "must be finite and >= 0"),
+            (self.wrong, "friction", "must be finite and >= 0, at all slip speeds if it depends on them"),
             (
                 self.weak,
                 "static_friction",

@@ -19,6 +19,7 @@ from ..jaxtools.jaxpr_tools import depends_on, moves_with
 from ..jaxtools.shapes import as_array, as_array_tree, cached_by_types
 from ..jaxtools.warnings import remark
 from ..mechanics.problem import Problem
+from ..mechanics.problem_parts import OfSpeed
 from ..mechanics.scheme import Scheme
 from ..mechanics.user_functions import outcome
 
@@ -183,12 +184,20 @@ def check_friction(
             f"{type(scheme).__name__} knows friction in the plane, with one direction of slip at a contact, and {stated} gives {shape[1]}: use "
             "EventCorrected() or MoreauJean()"
         )
-    check_coefficients_of("friction", problem.friction, shape_of, m, args)
+    if isinstance(problem.friction, OfSpeed):
+        check_friction_of_speed(problem.friction, shape_of, m, q0.dtype, args)
+    else:
+        check_coefficients_of("friction", problem.friction, shape_of, m, args)
     if problem.static_friction is not None:
         check_coefficients_of("static_friction", problem.static_friction, shape_of, m, args)
     for name in ("friction", "static_friction"):
         given = getattr(problem, name)
-        if problem.listed and callable(given) and shape_of(f"{name}(args)", given, args) != ():
+        if (
+            problem.listed
+            and callable(given)
+            and not isinstance(given, OfSpeed)
+            and shape_of(f"{name}(args)", given, args) != ()
+        ):
             raise ValueError(f"{name}(args) must return one number: listed contacts come and go")
 
 
@@ -205,6 +214,16 @@ def check_coefficients_of(name: str, friction: Any, shape_of: Callable, m: int, 
             raise ValueError(f"{name} must be finite and >= 0, got {friction}")
     if shape not in ((), (m,)):
         raise ValueError(f"{name} must be one number or one per contact, shape ({m},), got shape {shape}")
+
+
+def check_friction_of_speed(friction: OfSpeed, shape_of: Callable, m: int, dtype: Any, args: Any) -> None:
+    """Raises if a coefficient of friction that depends on the slip speed has a wrong shape, arguments as of `check_coefficients_of`."""
+    stated, rest = "friction(s, args)", np.zeros(max(m, 1), dtype)
+    shape = shape_of(stated, friction, rest, args)
+    if shape not in ((), rest.shape):
+        raise ValueError(
+            f"{stated} must return one number or one per contact, ({m},) as the slip speeds s, got shape {shape}"
+        )
 
 
 def check_restitution_function(

@@ -25,6 +25,7 @@ from jax.extend.linear_util import WrappedFun
 
 from ..jaxtools.jaxpr_tools import is_literal
 from ..mechanics.problem import OPTIONAL, Problem
+from ..mechanics.problem_parts import OfSpeed
 from ..simulation.arguments import OF_FRICTION
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from .importing import LIBRARY
@@ -74,16 +75,22 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
         "switches": (problem.switches, everything),
         "reset": (None if problem.reset is None else problem.states_behind, everything),
         "slip": (problem.sampled("slip"), everything),
-        **{name: (getattr(problem, name), (args,)) for name in OF_FRICTION},
-        "restitution": (problem.restitution, (speeds_of(problem, t, q, args), args)),
+        **{
+            name: (of := getattr(problem, name), (*speeds_of(problem, of, t, q, args), args))
+            for name in (*OF_FRICTION, "restitution")
+        },
     }
 
 
-def speeds_of(problem: Problem, t: Any, q: Any, args: Any) -> Any:
-    """Shape and dtype (m,) of the approach speeds that a restitution function takes: of all contacts, or of one if near pairs of bodies are
-    listed."""
-    m = 1 if problem.listed or not callable(problem.restitution) else problem.count(t, q, args)
-    return jax.ShapeDtypeStruct((m,), q.dtype)
+def speeds_of(problem: Problem, of: Any, t: Any, q: Any, args: Any) -> tuple:
+    """Shape and dtype (m,) of the speeds that ``of`` takes, a restitution or a coefficient of friction, in a tuple that is empty if it takes none.
+
+    They are of all contacts, or of one if near pairs of bodies are listed.
+    """
+    if of is not problem.restitution and not isinstance(of, OfSpeed):
+        return ()
+    m = 1 if problem.listed or not callable(of) else problem.count(t, q, args)
+    return (jax.ShapeDtypeStruct((m,), q.dtype),)
 
 
 def _surface(system: StudySystem) -> Any:

@@ -275,3 +275,19 @@ def test_slip_is_the_velocity_of_points_that_touch():
 def test_a_wall_does_not_pull_along():
     with pytest.raises(ValueError, match="friction must be >= 0"):
         planar.Wall("one", point=(0, 0), at=(0, 0), normal=(0, 1), friction=-0.1)
+
+
+def test_friction_of_a_wall_may_depend_on_the_speed():
+    """A block on two ends, slowed by g (k + a v) as long as it slides."""
+    k, a, g = 0.2, 0.15, 9.81
+    body = planar.System(
+        {"block": planar.Body(1.0, 0.1, (0.0, 0.1))},
+        [
+            planar.Wall("block", point=(x, 0.0), at=(0, 0), normal=(0, 1), friction=lambda s, args: args["k"] + a * s)
+            for x in (-0.5, 0.5)
+        ],
+        gravity=g,
+    )
+    q0, v0 = np.array([0.0, 0.1, 0.0]), np.array([2.0, 0.0, 0.0])
+    found = ji.solve(body.problem(restitution=0.0), q0, v0, t1=0.3, args={"k": k}, steps=3000, scheme=ji.MoreauJean())
+    assert np.isclose(found.v[-1, 0], (2 + k / a) * np.exp(-a * g * 0.3) - k / a, atol=1e-3)  # first order

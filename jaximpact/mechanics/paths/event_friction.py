@@ -71,7 +71,7 @@ def arrive(
     jammed = closed & candidates
     event = Event.at(problem, t, q, v, args)
     contacts, speed = event.contacts, event.speed
-    slip = Slip.at(problem, event.metric, t, q, args, progress.frame)
+    slip = Slip.at(problem, event.metric, t, q, v, args, progress.frame)
     near = contacts.gap <= allowed + 1e-6 * h * jnp.abs(speed)
     closed, struck = lasting_at_end(kinks, idle & (contacts.gap > allowed), event, closed, args)
     candidates, near = candidates | struck, near | struck

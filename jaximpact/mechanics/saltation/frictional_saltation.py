@@ -117,7 +117,7 @@ def cross(
     # Coulomb's and Newton's law
     def law(problem: Problem, given: Array, t: Array, q: Array, v: Array, args: Any) -> tuple[ConeProblem, Array]:
         metric = Metric.at(problem, q, args, t)
-        contacts = linearise(problem, metric, t, q, args)._replace(slip=Slip.at(problem, metric, t, q, args))
+        contacts = linearise(problem, metric, t, q, args)._replace(slip=Slip.at(problem, metric, t, q, v, args))
         offset = contacts.gap_velocity(v)
         e = problem.restitution_at(given, offset, args)
         return ConeProblem.of(contacts.sliding(v), jnp.where(impact, (1 + e) * offset, offset)), e

@@ -96,7 +96,7 @@ class Maury(Scheme):
         here = linearise(problem, metric, t_new, q, args)
         contacts = ahead_of_kinks(problem, metric, t_new, q, h * free, here, args)
         if problem.slip is not None:
-            contacts = rubbing(problem, metric, contacts, t_new, q + h * u, state, args)
+            contacts = rubbing(problem, metric, contacts, t_new, q + h * u, u, state, args)
         velocities = contacts.gap / h + contacts.velocity(free)
         chord = found = law.velocity(contacts.sliding(free), velocities)
         if problem.slip is not None:

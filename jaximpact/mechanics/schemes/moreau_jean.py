@@ -132,7 +132,7 @@ class MoreauJean(Scheme):
         contacts = linearise(problem, metric, t, q, args)
         if problem.slip is not None:
             # at the new position: a contact that sticks to a moving body then moves with it, to second order
-            contacts = rubbing(problem, metric, contacts, t_new, q + h * v, state, args)
+            contacts = rubbing(problem, metric, contacts, t_new, q + h * v, v, state, args)
         before = contacts.gap_velocity(v)
         e = problem.restitution_at(motion.e, before, args)
         motion = motion._replace(e=e)

@@ -33,7 +33,7 @@ def modes_at_start(problem: Problem, metric: Metric, motion: Motion, closed: Arr
         return None
     t0, q0, v0, args = motion.t0, motion.q0, motion.v0, motion.args
     # as after the last step of a motion that is continued, whose contacts stuck at a position O(h^2) away
-    a, slip = acceleration(problem, metric, t0, q0, v0, args), Slip.at(problem, metric, t0, q0, args)
+    a, slip = acceleration(problem, metric, t0, q0, v0, args), Slip.at(problem, metric, t0, q0, v0, args)
     moved = problem.slip_velocity(t0, q0 + motion.h**2 * a, v0, args) - slip.of(v0)
     rounding = 1e3 * jnp.finfo(q0.dtype).eps * motion.h * jnp.max(slip.terms(a), axis=1)
     return modes_at(slip, v0, closed, length(moved)[:, 0] + rounding)
@@ -60,10 +60,10 @@ def scale_at_start(
 
 
 def rubbing(
-    problem: Problem, metric: Metric, contacts: Contacts, t: Array, q: Array, state: State, args: Any
+    problem: Problem, metric: Metric, contacts: Contacts, t: Array, q: Array, v: Array, state: State, args: Any
 ) -> Contacts:
-    """Returns the ``contacts`` with their tangential rows at (t, q); ``state``: the state before the step."""
-    slip = Slip.at(problem, metric, t, q, args)._replace(before=state.friction)
+    """Returns the ``contacts`` with their tangential rows at (t, q), and coefficients at v (d,); ``state``: the state before the step."""
+    slip = Slip.at(problem, metric, t, q, v, args)._replace(before=state.friction)
     return contacts.rubbing(slip)
 
 

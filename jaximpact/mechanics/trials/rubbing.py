@@ -204,7 +204,7 @@ def status_of_ends(
     m, none = len(stopped), jnp.zeros((), jnp.int32)
 
     def look() -> tuple[Array, Array]:
-        slip = Slip.at(problem, event.metric, event.t, event.q, args)
+        slip = Slip.at(problem, event.metric, event.t, event.q, event.v, args)
         apart, linked = others_at_once(event.contacts, slip, stopped, switched[:m])
         told = jnp.any(linked)
         if problem.static_friction is not None:
@@ -327,7 +327,7 @@ def strike_rubbing(
     normal = jnp.max(frozen(jnp.abs(event.contacts.velocity(base.a)) + event.contacts.velocity_terms(base.a)))
     resolved = jnp.min(slowest(jnp.broadcast_to(normal, m)))
     h = resolved / (2 * jnp.where(normal > 0, normal, 1))
-    slip = Slip.at(problem, event.metric, event.t, event.q, motion.args)
+    slip = Slip.at(problem, event.metric, event.t, event.q, event.v, motion.args)
     still = (closed & (where.mode == STICK) & ~breaks) | stopped[1]
     none = jnp.zeros_like(closed)
     before = Rubbing(closed, still, stopped[0], where.way, where.jammed)

@@ -22,21 +22,14 @@ from ....jaxtools import linalg
 from ....jaxtools.semidefinite import invert_semidefinite
 from ...friction import Slip
 from ...linearisation import ORTHOGONAL, Contacts
+from ...problem_parts import lengths
 
 OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
 
 
 def length(x: Array) -> Array:
-    """Returns the Euclidean norm over the last axis, (..., 1); its derivative at zero is zero.
-
-    Numbers are scaled before they are squared, so that small ones do not underflow.
-    """
-    if x.shape[-1] == 1:
-        return jnp.abs(x)
-    largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
-    scale = jnp.where(largest > 0, largest, 1)
-    some = jnp.where(largest > 0, x / scale, 1)
-    return jnp.where(largest > 0, scale * jnp.sqrt(jnp.sum(some**2, axis=-1, keepdims=True)), largest)
+    """Returns `lengths` (..., 1), which broadcast against the vectors x."""
+    return lengths(x)[..., None]
 
 
 def fastest(offset: Array, among: Array) -> Array:
