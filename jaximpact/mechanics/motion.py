@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
@@ -11,12 +13,38 @@ from jax.typing import ArrayLike
 from .problem import Problem
 
 
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class By:
+    """What derivatives are taken by, as far as that is known at trace time: t0, q0, v0, each leaf of args, and whether ``times`` are among it, t0, t1 or h."""
+
+    t0: bool
+    q0: bool
+    v0: bool
+    args: tuple[bool, ...]
+    times: bool
+
+    @classmethod
+    def of(cls, marks: Motion) -> By:
+        """Makes it from a motion whose leaves are true where derivatives are taken by them."""
+        of = lambda *x: any(map(bool, jax.tree.leaves(x)))
+        times = of(marks.t0, marks.t1, marks.h)
+        return cls(of(marks.t0), of(marks.q0), of(marks.v0), tuple(map(bool, jax.tree.leaves(marks.args))), times)
+
+    def joined(self, other: By | None) -> By:
+        """Returns what derivatives by either are taken by."""
+        if other is None:
+            return self
+        args = tuple(x or y for x, y in zip(self.args, other.args, strict=True))
+        return By(self.t0 or other.t0, self.q0 or other.q0, self.v0 or other.v0, args, self.times or other.times)
+
+
 class Motion(NamedTuple):
     """The numbers that define one motion of a problem.
 
     Initial position and velocity q0, v0 (d,); times t0, t1 and step h [s], (); number of ``steps``; restitution e, () or (m,), which is 1 if the
     problem has a function for it; ``args``; coefficients of ``friction`` and ``static_friction``, () or (m,), None if there are none or the problem
-    has a function for them.
+    has a function for them. ``by``: what derivatives are taken by, inside the loop over steps; None where that is not known.
     """
 
     q0: Any
@@ -29,6 +57,7 @@ class Motion(NamedTuple):
     args: Any = None
     friction: Any = None
     static_friction: Any = None
+    by: Any = None  # By
 
     def time(self, n: ArrayLike) -> Array:
         """Returns the time t0 + n h of step n, free of accumulated rounding."""

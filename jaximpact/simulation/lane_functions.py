@@ -25,7 +25,7 @@ from ..jaxtools.dead_code import without_dead_code
 from ..jaxtools.derivative_rules import NO_DERIVATIVE
 from ..jaxtools.shapes import shapes_and_dtypes
 from ..jaxtools.trace_context import full_precision
-from ..mechanics.motion import Motion
+from ..mechanics.motion import By, Motion
 from . import reverse_loop as backwards
 from .account import Account
 from .backends import Task, one_lane, without_rows
@@ -181,9 +181,8 @@ class Value(LaneFunction):
         if program.sensitivity == "none":
             raise ValueError(NO_DERIVATIVE)
         _, by = self.unflatten(moved)
-        clock = by.t0 or by.t1 or by.h
         known = program.replace(
-            sensitivity=program.sensitivity or "corrected", clock=program.clock or clock, again=self.differentiated
+            sensitivity=program.sensitivity or "corrected", by=By.of(by).joined(program.by), again=self.differentiated
         )
         return replace(self, structure=jax.tree.structure((known, motion)), differentiated=True)
 

@@ -81,6 +81,7 @@ class MotionLoop:
 
     def __init__(self, program: Program, motion: Motion) -> None:
         self.program, self.problem, traits = program, motion.stated_in(program.problem), program.scheme.traits
+        motion = motion._replace(by=program.by)
         # without restitution coupled impulses are the projection of the theory
         self.law = Solved(program.solver, couples=traits.restitution != "none")
         self.locates = traits.locates  # impacts, and makes part steps
@@ -139,7 +140,7 @@ class MotionLoop:
     def begin(self, motion: Motion) -> tuple[Any, Row, Account]:
         """The carry before the first step: state of the scheme, `Row` and `Account`."""
         neighbours = self.problem.neighbours(motion.t0, motion.q0, motion.args)
-        motion, impulse, joints, status = seldom(self.admissible)(motion, neighbours)
+        motion, impulse, joints, status = seldom(self.admissible)(motion._replace(by=self.program.by), neighbours)
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
@@ -370,9 +371,7 @@ class MotionLoop:
         bit, impulses = int(Status.DERIVATIVE_JUMP), (old_row.impulse, row.impulse)
         told = account.status & ~old_account.status & bit
         again = self.program.again or self.locates
-        found = across_jumps(
-            self.problem, self.scheme, self.moving, (old, new), impulses, told != 0, self.program.clock, again
-        )
+        found = across_jumps(self.problem, self.scheme, self.moving, (old, new), impulses, told != 0, again)
         if found is None:
             return after
         new, bits = found

@@ -15,7 +15,7 @@ from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.shapes import as_array_tree
 from ..mechanics.contact import ContactSolver
 from ..mechanics.events.impact_record import IMPACT, OF_FRICTION
-from ..mechanics.motion import Motion
+from ..mechanics.motion import By, Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..mechanics.trials.stops import Until
@@ -38,7 +38,7 @@ class Program:
         impacts, kinds: number of impacts, or events of some kinds, from the first on, whose times and states are kept (`Events`).
         until: the condition (`Until`) at which the motion ends, if it holds before t1.
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
-        clock: whether derivatives by t0, t1 or h are wanted, for which jumps of the force at fixed times count as well.
+        by: what derivatives are taken by; None if not known, or none are.
         again: whether a second derivative is known to be wanted.
         length: the number of steps, where reverse mode must know it; None for one trace for any number.
         per_lane_branches: whether every lane takes branches of its own, as in native code and GPU kernels.
@@ -58,7 +58,7 @@ class Program:
     kinds: tuple[str, ...] = field(default=(IMPACT,), metadata=static)
     until: Until | None = field(default=None, metadata=static)
     sensitivity: str | None = field(default="none", metadata=static)
-    clock: bool = field(default=False, metadata=static)
+    by: By | None = field(default=None, metadata=static)
     again: bool = field(default=False, metadata=static)
     length: int | None = field(default=None, metadata=static)
     per_lane_branches: bool = field(default=False, metadata=static)

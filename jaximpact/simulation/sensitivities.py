@@ -18,7 +18,7 @@ from ..jaxtools.argument_checks import as_tuple, check_choice
 from ..jaxtools.trace_context import platform
 from ..jaxtools.warnings import without_remarks
 from ..mechanics.contact.solver import ContactSolver
-from ..mechanics.motion import Motion
+from ..mechanics.motion import By, Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..mechanics.status import Status
@@ -164,7 +164,8 @@ def sensitivities(
         jnp.issubdtype(x.dtype, jnp.floating) and x.size for x in jax.tree.leaves(lanes.motion.args)
     ):
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
-    program = program.replace(sensitivity=sensitivity, clock=not {"t0", "t1"}.isdisjoint(wrt))
+    marks = Motion(*(jax.tree.map(lambda _, n=name: n in wrt, x) for name, x in lanes.motion._asdict().items()))
+    program = program.replace(sensitivity=sensitivity, by=By.of(marks))
     mode = cheaper(program, lanes.take(0), wrt, output, execution) if mode is None else mode
     near = lanes if direction is None else displace_lanes(program.problem, program.scheme, lanes, direction)
     found = jacobians(program, near, Jacobian(wrt, output, mode), execution, chunk, progress)

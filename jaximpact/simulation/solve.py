@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -20,7 +21,7 @@ from ..jaxtools.threads import call_interruptibly, refuse_fork, wait_interruptib
 from ..jaxtools.trace_context import is_concrete
 from ..jaxtools.warnings import remark
 from ..mechanics.contact import ContactSolver
-from ..mechanics.motion import Motion
+from ..mechanics.motion import By, Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..mechanics.status import Status, as_status
@@ -143,10 +144,10 @@ def solve(
         program = program.replace(length=number)
         call = partial(bind, trajectory, structure(program, motion), program, execution=execution)
     else:
-        clock = is_traced(motion.t0, motion.t1, motion.h)
+        by = By.of(jax.tree.map(is_traced, motion))
         # of bodies in lists with friction a derivative takes matrices of all contacts that act, which a motion without one should not cost
         taken = "none" if problem.listed and problem.slip is not None else "corrected"
-        known = program.replace(sensitivity=program.sensitivity or taken, length=number, clock=clock)
+        known = program.replace(sensitivity=program.sensitivity or taken, length=number, by=by)
         call = partial(one_lane, known, task=trajectory)
     with differentiable(), progress_bar(number) if progress else nullcontext():
         found = call_interruptibly(lambda: call(motion), number)

@@ -28,6 +28,7 @@ belongs to no piece, unless the function is not finite there without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ from ..jaxtools.outlined import outlined
 from .kinds import Sides
 from .magnitudes import with_magnitudes
 from .walks import (
+    ASKED,
     DATA,
     SPEED,
     STATE,
@@ -160,6 +162,15 @@ class Switches:
         collected = self._walk(Measure, operands, sides)[1]
         return collected[::2], collected[1::2], self._marks_of_sides
 
+    def marks_of_levels(self, asked: Sequence[bool], *operands: Any) -> list[bool]:
+        """Tests of each side whether its operands depend on the leaves of the operands that are ``asked`` for, by the jaxpr; nothing is evaluated."""
+        marked = copy(self)
+        marked._outlined = {}
+        marked._marks = [mark | (ASKED if x else 0) for mark, x in zip(self._marks, asked, strict=True)]
+        found: list[int] = []
+        jax.eval_shape(lambda: found.extend(marked.measured(marked.definite(*operands), *operands)[2]))
+        return [bool(mark & ASKED) for mark in found]
+
     def chosen(self, where: Sequence[Array], given: Sides, *operands: Any) -> Sides:
         """Evaluates the definite sides, with ``given`` ones in the entries that the masks ``where`` select."""
         return self._walk(Choose, operands, [x for pair in zip(where, given, strict=True) for x in pair])[1]
@@ -186,7 +197,7 @@ class Switches:
             for x, v in zip(jax.tree.leaves(operands), self._closed.jaxpr.invars, strict=True)
         ]
         # what is closed over is data if it is traced
-        marks = [DATA if is_traced(x) else 0 for x in self._closed.consts]
+        marks = [DATA | ASKED if is_traced(x) else 0 for x in self._closed.consts]
         near = displaced(leaves, self._marks) if self._asks else ()
         values, *_ = walk.run(self._closed, leaves, self._marks, marks, near)
         self._marks_of_sides = walk.marks

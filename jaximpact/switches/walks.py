@@ -26,12 +26,9 @@ from ..jaxtools.jaxpr_tools import (
 )
 from .kinds import KINKS, POLE, STEPS, Kind, Sides, apply, kind_of
 
-STATE, TIME, DATA, SPEED = (
-    1,
-    2,
-    4,
-    8,
-)  # marks of operands; a value computed from several has all of their bits; a velocity has STATE and SPEED
+# marks of operands; a value computed from several has all of their bits; a velocity has STATE and SPEED
+STATE, TIME, DATA, SPEED = 1, 2, 4, 8
+ASKED = 16  # of operands on which a caller asks whether levels depend
 Mark = Callable[[int], bool]
 
 
@@ -54,7 +51,7 @@ class Reported(NamedTuple):
 class Walk:
     """Evaluates a jaxpr while marking what each value depends on; subclasses treat the switches.
 
-    A mark is an int with the bits STATE, TIME, DATA, SPEED of what a value depends on, 0 for constants.
+    A mark is an int with the bits STATE, TIME, DATA, SPEED, ASKED of what a value depends on, 0 for constants.
 
     Attributes:
         takes: number of arrays that are given for each side.

@@ -395,3 +395,49 @@ def test_friction_steeper_than_a_step_is_told(scheme):
         slopes = found.jacobian["q"]["v0"][:, 0, 0] * 0.3 * G
         right = np.append(np.abs(slopes[:-1] / speeds[:-1] - 1) < 0.1, np.abs(slopes[-1]) < 2 * width)
         assert np.all(right | ~found.trusted) and np.all(found.trusted[:-1]) == trusted
+
+
+# pulled against dry friction on a belt, from rest on it
+PULLED = ji.Problem(lambda t, q, v, args: args["pull"] - args["drag"] * jnp.sign(v - args["belt"]))
+STARTED = [(ji.MoreauJean(), 200), (ji.EventDriven(), 1)]
+STARTED += [slow(s, 200) for s in (ji.EventCorrected(), ji.PaoliSchatzman(), ji.Maury())]
+
+
+@pytest.mark.parametrize(("scheme", "steps"), STARTED, ids=lambda x: type(x).__name__)
+def test_a_start_on_a_border_matters_to_what_moves_the_start_or_the_border(scheme, steps):
+    """v = (pull - drag) t on one side, by whatever leaves start and border where they are; to the order of the scheme, h = 1/200."""
+    args, options = {"pull": 3.0, "drag": 1.0, "belt": 0.0}, {"t1": 1.0, "steps": steps, "scheme": scheme}
+
+    def place(some):
+        found = ji.solve(PULLED, [0.0], [0.0], args=args | some, **options)
+        return (found.q[-1, 0], found.t[-1]), found.status
+
+    within = 1e-8 if steps == 1 else 1.5 / steps
+    forward = lambda some: jax.jacfwd(place, has_aux=True)(some)
+    found, status = forward({"pull": 3.0, "drag": 1.0})
+    assert status == 0
+    np.testing.assert_allclose([found[0]["pull"], found[0]["drag"]], [0.5, -0.5], rtol=0, atol=within)
+    assert int(forward({"belt": 0.0})[1]) == ji.Status.DERIVATIVE_JUMP
+    by = lambda wrt: ji.sensitivities(PULLED, [0.0], [0.0], args=args, wrt=wrt, **options)
+    assert by("v0").status == by("args").status == ji.Status.DERIVATIVE_JUMP
+    by_place = by("q0")
+    assert by_place.trusted and abs(by_place.jacobian["q"]["q0"].item() - 1) < 1e-12
+
+
+@pytest.mark.parametrize(("scheme", "steps"), STARTED[1:], ids=lambda x: type(x).__name__)
+def test_a_start_on_a_border_that_moves_with_time_or_with_a_wall(scheme, steps):
+    """A force that begins at t0 matters to derivatives by t0; a border at a wall on which the start is put, to those by the wall's place."""
+    switched = ji.Problem(lambda t, q, v, args: jnp.where(t > 1.0, args, 2.0 * args) + 0 * q)
+    by = lambda wrt: (
+        ji.sensitivities(switched, [0.0], [0.0], t0=1.0, t1=2.0, args=3.0, wrt=wrt, steps=steps, scheme=scheme).status
+    )
+    assert by("t0") == ji.Status.DERIVATIVE_JUMP and by("args") == by("q0") == 0
+    force = lambda t, q, v, args: jnp.stack([args["push"] + jnp.where(q[1] > 0.5, 1.0, 0.0), -9.81])
+    walled = ji.Problem(force, lambda t, q, args: q[1:] - args["wall"])
+
+    def place(some):
+        args = {"push": 1.0, "wall": 0.5} | some
+        found = ji.solve(walled, [0.0, 0.5], [0.0, 0.0], t1=1.0, steps=steps, scheme=scheme, args=args)
+        return found.q[-1, 0], found.status
+
+    assert int(jax.jacfwd(place, has_aux=True)({"wall": 0.5})[1]) & ji.Status.DERIVATIVE_JUMP

@@ -70,11 +70,21 @@ def start_on_pieces(pieces: Pieces, motion: Motion, q: Array, v: Array, closed: 
     if len(pieces.steep):
         span, none = jnp.abs(t) + motion.h, jnp.zeros(pieces.count, bool)
         found = settle_sides(
-            pieces, pieces.start(*now), motion.t0, q, v, closed, none, jnp.zeros_like(t), span, motion.args
+            pieces,
+            pieces.start(*now),
+            motion.t0,
+            q,
+            v,
+            closed,
+            none,
+            jnp.zeros_like(t),
+            span,
+            motion.args,
+            by=motion.by,
         )
         return found.where, found.v, found.status | found.at_start
     where, near, status = _turn_to_sides(pieces, pieces.start(*now), motion, t, q0, v0, jnp.zeros(pieces.count, bool))
-    jumps = jumps_beyond(pieces, where.sides, near & pieces.open, (t, q0, v0), args)
+    jumps = jumps_beyond(pieces, where.sides, near & pieces.moved_at_start(motion.by, *now), (t, q0, v0), args)
     return where, v, status | as_status(jumps, Status.DERIVATIVE_JUMP)
 
 

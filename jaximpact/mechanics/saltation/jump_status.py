@@ -24,10 +24,12 @@ from ..paths.crossings import located_pieces
 from ..problem import Problem
 from ..scheme import STABLE, Scheme, Traits, metric_norm, time_of
 from ..status import Status, as_status
+from ..trials.borders import ROUNDING, levels_and_terms
 from ..trials.pieces import Pieces
 from .jump_saltation import Passage, add_passage, known_surfaces, may_miss_jump, no_passage, passage
 from .tracked import FREE, IMPACT, REBOUND
 
+BEHIND = 1e-6  # of the first step: how far behind a border on which a motion begins its path is looked at
 TURNED = 3.5  # 2 h times the damping rate: beyond it a force that depends on the velocity is a jump to this step; unstable from 4 on
 
 
@@ -38,7 +40,6 @@ def across_jumps(
     step: tuple[Any, Any],
     impulses: tuple[Array, Array],
     told: Array,
-    clock: bool,
     again: bool,
 ) -> tuple[Any, Array] | None:
     """Gives the state at the end of a step the derivative of a jump of the force within the step.
@@ -50,17 +51,18 @@ def across_jumps(
         step: the states at the start and the end of the step.
         impulses: impulses (m,) of the contacts from t0 to either end.
         told: whether the scheme reported that the equations of its step have no solution on either side of a jump, ().
-        clock: whether times are differentiated, so that jumps at times which do not depend on data count.
         again: whether a derivative is differentiated once more; the derivative of a jump is not added then, only reported as missing.
 
     Returns:
         the state at the end, and DERIVATIVE_JUMP if the derivative of a jump is not known; None (decided at trace time) where nothing can jump.
     """
     before, after = step
+    # for derivatives by times, jumps at times that do not depend on data count too
+    clock = motion.by is not None and motion.by.times
     # t0 stands for any time: where nothing can jump no operation is traced
     somewhere = (motion.t0, before.q, before.v, motion.args)
     if scheme.traits.locates and getattr(before, "where", None) is not None:
-        return _beside_located(problem, scheme, motion, step, impulses, told, clock)
+        return _beside_located(problem, scheme, motion, step, impulses, told)
     of_force = force_switches(problem, *somewhere, depends_on_path if clock else depends_on_data)
     of_gaps = gap_switches(problem, motion.t0, before.q, motion.args)
     if of_force is None and of_gaps is None:
@@ -76,6 +78,7 @@ def across_jumps(
         passed = end
         if hasattr(after, "closed") and depends_on(problem.generalised_force, somewhere, (2,)):
             passed = _led_to(problem, of_force, motion, start, end, jnp.where(struck, 0, impulse), struck)
+        start = _off_border(problem, motion, before.n, start, passed, somewhere)
         pieces = None if again else known_surfaces(problem, before, *somewhere)
         if pieces is None:
             found = found | jumps_between(of_force, start, passed, (args,), size_of_values)
@@ -98,7 +101,6 @@ def _beside_located(
     step: tuple[Any, Any],
     impulses: tuple[Array, Array],
     told: Array,
-    clock: bool,
 ) -> tuple[Any, Array] | None:
     """As `across_jumps`, for a scheme that locates crossings itself: only jumps that it does not locate are left to find.
 
@@ -110,7 +112,7 @@ def _beside_located(
     plain = before._replace(where=None), after._replace(where=None)
 
     def bits(sides: Sides) -> Array | None:
-        found = across_jumps(pieces.on(sides), scheme, motion, plain, impulses, told, clock, again=True)
+        found = across_jumps(pieces.on(sides), scheme, motion, plain, impulses, told, again=True)
         return None if found is None else found[1]
 
     if jax.eval_shape(bits, before.where.sides) is None:
@@ -204,6 +206,31 @@ def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
         return jnp.zeros((), bool), touching
     struck = jnp.any((after.last == IMPACT) | (after.last == REBOUND))
     return struck, touching | (before.last != FREE) | (after.last != FREE)
+
+
+def _off_border(
+    problem: Problem, motion: Motion, n: Array, start: tuple, end: tuple, operands: tuple[Any, Any, Any, Any]
+) -> tuple:
+    """Returns the ``start`` (t, q, v) of a step's path, of the first step a little further on if the motion begins on a border and stays on it.
+
+    It stays on it for all data by which derivatives are taken if these do not move the border's level there: there is no jump on the way. ``n``
+    (): number of the step; ``operands``: (t, q, v, args).
+    """
+    if motion.by is None:
+        return start
+    pieces = Pieces.of(problem, *operands)
+    moved = None if pieces is None else pieces.moved_at_start(motion.by, *operands)
+    if pieces is None or moved is None or all(moved):
+        return start
+
+    def looked() -> tuple:
+        here = start[0], start[1], start[2], motion.args
+        level, terms = levels_and_terms(pieces, pieces.switches.definite(*here), *here)
+        on = jnp.abs(level) <= ROUNDING * jnp.finfo(level.dtype).eps * terms
+        stays = jnp.any(on) & ~jnp.any(on & moved)
+        return tuple(jnp.where(stays, x + BEHIND * (y - x), x) for x, y in zip(start, end, strict=True))
+
+    return lax.cond(n == 0, looked, lambda: start)
 
 
 def _led_to(

@@ -13,6 +13,7 @@ from ...jaxtools.jacobians import generic_change
 from ...switches.kinds import Sides
 from ..events.force_free import opens_by_change
 from ..events.jump_search import SLIGHT
+from ..motion import By
 from ..status import Status, as_status
 from .pieces import Pieces, Where
 from .searches import CLOSE, SETTLED, STEPPING, SWITCH, TOGETHER, Search, Verdict, safeguarded_newton
@@ -231,6 +232,7 @@ def settle_sides(
     span: Array,
     args: Any,
     off: Array | None = None,
+    by: By | None = None,
 ) -> SettledSides:
     """Decides on which sides a motion goes on from a state, and on which borders it slides.
 
@@ -243,6 +245,7 @@ def settle_sides(
         atol: error () of levels, as by the tolerance of `EventDriven`.
         span: time scale () of the motion, for rounding of time.
         off: errors (k,) of the levels beyond rounding, if known.
+        by: what derivatives are taken by, if known, for ``at_start``.
     """
     now = frozen((t, q, v, args))
     slack, none, slid = jnp.zeros_like(t), jnp.zeros((len(pieces.steep),) * 2, bool), pieces.slid(where)
@@ -259,12 +262,9 @@ def settle_sides(
     where = pieces.at_sides(where, sides, *now)._replace(allowed=allowed, slides=none)
     near = level <= allowed
 
-    def decided() -> SettledSides:
-        return _settle_near_border(pieces, where, slid, moving, before, t, q, v, closed, loosed, atol, span, args)
-
-    def plain() -> SettledSides:
-        return SettledSides(where, v, pieces.status_of_sides(where.sides), jnp.zeros((), jnp.int32))
-
+    at = t, q, v, closed, loosed, atol, span, args
+    decided = lambda: _settle_near_border(pieces, where, slid, moving, before, *at, by)
+    plain = lambda: SettledSides(where, v, pieces.status_of_sides(where.sides), jnp.zeros((), jnp.int32))
     close = near.at[pieces.steep].set(level[pieces.steep] <= jnp.maximum(allowed[pieces.steep], atol))
     return lax.cond(jnp.any(close), decided, plain)
 
@@ -293,6 +293,7 @@ def _settle_near_border(
     atol: Array,
     span: Array,
     args: Any,
+    by: By | None,
 ) -> SettledSides:
     """As `settle_sides`, at a state near a border.
 
@@ -323,14 +324,13 @@ def _settle_near_border(
     main = own & (jnp.arange(len(level)) == jnp.argmax(own))
     delay = -jnp.sum(jnp.where(main, moving[0] / jnp.where(main, moving[1], 1), 0))
     # with other data, a motion that begins here may begin on the other side
-    back = jnp.max(
-        jnp.where(near & ~slides & pieces.open, FURTHER * where.allowed / jnp.where(rate == 0, 1, jnp.abs(rate)), 0)
-    )
+    may = near & ~slides & pieces.moved_at_start(by, *now)
+    back = jnp.max(jnp.where(may, FURTHER * where.allowed / jnp.where(rate == 0, 1, jnp.abs(rate)), 0))
     back = jnp.minimum(back, SOON * span)
     behind = pieces.switches.definite(t - back, q - back * frozen(v), frozen(v) - back * a, now[3])
     after, other = pieces.accelerations([new, behind], t, q, v, closed, args)
     jumps = _unequal(after, other) | _jumps(pieces, [new, behind], t, q, v, jnp.zeros_like(closed), args)
-    at_start = as_status((back > 0) & (jumps | _resets(pieces, near & ~slides & pieces.open)), Status.DERIVATIVE_JUMP)
+    at_start = as_status((back > 0) & (jumps | _resets(pieces, may)), Status.DERIVATIVE_JUMP)
     v = v + jnp.where(some, delay * (before - after), 0)
     at_once = some & _unequal(before, after) & cross_apart(pieces, old, own, main, now, rate)
     status = as_status(at_once, Status.DERIVATIVE_EVENTS) | as_status(edge, Status.DERIVATIVE_JUMP)

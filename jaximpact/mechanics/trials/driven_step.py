@@ -476,7 +476,9 @@ def _settle(
     found = SettledSides(where, v, none, none)
     if switched is not None:
         span = frozen(jnp.abs(t) + motion.h)
-        look = lambda: settle_sides(pieces, where, t, q, v, closed, switched & pieces.slid(where), atol, span, args)
+        look = lambda: settle_sides(
+            pieces, where, t, q, v, closed, switched & pieces.slid(where), atol, span, args, by=motion.by
+        )
         old, found = where, lax.cond(jnp.any(switched) | changed, look, lambda: found)
         if scheme.jumps:
             slopes = lambda: status_of_slopes(pieces, [old.sides, found.where.sides], t, q, v, closed, span, args)

@@ -22,9 +22,11 @@ import numpy as np
 from jax import Array, lax
 
 from ...jaxtools import linalg
+from ...jaxtools.jaxpr_tools import inline_calls, varying_outputs
 from ...switches.kinds import Sides
 from ...switches.switches import Switches, depends_on_data, depends_on_path, force_switches, stated_switches
 from ...switches.walks import SPEED, Mark
+from ..motion import By
 from ..problem import Problem
 from ..status import Status, as_status
 from .trial import Hold, frozen, held
@@ -118,6 +120,27 @@ class Pieces:
         n = len(self.steep)
         opposite = [jnp.broadcast_to(side, (n, *side.shape)) for side in sides]
         return Where(sides, sides, jnp.zeros(self.count, q.dtype), jnp.zeros((n, n), bool), opposite)
+
+    def moved_at_start(self, by: By | None, t: Array, q: Array, v: Array, args: Any) -> np.ndarray:
+        """Returns the mask (k,) of levels whose values at the start of a motion depend on what derivatives are taken by.
+
+        Only on their borders a start may come to lie on the other side with other data. Where it is not known what derivatives are taken by, they
+        are the levels that are ``open``. It is decided from jaxprs, so that level * 0 depends on all that the level does.
+        """
+        if by is None:
+            return self.open
+        problem, of_args = self.problem, by.args
+        q0, v0 = by.q0, by.v0
+        if problem.constraints is not None or problem.joints is not None:
+            # the start is put onto surfaces and joints, in the kinetic metric
+            functions = [of for of in (problem.gaps if problem.constraints is not None else None, problem.joints) if of]
+            if problem.joints is not None and callable(problem.mass):
+                functions.append(lambda t, q, args: problem.mass(q, args))
+            flags = [False, False, *of_args]
+            varies = lambda of: any(varying_outputs(inline_calls(jax.make_jaxpr(of)(t, q, args)), flags))
+            q0 = v0 = q0 or v0 or by.t0 or any(map(varies, functions))
+        marks = self.switches.marks_of_levels((by.t0, q0, v0, *of_args), t, q, v, args)
+        return np.repeat(np.array(marks, bool), [math.prod(shape) for shape in self.shapes])
 
     def on(self, sides: Sides) -> Problem:
         """Returns the problem whose force and mass are those of given sides, continued smoothly beyond their borders."""
