@@ -17,7 +17,7 @@ from ..catalogue import Case, Entry
 from ..jaxtools.argument_checks import check_counts, check_memory
 from ..mechanics.method_names import projection_from_name, scheme_from_name
 from ..mechanics.scheme import Scheme
-from ..mechanics.status import DOUBTS, FAILURES, describe, summarise
+from ..mechanics.status import DOUBTS, FAILURES, describe
 from ..plots import draw
 from ..results import Solution
 from ..simulation.assemble import assemble
@@ -167,7 +167,7 @@ def _tell(solution: Solution, facts: dict[str, Any], more: dict[str, Any]) -> in
         facts["status"] = ", ".join(line.partition(":")[0] for line in facts["status"].splitlines())
     print_facts(facts | more)
     if np.any(failed):
-        print(f"jaximpact: {summarise(failed, np.asarray(solution.failed_at))}", file=sys.stderr)
+        print(f"jaximpact: {solution._failures()}", file=sys.stderr)
         return 1
     return 0
 

@@ -113,7 +113,8 @@ class Info(NamedTuple):
     contact has an impulse or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits; the
     reports on ``joints`` and on ``friction``, None where there are none; the estimated ``error`` () of the step in units of the tolerance, from schemes
     that estimate it (`Traits.tells_error`), else None; ``remark`` bits () of a free step, which do not make it invalid as those of ``status`` do, or None;
-    the time ``ended`` () at which a step that did not reach its end failed, NaN for others, or None.
+    the time ``ended`` () at which a step that did not reach its end failed, NaN for others, and the number ``near`` () of the event that it met last
+    (`status.event_name`), or None.
     """
 
     z: Array
@@ -128,6 +129,7 @@ class Info(NamedTuple):
     error: Any = None
     remark: Any = None
     ended: Any = None
+    near: Any = None
 
     @classmethod
     def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:

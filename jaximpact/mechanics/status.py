@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -85,7 +85,7 @@ CAUSES = {
     "that it slides along (MoreauJean drifts by O(h)); or a listed body moved further in a step than a quarter of the skin, or reaches further than the list does. Take a smaller h, "
     "EventCorrected, EventDriven or PaoliSchatzman, or larger Bodies(skin=..., reach=...)",
     Status.TRIALS_EXHAUSTED: "EventDriven made as many trials in one step as it may and did not reach the end of it. They ended at failed_at, with the state "
-    "of the last row, in which the contact with a gap near 0 or the switch near its border is the one to look at: events follow each other without end, or the force is stiff or jumps too often for the tolerance; take larger rtol and atol, EventDriven(trials=...), smaller steps h, "
+    "of the last row, and the event that was met last is the one to look at: events follow each other without end, or the force is stiff or jumps too often for the tolerance; take larger rtol and atol, EventDriven(trials=...), smaller steps h, "
     "or MoreauJean for a stiff force",
     Status.JOINTS_NOT_MET: "q0 does not satisfy the joints (traced data cannot raise), no position near the end of a step does, or the joints passed a singular position, where some of "
     "them depend on each other and a linkage may go on in more than one way: start from jaximpact.assemble(problem, q0, v0), take a smaller h, state joints that do not contradict each other "
@@ -182,15 +182,31 @@ def describe(bits: int) -> str:
     return "\n".join(f"{bit.name}: {CAUSES[bit]}" for bit in Status if bit & bits and bit in CAUSES)
 
 
-def summarise(status: np.ndarray, failed_at: np.ndarray) -> str:
+def event_name(number: int, m: int, rubs: bool, contacts: Sequence[str] | None = None) -> str:
+    """Returns a text on an event of `EventDriven` by its number, as `Solution.failed_by` has it, of m contacts, with names or without.
+
+    ``rubs``: whether they have friction; then the 2m levels are slips and what sticking leaves of their cones, else those of the force's switches.
+    """
+    if number < 0:
+        return "no event in this step"
+    kind, i = divmod(number, m) if rubs or number < m else (3, number - m)
+    name = f"{i}" if contacts is None or kind == 3 else f"{i} ({contacts[i]})"
+    return (
+        "last at " + ("gap ", "the stop of slip ", "the hold of contact ", "switch of the force, level ")[kind] + name
+    )
+
+
+def summarise(status: np.ndarray, failed_at: np.ndarray, events: Sequence[str] = ()) -> str:
     """Returns a text on the failures in a batch: how many, where the first ones are, and their causes.
 
-    ``status``: bits of each motion (n,); ``failed_at``: times (n,) at which they were first set.
+    ``status``: bits of each motion (n,); ``failed_at``: times (n,) at which they were first set;
+    ``events``: a text for each, or none, on what it met last.
     """
     status, failed_at = np.atleast_1d(status), np.atleast_1d(failed_at)
     bad = np.flatnonzero(status & int(FAILURES))
     bits = int(np.bitwise_or.reduce(status[bad])) & int(FAILURES)
-    where = ", ".join(f"trajectory {i} at t = {failed_at[i]:.6g}" for i in bad[:5])
+    met = lambda i: f", {events[i]}" if i < len(events) and events[i] else ""
+    where = "; ".join(f"trajectory {i} at t = {failed_at[i]:.6g}{met(i)}" for i in bad[:5])
     return (
-        f"{bad.size} of {status.size} trajectories failed ({where}{', ...' if bad.size > 5 else ''})\n{describe(bits)}"
+        f"{bad.size} of {status.size} trajectories failed ({where}{'; ...' if bad.size > 5 else ''})\n{describe(bits)}"
     )

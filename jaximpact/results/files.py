@@ -46,6 +46,7 @@ OPTIONAL = (
     "joint_residual",
     "friction_impulse",
     "error",
+    "failed_by",
 )  # that a solution may have none of
 ENGINES = {".nc": "h5netcdf", ".zarr": "zarr"}
 

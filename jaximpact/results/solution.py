@@ -17,7 +17,7 @@ from jax import Array
 from ..jaxtools.argument_checks import is_array, is_traced
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.scheme import Timing
-from ..mechanics.status import FAILURES, Status, describe, summarise
+from ..mechanics.status import FAILURES, Status, describe, event_name, summarise
 from . import interpolation, paraview
 from .located_impacts import LocatedImpacts
 from .provenance import provenance
@@ -83,6 +83,8 @@ class Solution(Drawable):
         joint_residual: with joints, the largest value |c| of their equations c = 0 over all steps, (). Else None.
         error: with `EventDriven`, the estimated errors of all substeps added up, in units of the tolerance, (): positions and velocities are off by about
             error × (atol + rtol |x|), by more where the motion makes errors grow (`jaximpact.convergence` measures that). Else None.
+        failed_by: with `EventDriven`, the number of the event that a step with TRIALS_EXHAUSTED met last, which `raise_if_failed` names: i for gap i, of m contacts
+            m + i for level i of the force's switches; with friction m + i where slip i stops, 2m + i where contact i breaks loose; -1 for none, (). Else None.
         stopped: with ``until=``, whether the motion ended before t1, (); rows after the stop repeat the state and time of the stop.
             Else None.
     """
@@ -108,6 +110,7 @@ class Solution(Drawable):
     friction_impulse: Array | None = None
     joint_residual: Array | None = None
     error: Array | None = None
+    failed_by: Array | None = None
     made: ClassVar[Any] = None  # type: ignore[misc]  # no field: its origin, which is static, has it
 
     def __repr__(self) -> str:
@@ -292,8 +295,19 @@ class Solution(Drawable):
     def raise_if_failed(self) -> Solution:
         """Returns this solution, or raises RuntimeError saying which motions failed, when, and the likely causes."""
         if np.any(np.asarray(self.status) & int(FAILURES)):
-            raise RuntimeError(summarise(np.asarray(self.status).ravel(), np.asarray(self.failed_at).ravel()))
+            raise RuntimeError(self._failures())
         return self
+
+    def _failures(self) -> str:
+        """A text on the failures: which motions, when, at which events, and their causes."""
+        status = np.asarray(self.status).ravel()
+        if self.failed_by is None:
+            return summarise(status, np.asarray(self.failed_at).ravel())
+        m, contacts = np.shape(self.impulse)[-1], self.origin.naming.contacts
+        name = lambda number: event_name(int(number), m, self.friction_impulse is not None, contacts)
+        exhausted = (status & int(Status.TRIALS_EXHAUSTED)) != 0
+        events = [name(x) if lost else "" for x, lost in zip(np.ravel(self.failed_by), exhausted, strict=True)]
+        return summarise(status, np.asarray(self.failed_at).ravel(), events)
 
     @property
     def failed(self) -> Array:

@@ -39,6 +39,7 @@ MEANING: dict[str, tuple[tuple[str, ...], str, str]] = {
     "penetration": ((), "", "largest violation of a gap by U over all steps, in units of the gap"),
     "joint_residual": ((), "", "largest value of a joint equation over all steps"),
     "error": ((), PURE, "estimated errors of all substeps added up, in units of the tolerance"),
+    "failed_by": ((), PURE, "number of the event that a step met last which did not reach its end, -1 where none"),
     "residual": ((), "", "largest KKT residual of a projection, a gap velocity"),
     "iterations": ((), PURE, "projection iterations of all steps"),
     "status": ((), PURE, "Status bits OR-ed over the steps"),

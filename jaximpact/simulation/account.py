@@ -23,6 +23,7 @@ class Account(NamedTuple):
     failed_at: Array
     joint_residual: Any = None
     error: Any = None
+    failed_by: Any = None
 
     @classmethod
     def start(
@@ -31,7 +32,9 @@ class Account(NamedTuple):
         """The account at t0, from the status bits of the start and the residual max |c| () of the joints, None without joints; ``error`` () is zero,
         None for schemes that do not estimate it."""
         zero, none = jnp.zeros_like(t0), jnp.zeros((), jnp.int32)
-        return cls(zero, zero, none, none, jnp.full_like(zero, jnp.nan), joint_residual, error).with_status(status, t0)
+        failed_by = None if error is None else none - 1
+        never = jnp.full_like(zero, jnp.nan)
+        return cls(zero, zero, none, none, never, joint_residual, error, failed_by).with_status(status, t0)
 
     def with_status(self, bits: Array, t: Array) -> Account:
         """Adds status bits that occur at time t; the first failure sets ``failed_at``."""
@@ -55,6 +58,8 @@ class Account(NamedTuple):
             iterations=self.iterations + info.iterations,
             error=self.error if info.error is None else self.error + info.error,
         )
+        if info.near is not None:
+            found = found._replace(failed_by=jnp.where(jnp.isfinite(info.ended), info.near, self.failed_by))
         begun = motion.time(k)
         failed_at = begun if info.ended is None else jnp.where(jnp.isfinite(info.ended), info.ended, begun)
         return found.with_status(info.status | lost, jnp.where(lost > 0, t, failed_at))

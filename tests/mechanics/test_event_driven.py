@@ -294,11 +294,31 @@ def test_stiff_motion_and_events_without_end_are_told():
     stiff = ji.Problem(lambda t, q, v, args: -1e8 * q - 1e4 * v + jnp.sin(t))
     found = ji.solve(stiff, [0.0], [0.0], t1=10.0, steps=2, scheme=ji.EventDriven(trials=1000), save="final")
     assert Status(int(found.status)) == Status.TRIALS_EXHAUSTED and found.failed
-    with pytest.raises(RuntimeError, match="MoreauJean for a stiff force"):
+    with pytest.raises(RuntimeError, match=r"(?s)no event in this step.*MoreauJean for a stiff force"):
         found.raise_if_failed()
     # 1000 trials of about 3e-4, and the state of that time: sin t over the stiffness, to the decay that is over
     assert 0.1 < float(found.failed_at) < 1
     np.testing.assert_allclose(found.q[-1, 0], np.sin(float(found.failed_at)) / 1e8, atol=1e-9)
+
+
+def test_the_event_at_which_trials_ended_is_named():
+    """Of bounces without a loss more than the trials that a step may make, and of crossings in single precision; by lane, and under jit."""
+    scheme, gaps = ji.EventDriven(1e-6, 1e-6, trials=100), lambda t, q, args: jnp.concatenate([9.0 - q, q])
+    ball = ji.Problem(lambda t, q, v, args: args + 0 * q, gaps, contacts=["roof", "floor"])
+    run = lambda q0, **options: ji.solve(ball, q0, [0.0], t1=60.0, steps=1, e=1.0, args=-9.81, scheme=scheme, **options)
+    with pytest.raises(RuntimeError, match=r"trajectory 0 at t = [\d.]+, last at gap 1 \(floor\)\)\n"):
+        run([0.1]).raise_if_failed()
+    assert int(jax.jit(run)(jnp.array([0.1])).failed_by) == 1
+    pushes, starts = np.array([-9.81, 0.0, 9.81]), np.array([[0.1], [5.0], [8.9]])
+    lanes = ji.ensemble(
+        ball, starts, 0 * starts, t1=60.0, steps=1, e=1.0, args=pushes, args_axes=0, scheme=scheme, progress=False
+    )
+    assert lanes.failed_by.tolist() == [1, -1, 0]
+    with pytest.raises(RuntimeError, match=r"trajectory 0 at .* gap 1 \(floor\); trajectory 2 at .* gap 0 \(roof\)\)\n"):
+        lanes.raise_if_failed()
+    swings = ji.Problem(lambda t, q, v, args: -jnp.sign(q))
+    with pytest.raises(RuntimeError, match="last at switch of the force, level 0"):
+        ji.solve(swings, jnp.array([0.1], jnp.float32), [0.0], t1=1e3, steps=1, scheme=scheme).raise_if_failed()
 
 
 @pytest.mark.parametrize("scheme", [SCHEME, ji.EventCorrected()], ids=lambda s: type(s).__name__)

@@ -180,6 +180,7 @@ class EventDriven(Scheme):
             joints=joints,
             error=jnp.zeros_like(motion.t0),
             ended=jnp.full_like(motion.t0, jnp.nan),
+            near=jnp.zeros((), jnp.int32),
         )
 
     def step(
@@ -218,6 +219,7 @@ class EventDriven(Scheme):
             rubbed,
             error=told.error,
             ended=jnp.where(short, frozen(step.start + base.elapsed), jnp.nan),
+            near=told.near,
         )
         error = None if state.error is None else state.error + told.error
         return DrivenState(

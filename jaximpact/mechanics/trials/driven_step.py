@@ -27,7 +27,7 @@ from .kept_events import Turn, keep_events
 from .pieces import Pieces
 from .resets import cross_border
 from .rubbing import Change, RubbingContacts, ends_of_modes, status_of_ends, strike_rubbing
-from .searches import TOGETHER, Search, Verdict, decide_on_trial
+from .searches import TOGETHER, Search, Verdict, decide_on_trial, event_met
 from .stops import Stop, check_surface, move_to_zero, surface_to_watch
 from .tableau import TABLEAUS
 from .trial import Base, Hold, Trial, attempt, frozen, grazes, held
@@ -45,7 +45,7 @@ class StepTotals(NamedTuple):
     Impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law; time of the ``latest`` impact; the number of
     ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in `DrivenState`; the report on the ``joints``; and the sum of the
     ``error`` () of accepted trials, in units of the tolerance. Where derivatives are asked for, the error ``until`` () the step began, and the error
-    ``spread`` () of the time of the latest impact; else None.
+    ``spread`` () of the time of the latest impact; else None. The number ``near`` () of the last event that trials met or sought (`status.event_name`).
     """
 
     impulse: Array
@@ -60,6 +60,7 @@ class StepTotals(NamedTuple):
     error: Any = None
     until: Any = None
     spread: Any = None
+    near: Any = None
 
 
 class TrialCarry(NamedTuple):
@@ -89,20 +90,8 @@ def first_carry(step: Step, state: Any) -> TrialCarry:
             # a first trial of length zero finds the sides on which the motion begins
             search = search._replace(s=jnp.where(n == 0, 0, substep))
     joints = JointInfo.none(step.problem, q, step.motion.args)
-    told = StepTotals(
-        jnp.broadcast_to(moves, base.force.shape),
-        jnp.zeros(m, bool),
-        zero,
-        latest,
-        none,
-        failure,
-        record,
-        stop,
-        joints,
-        zero,
-        until,
-        spread,
-    )
+    impulse, no = jnp.broadcast_to(moves, base.force.shape), jnp.zeros(m, bool)
+    told = StepTotals(impulse, no, zero, latest, none, failure, record, stop, joints, zero, until, spread, none - 1)
     return TrialCarry(base._replace(low=low), search, told)
 
 
@@ -156,7 +145,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
         sought, stops = check_surface(scheme.until, told.stop, search, verdict, known, frozen(s), shortest)
         verdict = sought if pieces is None else jax.tree.map(partial(jnp.where, s > 0), sought, verdict)
         stops = stops if pieces is None else stops & (s > 0)
-    told = told._replace(trials=told.trials + 1)
+    told = told._replace(trials=told.trials + 1, near=event_met(search, verdict, switched, told.near))
 
     def accept() -> TrialCarry:
         flown = base.behind(found, s)
@@ -335,6 +324,7 @@ def _arrive(
         told.error + jnp.where(found.dies, 1.0, 0.0),  # flights that are left out: up to atol each
         told.until,
         latest_spread(told.spread, spread, found.impact),
+        told.near,
     )
 
 

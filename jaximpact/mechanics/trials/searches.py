@@ -106,6 +106,14 @@ def decide_on_trial(base: Base, search: Search, trial: Trial, s: Array, shortest
     return Verdict(accepted, impact, loosed, search)
 
 
+def event_met(search: Search, verdict: Verdict, switched: Array | None, last: Array) -> Array:
+    """Returns the number () of the event that a trial has met or searched for; of the ``last`` one, where it did neither."""
+    met = verdict.impact | verdict.loosed | (search.which & (search.sought != STEPPING))
+    if switched is not None:
+        met = jnp.concatenate([met, switched | search.borders])
+    return jnp.where(jnp.any(met), jnp.argmax(met).astype(jnp.int32), last) if len(met) else last
+
+
 class _Newton(NamedTuple):
     """Next trial length of a search for an impact, and the bracket of its time."""
 
