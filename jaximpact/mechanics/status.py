@@ -185,15 +185,15 @@ def describe(bits: int) -> str:
 def event_name(number: int, m: int, rubs: bool, contacts: Sequence[str] | None = None) -> str:
     """Returns a text on an event of `EventDriven` by its number, as `Solution.failed_by` has it, of m contacts, with names or without.
 
-    ``rubs``: whether they have friction; then the 2m levels are slips and what sticking leaves of their cones, else those of the force's switches.
+    ``rubs``: whether they have friction; then the 3m levels are slips and what sticking leaves of their cones, else those of the force's switches.
     """
     if number < 0:
         return "no event in this step"
-    kind, i = divmod(number, m) if rubs or number < m else (3, number - m)
-    name = f"{i}" if contacts is None or kind == 3 else f"{i} ({contacts[i]})"
-    return (
-        "last at " + ("gap ", "the stop of slip ", "the hold of contact ", "switch of the force, level ")[kind] + name
-    )
+    if number >= m and not rubs:
+        return f"last at switch of the force, level {number - m}"
+    kind, i = divmod(number, m)
+    name = f"{i}" if contacts is None else f"{i} ({contacts[i]})"
+    return f"last at {('gap', 'the stop of slip', 'the hold of contact')[min(kind, 2)]} {name}"
 
 
 def summarise(status: np.ndarray, failed_at: np.ndarray, events: Sequence[str] = ()) -> str:

@@ -84,7 +84,7 @@ class Solution(Drawable):
         error: with `EventDriven`, the estimated errors of all substeps added up, in units of the tolerance, (): positions and velocities are off by about
             error × (atol + rtol |x|), by more where the motion makes errors grow (`jaximpact.convergence` measures that). Else None.
         failed_by: with `EventDriven`, the number of the event that a step with TRIALS_EXHAUSTED met last, which `raise_if_failed` names: i for gap i, of m contacts
-            m + i for level i of the force's switches; with friction m + i where slip i stops, 2m + i where contact i breaks loose; -1 for none, (). Else None.
+            m + i for level i of the force's switches; with friction m + i where slip i stops, 2m + i or 3m + i where contact i breaks loose; -1 for none, (). Else None.
         stopped: with ``until=``, whether the motion ended before t1, (); rows after the stop repeat the state and time of the stop.
             Else None.
     """

@@ -184,3 +184,24 @@ def test_two_blocks_that_stop_or_turn_round_together(scheme):
     assert found.trusted[0]
     for lane in np.flatnonzero(found.trusted):
         np.testing.assert_allclose(slopes[lane], own[lane] * np.eye(2), rtol=0, atol=digits)
+
+
+def test_a_block_that_is_lifted_off_within_its_cone():
+    """Force and room in the cone vanish together: straight up, or along a line inside the cone; for mu above 1 too.
+
+    With y'' = k t - G = k s, s = t - G/k: y = k s^3/6, and x = share y.
+    """
+    force = lambda t, q, v, args: (args["lift"] * t - G) * jnp.stack([args["share"], jnp.ones_like(t)])
+    block = ji.Problem(force, lambda t, q, args: q[1:], slip=lambda t, q, v, args: v[:1], friction=0.3)
+    share, mu = np.array([0.0, 0.0, 1e-9, 0.1, 2.0]), np.array([0.3, 3.0, 0.3, 0.3, 3.0])
+    found = ji.sensitivities(
+        block, np.zeros((5, 2)), [0.0, 0.0], t1=2.0, steps=4, e=0.0, args={"lift": 8.0, "share": share}, friction=mu[:, None],
+        args_axes={"lift": None, "share": 0}, wrt="args", scheme=TIGHT, progress=False,
+    )  # fmt: skip
+    begun = G / 8.0
+    s = 2.0 - begun
+    height, by_lift = 8.0 * s**3 / 6, s**2 * (2.0 + 2 * begun) / 6
+    assert found.trusted.all()
+    np.testing.assert_allclose(found.value["q"], height * np.stack([share, share**0], axis=1), rtol=0, atol=1e-11)
+    expected = by_lift * np.stack([share, share**0], axis=1)
+    np.testing.assert_allclose(found.jacobian["q"]["args"]["lift"].reshape(5, 2), expected, rtol=0, atol=1e-10)

@@ -314,7 +314,9 @@ def test_the_event_at_which_trials_ended_is_named():
         ball, starts, 0 * starts, t1=60.0, steps=1, e=1.0, args=pushes, args_axes=0, scheme=scheme, progress=False
     )
     assert lanes.failed_by.tolist() == [1, -1, 0]
-    with pytest.raises(RuntimeError, match=r"trajectory 0 at .* gap 1 \(floor\); trajectory 2 at .* gap 0 \(roof\)\)\n"):
+    with pytest.raises(
+        RuntimeError, match=r"trajectory 0 at .* gap 1 \(floor\); trajectory 2 at .* gap 0 \(roof\)\)\n"
+    ):
         lanes.raise_if_failed()
     swings = ji.Problem(lambda t, q, v, args: -jnp.sign(q))
     with pytest.raises(RuntimeError, match="last at switch of the force, level 0"):

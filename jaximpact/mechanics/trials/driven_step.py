@@ -373,7 +373,7 @@ def _arrival(
 def _arrive_rubbing(
     step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, switched: Array, told: StepTotals
 ) -> tuple[Base, StepTotals]:
-    """As `_arrive`, for contacts that rub; ``switched`` (2m,): the level at whose zero the trial ends (`RubbingContacts`)."""
+    """As `_arrive`, for contacts that rub; ``switched`` (3m,): the level at whose zero the trial ends (`RubbingContacts`)."""
     scheme, problem, law, motion, *_ = step
     args, none, substep = motion.args, jnp.zeros((), jnp.int32), verdict.search.substep
     event, delay, closed, candidates, near, slowest, spread = _arrival(step, hold, began, base, flown, verdict, told)
@@ -389,9 +389,8 @@ def _arrive_rubbing(
     status |= found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
     change = Change(verdict.loosed, stopped, breaks, found.rests, jnp.any(found.impact))
     elapsed, still_closed = flown.elapsed + delay, found.closed & ~verdict.loosed
-    after, failure = _settle_rubbing(
-        step, t, elapsed, found.q, found.v, still_closed, substep, flown.where, change, none > 0
-    )
+    where = flown.where._replace(force=frozen(flown.force))
+    after, failure = _settle_rubbing(step, t, elapsed, found.q, found.v, still_closed, substep, where, change, none > 0)
     # the force of those that go on to slip jumps at a time of their own
     status |= as_status(jnp.any(apart & (after.where.mode == SLIP)), Status.DERIVATIVE_EVENTS)
     record = told.record

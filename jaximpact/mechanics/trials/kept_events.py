@@ -57,7 +57,8 @@ def keep_events(
         slows = [found[kind] for kind in (STOP, REVERSAL) if kind in kinds]
         stopped = turn.stopped & ~released & (jnp.any(jnp.stack(slows), axis=0) if slows else False)
         breaks = turn.breaks & ~released & (found[BREAK] if BREAK in kinds else False)
-        reached = [released, stopped, breaks]
+        ahead = frozen(ends[1].force)[:, 1] > 0  # the side of the cone
+        reached = [released, stopped, breaks & ahead, breaks & ~ahead]
     alone = jnp.any(jnp.stack(reached), axis=0)
     base, flown, _ = ends
     end = began + (flown.elapsed - base.elapsed)

@@ -37,7 +37,7 @@ EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a cont
 
 class Modes(NamedTuple):
     """What contacts do between two events: the ``mode`` (m,) of each and the direction (m, 1) in which it slips, ``way``; forces (m, 2) near those
-    that act, ``force``; how far below zero the levels (2m,) may be by round-off, ``allowed``; whether forces are not unique, ``several`` (); and
+    that act, ``force``; how far below zero the levels (3m,) may be by round-off, ``allowed``; whether forces are not unique, ``several`` (); and
     contacts (m,) that have ``jammed``, for which velocities jump at once."""
 
     mode: Array
@@ -52,7 +52,7 @@ class Modes(NamedTuple):
         """Modes of m open contacts."""
         zero = jnp.zeros((m, 2), dtype)
         no = jnp.zeros(m, bool)
-        return cls(jnp.zeros(m, jnp.int32), zero[:, :1], zero, zero.ravel(), jnp.zeros((), bool), no)
+        return cls(jnp.zeros(m, jnp.int32), zero[:, :1], zero, jnp.zeros(3 * m, dtype), jnp.zeros((), bool), no)
 
     def of(self, closed: Array) -> FrictionInfo:
         """Returns the modes as a contact problem takes them; contacts that are not ``closed`` (m,) or have jammed are open."""
@@ -62,12 +62,13 @@ class Modes(NamedTuple):
 class RubbingContacts:
     """The contacts of a problem with friction; its functions are those of `Pieces` for a force in pieces, with `Modes` in place of sides.
 
-    The 2m levels are first the slips, along their directions, of contacts that slip, and then the room that forces leave in the cone of static
-    friction, of contacts that stick; 1 where a contact does neither.
+    The 3m levels are first the slips, along their directions, of contacts that slip, and then the rooms that forces leave to both sides of the cone of
+    static friction, of contacts that stick; 1 where a contact does neither. (Their product would have a double zero where a contact without tangential
+    force opens.)
     """
 
     def __init__(self, problem: Problem, m: int) -> None:
-        self.problem, self.count = problem, 2 * m
+        self.problem, self.count = problem, 3 * m
         # each once in native code
         self.held, self.levels = outlined(self._held_at), outlined(self._levels_at)
         self.base = outlined(partial(base_in_modes, problem))
@@ -82,18 +83,21 @@ class RubbingContacts:
         return partial(self.held, where)
 
     def _levels_at(self, where: Modes, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-        """Returns the levels (2m,) at a state."""
+        """Returns the levels (3m,) at a state."""
         place = Place.at(self.problem, t, q, v, args, None)
         slips, sticks = _rubs(place, where, closed)
         slip = jnp.where(slips, jnp.sum(where.way * place.slip, axis=1), 1)
 
         def room() -> Array:
-            return jnp.where(sticks, _room(place, where, _forces(place, where, closed)), 1)
+            # less than normal forces, whose zeros come first where a contact opens with no tangential force
+            least = 1 + frozen(place.cones.at_rest)
+            of_forces = _rooms(place, _forces(place, where, closed))
+            return jnp.concatenate([jnp.where(sticks, side / least, 1) for side in of_forces])
 
-        return jnp.concatenate([slip, lax.cond(jnp.any(sticks), room, lambda: jnp.ones_like(slip))])
+        return jnp.concatenate([slip, lax.cond(jnp.any(sticks), room, lambda: jnp.ones(2 * len(slip), slip.dtype))])
 
     def watch(self, where: Modes, closed: Array, slack: Array, args: Any) -> Callable:
-        """Returns the function of (t, q, v, a) by which trials watch the levels: it gives them and their rates (2m,)."""
+        """Returns the function of (t, q, v, a) by which trials watch the levels: it gives them and their rates (3m,)."""
 
         def watched(t: Array, q: Array, v: Array, a: Array) -> tuple[Array, Array]:
             along = lambda s: self.levels(where, t + s, q + s * v, v + s * a, closed, args)
@@ -102,12 +106,12 @@ class RubbingContacts:
         return watched
 
     def slid(self, where: Modes) -> Array:
-        """Returns the mask (2m,) of levels whose times are searched to full accuracy: those of sticking contacts, whose force does not jump."""
+        """Returns the mask (3m,) of levels whose times are searched to full accuracy: those of sticking contacts, whose force does not jump."""
         sticks = where.mode == STICK
-        return jnp.concatenate([jnp.zeros_like(sticks), sticks])
+        return jnp.concatenate([jnp.zeros_like(sticks), sticks, sticks])
 
     def end(self, switched: Array, hold: Hold, t: Array, flown: Base, substep: Array, args: Any) -> tuple[Base, Array]:
-        """Moves the end ``flown`` of a trial, at time t, to where the level that has ``switched`` (2m,) is zero, by `stops.move_to_zero`."""
+        """Moves the end ``flown`` of a trial, at time t, to where the level that has ``switched`` (3m,) is zero, by `stops.move_to_zero`."""
 
         def value(t: Array, q: Array, v: Array, args: Any) -> Array:
             return jnp.sum(jnp.where(switched, self.levels(flown.where, t, q, v, flown.closed, args), 0))
@@ -140,16 +144,10 @@ def _forces(place: Place, where: Modes, closed: Array) -> Array:
     return place.forces(where.of(closed), where.force, where.way, where.several)
 
 
-def _room(place: Place, where: Modes, force: Array) -> Array:
-    """Returns the room (m,) that forces (m, 2) leave in the cone of static friction, a smooth function, as an acceleration.
-
-    It is (mu N)^2 - T^2 over a constant force near mu N + |T|.
-    """
-    cones = place.cones
-    mu, near = cones.at_rest, frozen(jnp.abs(where.force))
-    size = frozen(mu) * near[:, 0] + near[:, 1]
-    limit = mu * force[:, 0]
-    return frozen(cones.scales()) * (limit * jnp.abs(limit) - force[:, 1] ** 2) / jnp.where(size > 0, size, 1)
+def _rooms(place: Place, force: Array) -> tuple[Array, Array]:
+    """Returns the rooms (m,) that forces (m, 2) leave to both sides of the cone of static friction, mu N - T and mu N + T, as accelerations."""
+    scale, limit = frozen(place.cones.scales()), place.cones.at_rest * force[:, 0]
+    return scale * (limit - force[:, 1]), scale * (limit + force[:, 1])
 
 
 def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> tuple[Array, Array, Array, Any]:
@@ -186,14 +184,14 @@ class Change(NamedTuple):
 def ends_of_modes(
     contacts: RubbingContacts, t: Array, flown: Base, v: Array, switched: Array, args: Any
 ) -> tuple[Array, Array]:
-    """Returns the masks (m,) of contacts whose slip stops at the end ``flown`` of a trial, where a level has ``switched`` (2m,), and that break away.
+    """Returns the masks (m,) of contacts whose slip stops at the end ``flown`` of a trial, where a level has ``switched`` (3m,), and that break away.
 
     Other levels that are zero at the same time end too.
     """
     where, m = frozen(flown.where), len(flown.closed)
     level = contacts.levels(where, *frozen((t, flown.q, v, flown.closed, args)))
     ended = (switched | (level <= where.allowed)) & jnp.any(switched)
-    return ended[:m], ended[m:]
+    return ended[:m], ended[m : 2 * m] | ended[2 * m :]
 
 
 def status_of_ends(
@@ -208,7 +206,8 @@ def status_of_ends(
         apart, linked = others_at_once(event.contacts, slip, stopped, switched[:m])
         told = jnp.any(linked)
         if problem.static_friction is not None:
-            told |= jnp.any(jnp.stack(others_at_once(event.contacts, slip, breaks, switched[m:])))
+            first = switched[m : 2 * m] | switched[2 * m :]
+            told |= jnp.any(jnp.stack(others_at_once(event.contacts, slip, breaks, first)))
         return apart, as_status(told, Status.DERIVATIVE_EVENTS)
 
     several = (jnp.sum(stopped) > 1) | (jnp.sum(breaks) > 1)
@@ -241,7 +240,8 @@ def base_in_modes(
     as_before = lambda: _Decision(closed, where, jnp.zeros((), jnp.int32))
     closed, where, status = frozen(lax.cond(changed, anew, as_before))
     a, force, push, of_joints = held_in_modes(place, where, closed, slack)
-    rounding = jnp.concatenate([place.noise + NOTHING * atol, place.rounding() + slack])
+    of_force = place.rounding() + slack
+    rounding = jnp.concatenate([place.noise + NOTHING * atol, of_force, of_force])
     where = where._replace(force=frozen(force), allowed=frozen(rounding))
     status |= as_status(where.several, Status.IMPULSES_NOT_UNIQUE)
     base = Base(
@@ -280,7 +280,7 @@ def _decide(
         accelerations = place.cones.velocity(held)
         stays = acts | (among & (accelerations[:, 0] <= 1e3 * tolerated))
         found = found._replace(mode=jnp.where(stays, mode, OPEN))
-        out = acts & (mode == STICK) & (_room(place, found, held) < -tolerated)
+        out = acts & (mode == STICK) & (jnp.minimum(*_rooms(place, held)) < -tolerated)
         again = jnp.where(out[:, None], -heading(held[:, 1:]), towards)
         return again, jnp.any(again != towards), stays, found, accelerations
 
@@ -306,7 +306,7 @@ def _decide(
 
 def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelerations: Array) -> Array:
     """Tests whether a contact at rest only just sticks, or only just begins to slip, (): a small change of a force would change its mode."""
-    room = _room(place, found, found.force)
+    room = jnp.minimum(*_rooms(place, found.force))
     most = place.cones.scales() * place.cones.at_rest * found.force[:, 0]
     rests = closed & (place.cones.friction > 0) & (towards[:, 0] == 0)
     sticks = rests & (found.mode == STICK) & (room <= EDGE * most)

@@ -111,7 +111,8 @@ def event_met(search: Search, verdict: Verdict, switched: Array | None, last: Ar
     met = verdict.impact | verdict.loosed | (search.which & (search.sought != STEPPING))
     if switched is not None:
         met = jnp.concatenate([met, switched | search.borders])
-    return jnp.where(jnp.any(met), jnp.argmax(met).astype(jnp.int32), last) if len(met) else last
+    latest = jnp.max(jnp.where(met, jnp.arange(len(met), dtype=jnp.int32), -1), initial=-1)
+    return jnp.where(latest >= 0, latest, last)
 
 
 class _Newton(NamedTuple):
