@@ -30,6 +30,7 @@ from .located_events import RestartableMotions
 
 SLOW = 2.0  # steps: a lasting contact begins without impact if its closing speed is less than the acceleration makes in as many
 ACCUMULATING = 2  # impacts in ever shorter flights, ended by lasting contact, that count as accumulating
+SURPLUS = 0.25  # of the speed of an impact: rebounds that much faster than by e, and than forces make, are of another e
 REBOUNDS = 0.01  # of the speed of an impact: a contact that leaves slower than that does not rebound, and its impacts do not accumulate
 
 
@@ -171,7 +172,7 @@ def impacts(
 
     Raises:
         ValueError, TypeError: the solution does not hold every step, was made by another scheme, or one of the lanes to look at is not finite; e is
-            not in [0, 1].
+            not in [0, 1], or a contact rebounds faster than it says.
     """
     check_result("solution", solution, Solution, "solve or ensemble")
     timing = timing_of(solution, scheme)
@@ -207,6 +208,7 @@ def impacts(
     args = cast_numbers("args", args, q.dtype)
     states = partial(_gap_states, problem, t, q, v, args, args_axes, lag=timing.velocity_lag)
     gap, gap_velocity, gap_acceleration = states(lane, start, contact)
+    bent = np.abs(gap_acceleration)
     h = t[lane, start + 1] - t[lane, start]
     delay = _fall(gap, gap_velocity, gap_acceleration, 2 * h)
     before = gap_velocity + gap_acceleration * delay
@@ -219,6 +221,16 @@ def impacts(
     after = np.where(lasting, gap_velocity, gap_velocity - gap_acceleration * (t[lane, last] - time))
     cut = (end - start < width) & (end == t.shape[1] - 1)
     after = np.where(cut & timing.rebounds, np.nan, after)
+    if e is not None:
+        others = np.arange(impulse.shape[2]) != contact[:, None]
+        together = np.any((found.active[lane, start] | found.active[lane, end - 1]) & others, axis=1)
+        most = (_by_contact(e, single, impulse.shape)[lane, contact] + SURPLUS) * np.abs(before)
+        _refuse_other_restitution(
+            lane,
+            contact,
+            time,
+            ~lasting & ~together & (after - 2 * SLOW * h * np.maximum(bent, np.abs(gap_acceleration)) > most),
+        )
     strength = impulse[lane, last, contact] - impulse[lane, start, contact]
     exactly = timing.locates and timing.by_tolerance
     if exactly and len(lane):
@@ -255,6 +267,16 @@ def impacts(
         lane, contact, time, before[impact], after[impact], strength[impact], start[impact] + 1, held, limits
     )
     return made if ends is None else _rebuilt(lambda part: _arrays(part(made)) | {"pairs": ends[part(made).contact]})
+
+
+def _refuse_other_restitution(lane: np.ndarray, contact: np.ndarray, t: np.ndarray, wrong: np.ndarray) -> None:
+    """Raises if some impacts are ``wrong`` (n,): contacts that were struck alone, and rebounded faster than the user's e says."""
+    if np.any(wrong):
+        i = int(np.argmax(wrong))
+        raise ValueError(
+            f"e is not that of this solution: contact {contact[i]} of motion {lane[i]} rebounds faster than that at t = {t[i]:.6g}; give e as it was given to "
+            "solve or ensemble, or leave it out"
+        )
 
 
 def _by_contact(e: Any, single: bool, shape: tuple[int, ...]) -> np.ndarray:

@@ -241,7 +241,7 @@ def _look(
         sliding = jax.vmap(lambda slips: own.friction_coefficients(slips, args))(found[0])
         still = jnp.zeros_like(found[0][0])
         static = own.static_coefficients(still, args)
-        at_rest = own.friction_coefficients(still, args) if static is None else static
+        at_rest = jnp.broadcast_to(own.friction_coefficients(still, args) if static is None else static, sliding.shape)
         excess = jnp.where(at_rest > 0, jnp.where(sliding > 0, at_rest / sliding, 1), 0)
         return *found, of_gap * sliding, excess
 

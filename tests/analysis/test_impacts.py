@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 
 import jaximpact as ji
 from jaximpact import catalogue
@@ -233,3 +234,15 @@ def test_functions_may_look_up_entries_of_args():
     motion = ji.solve(ball, [0.3], [0.0], t1=0.9, h=0.01, args=table)
     found = impacts(ball, motion, args=table)
     assert found.t[0] == pytest.approx(np.sqrt(0.6), abs=0.02)  # a fall of 0.3 at -1, to O(h)
+
+
+@pytest.mark.parametrize(
+    "scheme", [ji.EventDriven(), slow(ji.MoreauJean()), slow(ji.PaoliSchatzman())], ids=lambda s: type(s).__name__
+)
+def test_another_restitution_is_refused(scheme):
+    """With e = 0 for a ball that rebounds by .7, nothing accumulates, and `EventDriven` located impacts with the velocity of a ball that stays."""
+    ball = ji.Problem(lambda t, q, v, args: -9.81 + 0 * q, lambda t, q, args: q)
+    found = ji.solve(ball, [1.0], [0.0], t1=3.0, h=0.01, e=0.7, scheme=scheme)
+    np.testing.assert_array_equal(found.impacts(ball, e=0.7).t, found.impacts(ball).t)
+    with pytest.raises(ValueError, match="rebounds faster"):
+        found.impacts(ball, e=0.0)
