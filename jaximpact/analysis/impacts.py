@@ -161,7 +161,7 @@ def impacts(
         solution: one motion or a batch, from `solve` with save="all" or `ensemble` with save=1.
         args, args_axes: as they were given to `ensemble` (or `solve`).
         e: restitution, as it was given to `ensemble` (or `solve`), which decides whether impacts of a contact can accumulate (e > 0). Without it
-            a contact counts as one with e > 0 if a rebound is visible in the rows.
+            a contact counts as one with e > 0 if a rebound is visible in the rows, and ``after`` is of second order in h where the problem states none.
         scheme: needed for a solution put together by hand, which does not record it (`Solution.timing`): schemes differ in the
             number of steps of an impact and in the time to which a velocity belongs. For solutions of `EventDriven` the scheme that locates impacts
             again, by default with tolerances 1e-12.
@@ -221,16 +221,12 @@ def impacts(
     after = np.where(lasting, gap_velocity, gap_velocity - gap_acceleration * (t[lane, last] - time))
     cut = (end - start < width) & (end == t.shape[1] - 1)
     after = np.where(cut & timing.rebounds, np.nan, after)
+    forced = 2 * SLOW * h * np.maximum(bent, np.abs(gap_acceleration))
     if e is not None:
         others = np.arange(impulse.shape[2]) != contact[:, None]
         together = np.any((found.active[lane, start] | found.active[lane, end - 1]) & others, axis=1)
         most = (_by_contact(e, single, impulse.shape)[lane, contact] + SURPLUS) * np.abs(before)
-        _refuse_other_restitution(
-            lane,
-            contact,
-            time,
-            ~lasting & ~together & (after - 2 * SLOW * h * np.maximum(bent, np.abs(gap_acceleration)) > most),
-        )
+        _refuse_other_restitution(lane, contact, time, ~lasting & ~together & (after - forced > most))
     strength = impulse[lane, last, contact] - impulse[lane, start, contact]
     exactly = timing.locates and timing.by_tolerance
     if exactly and len(lane):
@@ -238,7 +234,12 @@ def impacts(
         motions = RestartableMotions(problem, scheme, (t, q, v), args, args_axes)
         once, *exact = motions.impacts(lane, start, contact, of_lanes)
         time, before = np.where(once, exact[:2], (time, before))
-        after = np.where(once & ~lasting & ~cut, exact[2], after)
+        located = once & ~lasting & ~cut
+        if e is None and not callable(problem.restitution):
+            # the motion may have had another restitution than its problem states
+            own = np.broadcast_to(real("restitution", problem.restitution), impulse.shape[2:])[contact]
+            located &= (own > 0) & (np.abs(exact[2] - after) <= forced)
+        after = np.where(located, exact[2], after)
 
     release = _release_times(t, impulse, lane[lasting], contact[lasting], end[lasting])
     if exactly and np.any(lasting):
