@@ -18,8 +18,7 @@ from ..jaxtools.outlined import outlined, seldom
 from ..jaxtools.remembered import remember
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
-from ..mechanics.joint_projection import start_on_joints
-from ..mechanics.linearisation import Metric, acceleration, closure, linearise
+from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.motion import Motion
 from ..mechanics.paths.crossings import on_border_at_start, problem_of_piece
 from ..mechanics.problem import Problem
@@ -31,49 +30,18 @@ from ..mechanics.saltation.jump_status import across_jumps, steep_status
 from ..mechanics.saltation.starts import pressed_at_start, put_on_surfaces
 from ..mechanics.saltation.tracked import Tracked
 from ..mechanics.scheme import Info, JointInfo, Timing, finite, state_switches, unstable
-from ..mechanics.schemes.rubbing import scale_at_start
-from ..mechanics.status import DERIVATIVES, Status, as_status
+from ..mechanics.status import DERIVATIVES, FAILURES, Status, as_status
 from ..mechanics.tunnelling import StepPath, looks_for_tunnelling, loses_the_gap, may_tunnel
+from ..mechanics.unlocated import status_of_kinks
 from ..results import LocatedImpacts, Solution
 from .account import Account
+from .admissible_start import admissible_start
 from .partial_step import PartialStep
 from .program import Program
 from .rows import Row
 
 ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
 _loses_the_gap = outlined(loses_the_gap)  # both of a full step and of one without contact
-
-
-def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Array, JointInfo | None, Array]:
-    """Makes the start admissible by an inelastic impact at t0: Paoli 2010, initial data (P4).
-
-    Returns:
-        The motion with v0 projected onto the tangent cone T(t0, q0) in the kinetic metric; the impulse (m,) of contacts; impulse and residual of
-        the joints, None without joints; status bits ().
-    """
-    q0, v0, t0, h, e, args = motion.q0, motion.v0, motion.t0, motion.h, motion.e, motion.args
-    metric = Metric.at(problem, q0, args, t0)
-    contacts = linearise(problem, metric, t0, q0, args)
-    v0, joints, held = start_on_joints(metric, q0, v0, h)
-    gap_velocity = contacts.gap_velocity(v0)
-    at = closure(contacts, gap_velocity, q0, v0, h, acceleration(problem, metric, t0, q0, v0, args))
-    found = law.velocity(contacts, gap_velocity, at.closed)
-    inside = jnp.all((e >= 0) & (e <= 1)) & (h > 0)
-    if problem.slip is not None:
-        slips = problem.slip_velocity(t0, q0, v0, args)
-        sliding, static = problem.friction_coefficients(slips, args), problem.static_coefficients(slips, args)
-        inside &= jnp.all(sliding >= 0) & (True if static is None else jnp.all(static >= sliding))
-    status = (
-        scale_at_start(problem, metric, contacts, at.closed, t0, q0, args)
-        | (found.status & ~int(Status.IMPULSES_COUPLED))  # inelastic
-        | as_status(jnp.any(at.outward), Status.START_VELOCITY_PROJECTED)
-        | as_status(jnp.any(at.violated), Status.INPUT_INVALID)
-        | as_status(~inside, Status.INPUT_INVALID)
-    )
-    if joints is not None and metric.joints is not None:
-        status = status | held
-        joints = joints._replace(impulse=joints.impulse + metric.joints.reaction(contacts.jacobian.T @ found.impulse))
-    return motion._replace(v0=v0 + found.jump), found.impulse, joints, status
 
 
 class MotionLoop:
@@ -120,13 +88,13 @@ class MotionLoop:
         self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
 
     def admissible(self, motion: Motion, neighbours: Any) -> tuple[Motion, Array, JointInfo | None, Array]:
-        """Makes the start admissible by `start`, and returns the same four results.
+        """Makes the start admissible by `admissible_start`, and returns the same four results.
 
         Where derivatives are taken, the motion is differentiated as if its start were projected onto the surfaces of contacts that are closed and
         pressed together there, and the status includes the bits on derivatives at the start. ``neighbours``: the neighbour list, None without one.
         """
         law = replace(self.law, small_sets=False)
-        motion, impulse, joints, status = start(self.problem.near(neighbours), law, motion)
+        motion, impulse, joints, status = admissible_start(self.problem.near(neighbours), law, motion)
         if self.tells and not self.listed:
             pressed, bits = pressed_at_start(self.problem, law, motion, self.program.per_lane_branches)
             # a velocity that is taken away is an impact at t0
@@ -365,9 +333,15 @@ class MotionLoop:
 
         Where the correction is not known, the account gets the bit DERIVATIVE_JUMP.
         """
+        (old, old_row, old_account), (new, row, account) = before, after
+        acts = jnp.any((old_row.last > 0) | (row.last > 0))
+        kinks = status_of_kinks(self.problem, self.moving, (old, new), acts, self.scheme.traits)
+        if kinks is not None:
+            kinks = kinks if self.tells_jumps else kinks & int(FAILURES)
+            after = new, row, account.with_status(kinks, self.moving.time(new.n))
         if not self.tells_jumps or self.scheme.traits.tells_jumps:
             return after
-        (old, old_row, old_account), (new, row, account) = before, after
+        account = after[2]
         bit, impulses = int(Status.DERIVATIVE_JUMP), (old_row.impulse, row.impulse)
         told = account.status & ~old_account.status & bit
         again = self.program.again or self.locates

@@ -1,0 +1,64 @@
+"""Kinks and jumps of joints and slip velocities on the way of a motion, which no scheme locates: they are told.
+
+Where a joint kinks, what it drives changes its velocity at once, and bodies that lie on that are struck or thrown. Where a slip velocity jumps, a contact
+that sticks begins to slip. Time-stepping schemes pass both to first order, though not the derivative by the time of it. Schemes that locate events hold
+closed contacts as they are until an event is found, whatever their steps, and miss them: that is a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..switches.switches import Switches, depends_on_data, depends_on_path, differ
+from ..switches.walks import DATA, SPEED, STATE, TIME, Mark
+from .motion import Motion
+from .problem import Problem
+from .scheme import Traits, time_of
+from .status import Status, as_status
+
+
+def status_of_kinks(problem: Problem, motion: Motion, step: tuple, acts: Array, traits: Traits) -> Array | None:
+    """Returns the status bits () for kinks of joints and slip velocities in a step of a motion; None where there cannot be any.
+
+    ``step``: the scheme's states at its ends; ``acts`` (): whether a contact has an impulse; ``traits``: of the scheme.
+    """
+    step, motion = lax.stop_gradient((step, motion))
+    at, then = ((time_of(motion, state), state.q, state.v) for state in step)
+    # for derivatives by times, kinks at times that do not depend on data count too
+    clock = motion.by is not None and motion.by.times
+    bits = []
+    # a substep of high order goes wrong across a kink of a joint, contacts or not
+    for function, fails in ((_joints, acts | (traits.order is None)), (_slips, acts)):
+        if (
+            doubted := _passes(problem, function, at, then, motion.args, depends_on_path if clock else depends_on_data)
+        ) is not None:
+            bits.append(as_status(doubted, Status.DERIVATIVE_JUMP))
+        if (
+            traits.locates
+            and (missed := _passes(problem, function, at, then, motion.args, depends_on_path)) is not None
+        ):
+            bits.append(as_status(missed & fails, Status.INPUT_INVALID))
+    return reduce(jnp.bitwise_or, bits) if bits else None
+
+
+def _joints(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Any:
+    return None if problem.joints is None else problem.joints(t, q, args)
+
+
+def _slips(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Any:
+    return None if problem.slip is None or problem.between is not None else problem.slip_velocity(t, q, v, args)
+
+
+def _passes(problem: Problem, of: Callable, at: tuple, then: tuple, args: Any, reported: Mark) -> Array | None:
+    """Tests whether a switch of the function ``of`` has another side in the second state, (); None if there is no switch."""
+    function = partial(of, problem)
+    if jax.eval_shape(function, *at, args) is None:
+        return None
+    found = Switches.of(function, (*at, args), (TIME, STATE, STATE | SPEED, DATA), reported)
+    return None if found is None else differ(found.sides(*at, args), found.sides(*then, args))

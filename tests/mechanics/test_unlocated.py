@@ -1,0 +1,67 @@
+"""Joints that kink and slip velocities that jump, which no scheme locates: right to first order by steps, else told."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+
+G = 9.81
+Status = ji.Status
+weight = lambda t, q, v, args: jnp.array([0.0, -G])
+# a body on a lift that rises and stops: it goes on, and falls back
+lift = ji.Problem(
+    weight, lambda t, q, args: q[1:] - q[:1], restitution=0.0, joints=lambda t, q, args: q[:1] - jnp.minimum(t, args)
+)
+# a block at rest on a belt that is switched on
+belt = ji.Problem(
+    weight, lambda t, q, args: q[1:], restitution=0.0, slip=lambda t, q, v, args: v[:1] - jnp.where(t > args, 2.0, 0.0), friction=0.3
+)  # fmt: skip
+CASES = {
+    "lift": (lift, [0.0, 0.0], [1.0, 1.0], 0.6, 0.5, 0.6 - G * 0.1**2 / 2),
+    "belt": (belt, [0.0, 0.0], [0.0, 0.0], 0.9, 0.31, 0.3 * G * 0.59**2 / 2),
+}
+
+
+@pytest.mark.parametrize(
+    "scheme", [ji.EventDriven(), ji.EventCorrected(), ji.MoreauJean()], ids=lambda x: type(x).__name__
+)
+@pytest.mark.parametrize("name", CASES)
+def test_what_no_scheme_locates_is_told(name, scheme):
+    """Located schemes hold the contact and fail; steps are right to first order, and do not trust the derivative by the time of the kink."""
+    problem, q0, v0, t1, a, right = CASES[name]
+    steps = {} if isinstance(scheme, ji.EventDriven) else {"steps": 1000}
+    given = {"q0": q0, "v0": v0, "t1": t1, "args": a, "scheme": scheme, **steps}
+    found = ji.sensitivities(problem, **given, wrt="args")
+    place = found.value["q"][1 if name == "lift" else 0]
+    assert not found.trusted
+    plain = ji.solve(problem, **given)
+    if scheme.traits.locates:
+        assert abs(place - right) > 0.02 and Status(int(plain.status)) & Status.INPUT_INVALID and plain.failed
+    else:
+        assert abs(place - right) < 2e-3  # h times a few velocities
+        assert (
+            Status(int(found.status)) & Status.DERIVATIVE_JUMP and not Status(int(plain.status)) & Status.INPUT_INVALID
+        )
+
+
+def test_where_nothing_kinks_on_the_way_nothing_is_told():
+    """The same problems before the lift stops and the belt starts, and a drive without a kink."""
+    for problem, q0, v0, *_ in CASES.values():
+        found = ji.sensitivities(problem, q0, v0, t1=0.2, args=0.25, wrt="args", scheme=ji.EventDriven())
+        assert found.trusted and found.status == 0
+    smooth = lift.replace(joints=lambda t, q, args: q[:1] - args * jnp.sin(t))
+    found = ji.sensitivities(smooth, [0.0, 0.0], [0.5, 0.5], t1=0.4, args=0.5, wrt="args", scheme=ji.EventDriven())
+    np.testing.assert_allclose(found.jacobian["q"]["args"], np.sin(0.4), atol=1e-8)
+    assert found.trusted
+
+
+def test_a_pivot_that_starts_is_no_matter_of_contacts():
+    """Substeps of high order lose their digits at its kink, steps do not: the first fail, the others doubt the derivative alone."""
+    rod = lambda t, q, args: jnp.stack([q[0] - jnp.maximum(t - args, 0.0), q[1], jnp.sum((q[2:] - q[:2]) ** 2) - 1])
+    hung = ji.Problem(lambda t, q, v, args: jnp.array([0.0, 0.0, 0.0, -G]), joints=rod)
+    q0 = np.array([0.0, 0.0, np.sin(0.3), -np.cos(0.3)])
+    for scheme, fails in ((ji.EventDriven(), True), (ji.EventCorrected(), False), (ji.MoreauJean(), False)):
+        steps = {} if fails else {"steps": 200}
+        found = ji.sensitivities(hung, q0, np.zeros(4), t1=0.9, args=0.31, wrt="args", scheme=scheme, **steps)
+        assert bool(Status(int(found.status)) & Status.INPUT_INVALID) == fails and not found.trusted
