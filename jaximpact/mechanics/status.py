@@ -63,7 +63,7 @@ class Status(enum.IntFlag):
 CAUSES = {
     Status.CONTACTS_NOT_SOLVED: "the contact problem of a step has no solution, or its solver did not reach the tolerance: constraints that contradict each other "
     "or leave a body no room have none; strongly curved or dependent constraints need a smaller h, more iterations or another projection; a gap whose gradient "
-    "vanishes where it closes (q^2 at q = 0) gives its impulse no direction: state the same set by another function; bodies that grow or are pressed together "
+    "vanishes where it closes (q^2 at q = 0) gives its impulse no direction, and a switch whose slope vanishes where it is crossed (q^3) no time: state the same set by another function; bodies that grow or are pressed together "
     "have jammed: grow them more slowly",
     Status.MASS_INVALID: "the mass matrix was not positive definite, or not symmetric: check mass(q, args) at the configurations reached, which lie up to O(h) "
     "outside the admissible set",
@@ -87,7 +87,7 @@ CAUSES = {
     "EventCorrected, EventDriven or PaoliSchatzman, or larger Bodies(skin=..., reach=...)",
     Status.TRIALS_EXHAUSTED: "EventDriven made as many trials in one step as it may and did not reach the end of it. They ended at failed_at, with the state "
     "of the last row, and the event that was met last is the one to look at: events follow each other without end, or the force is stiff or jumps too often for the tolerance; take larger rtol and atol, EventDriven(trials=...), smaller steps h, "
-    "or MoreauJean for a stiff force",
+    "or MoreauJean for a stiff force; or resets follow each other ever faster: a reset does not say what lasting contact is, a wall is a gap with a restitution",
     Status.JOINTS_NOT_MET: "q0 does not satisfy the joints (traced data cannot raise), no position near the end of a step does, or the joints passed a singular position, where some of "
     "them depend on each other and a linkage may go on in more than one way: start from jaximpact.assemble(problem, q0, v0), take a smaller h, state joints that do not contradict each other "
     "and stay independent, or keep away from singular positions",

@@ -399,3 +399,34 @@ def test_a_stated_surface_beside_more_jumps_than_are_located(scheme):
             ji.Problem(force, lambda t, q, args: q[1:], **stated, **rubs), [0.0, 0.0], [1.0, 0.0], **call
         )
         assert found.trusted and found.jacobian["v"]["v0"][0, 0] == pytest.approx(1.2 / 2.2, abs=1e-12)
+
+
+@pytest.mark.parametrize("scheme", [ji.EventDriven(), ji.EventCorrected()], ids=lambda x: type(x).__name__)
+def test_resets_that_accumulate_fail_where_they_do(scheme):
+    """A ball by a reset, as users of other libraries write it, fell through the floor when its bounces had died out, with a clean status."""
+    e, steps = 0.5, {} if isinstance(scheme, ji.EventDriven) else {"steps": 400}
+    weight = lambda t, q, v, args: jnp.array([-9.81])
+    ball = ji.Problem(weight, switches=lambda t, q, v, args: q, reset=lambda t, q, v, k, args: (q, -args * v))
+    gap = ji.Problem(weight, lambda t, q, args: q, restitution=e)
+    fall = (2 / 9.81) ** 0.5
+    end = fall * (1 + 2 * e / (1 - e))  # of the last bounce
+    for t1, fails in ((1.2, False), (1.6, True)):
+        found = ji.solve(ball, [1.0], [0.0], t1=t1, args=e, scheme=scheme, **steps)
+        assert bool(ji.Status(int(found.status)) & ji.Status.TRIALS_EXHAUSTED) == fails == bool(found.failed)
+        if fails:
+            assert (
+                end - 0.02 < found.failed_at < end + 0.02
+            )  # of flights that are seen, the last is as short as a step of h = .004
+        else:
+            exact = ji.solve(gap, [1.0], [0.0], t1=t1, scheme=ji.EventDriven(1e-11, 1e-11))
+            np.testing.assert_allclose(found.q[-1], exact.q[-1], atol=1e-3)  # EventCorrected, of second order
+
+
+@pytest.mark.parametrize("scheme", [ji.EventDriven(), ji.EventCorrected()], ids=lambda x: type(x).__name__)
+def test_a_switch_without_slope_where_it_is_crossed_fails(scheme):
+    """Of q^3 the time of the crossing is known to the third root of an error; of q it is known."""
+    steps = {} if isinstance(scheme, ji.EventDriven) else {"steps": 400}
+    for power, fails in ((1, False), (3, True)):
+        falls = ji.Problem(lambda t, q, v, args, n=power: -jnp.where(q**n > 0, 1.0, 3.0))
+        found = ji.solve(falls, [1.0], [0.0], t1=2.0, scheme=scheme, **steps)
+        assert bool(found.failed) == fails == bool(ji.Status(int(found.status)) & ji.Status.CONTACTS_NOT_SOLVED)

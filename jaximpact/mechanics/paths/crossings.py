@@ -303,11 +303,14 @@ class Border(NamedTuple):
             some = some | turned | jnp.any(self.slide.ended)
 
         def behind() -> StateBehindBorder:
-            (q, v, closed), bits = state, none
+            (q, v, closed), a = state, self.ahead.parabola.a
+            bits = pieces.vanishing(where, crossed & ~pieces.slid(where), t, q, v, a, motion.args)
             if pieces.problem.reset is not None:
-                level, rate = frozen(pieces.rates(where.sides, t, q, v, self.ahead.parabola.a, motion.args))
+                level, rate = frozen(pieces.rates(where.sides, t, q, v, a, motion.args))
                 resets = (crossed | ((level <= where.allowed) & (rate < 0)))[pieces.stated]
-                q, v, closed, bits = state_behind(pieces.problem, resets, t, q, v, closed, still, motion.args)
+                least = jnp.zeros_like(t), 0.5 * motion.h
+                q, v, closed, more = state_behind(pieces.problem, resets, t, q, v, closed, still, least, motion.args)
+                bits |= more
             if self.slide is not None:
                 off = jnp.where(crossed | pieces.slid(where), self.slide.off, 0)
                 longest = frozen(jnp.abs(t) + motion.h)

@@ -157,7 +157,9 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
             if isinstance(pieces, RubbingContacts):
                 flown, bits = pieces.end(switched, hold, t + s, flown, search.substep, args)
             else:
-                flown, has_reset, bits = cross_border(pieces, hold, switched, t, base, flown, search.substep, args)
+                flown, has_reset, bits = cross_border(
+                    pieces, hold, switched, t, base, flown, search.substep, tolerance.absolute, args
+                )
             late = flown.elapsed - base.elapsed - s
             joints, impulse = add_late_impulse(joints, late, flown), impulse + late * flown.force
             began, status = base._replace(closed=flown.closed), status | bits

@@ -33,6 +33,7 @@ from .trial import Hold, frozen, held
 
 MAX_LEVELS = 8  # largest number of levels that are located: with 8 a first answer takes 5 s, with 16, of a small network of relu, 18 s
 NEXT = 1e-6  # of the terms of a level: beyond it a level is not near zero
+FLAT = 10  # (d level/dt)^2 over level times its second rate, near a zero: 1.5 of a third power, 2 of a square; of a slope without end
 INSIDE = 64  # roundings of the terms of a stated surface's function: distance from the surface at which the force is safely on one side of it
 Held = tuple[Array, Array, Array, Any]  # as `trial.held` gives
 
@@ -216,6 +217,23 @@ class Pieces:
         along = lambda s: self.levels(sides, t + s, q + s * v, v + s * a, args)
         level, rate = jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
         return level, jnp.where(jnp.isfinite(rate), rate, 0)
+
+    def vanishing(self, where: Where, crossed: Array, t: Array, q: Array, v: Array, a: Array, args: Any) -> Array:
+        """Returns CONTACTS_NOT_SOLVED if one of the levels ``crossed`` (k,) has no slope where the motion crosses its border, as q^3 at q = 0, ().
+
+        The time of the crossing is then not found. a (d,): acceleration.
+        """
+
+        def look() -> Array:
+            along = lambda s: self.levels(where.sides, t + s, q + s * (v + 0.5 * s * a), v + s * a, args)
+            zero, one = jnp.zeros_like(t), jnp.ones_like(t)
+            first = lambda s: jax.jvp(along, (s,), (one,))
+            (level, rate), (_, bend) = jax.jvp(first, (zero,), (one,))
+            flat = (rate**2 <= FLAT * jnp.abs(level * bend)) & (bend != 0)
+            return as_status(jnp.any(crossed & (flat | (rate == 0))), Status.CONTACTS_NOT_SOLVED)
+
+        t, q, v, a, args = frozen((t, q, v, a, args))
+        return lax.cond(jnp.any(crossed), look, lambda: jnp.zeros((), jnp.int32))
 
     def sides_of(self, chosen: Array) -> list[Array]:
         """Returns for each side the mask of its entries that have one of the ``chosen`` levels (k,)."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..linearisation import Metric, acceleration
 from ..problem import Problem
 from ..status import Status, as_status
 from .borders import meet_border
@@ -18,20 +20,30 @@ from .trial import Base, Hold, frozen, gap_rates
 
 
 def cross_border(
-    pieces: Pieces, hold: Hold, switched: Array, t: Array, base: Base, flown: Base, substep: Array, args: Any
+    pieces: Pieces,
+    hold: Hold,
+    switched: Array,
+    t: Array,
+    base: Base,
+    flown: Base,
+    substep: Array,
+    atol: Array,
+    args: Any,
 ) -> tuple[Base, Array, Array]:
     """Puts the end ``flown`` of a trial on the border of the level that has ``switched`` (k,), and applies the reset there if the problem states one.
 
-    The trial began at time t from ``base``. Returns the base after both, whether there was a reset (), and status bits.
+    The trial began at time t from ``base``; ``atol`` (): error of levels. Returns the base after both, whether there was a reset (), and status bits.
     """
-    at, met = meet_border(pieces, hold, switched, t + (flown.elapsed - base.elapsed), flown, substep, args)
+    end, crossed = t + (flown.elapsed - base.elapsed), switched & ~pieces.slid(flown.where)
+    at, met = meet_border(pieces, hold, switched, end, flown, substep, args)
+    met |= pieces.vanishing(flown.where, crossed, end, flown.q, flown.v, flown.a, args)
     if pieces.problem.reset is None:
         return at, jnp.zeros((), bool), met
-    at, has, status = _reset(pieces, switched, t + (at.elapsed - base.elapsed), at, args)
+    at, has, status = _reset(pieces, switched, t + (at.elapsed - base.elapsed), at, atol, args)
     return at, has, met | status
 
 
-def _reset(pieces: Pieces, switched: Array, t: Array, flown: Base, args: Any) -> tuple[Base, Array, Array]:
+def _reset(pieces: Pieces, switched: Array, t: Array, flown: Base, atol: Array, args: Any) -> tuple[Base, Array, Array]:
     """Applies the reset of the surfaces that have ``switched`` (k,): returns the base after it, whether there was one (), and status bits.
 
     Surfaces that are crossed at the same time reset the state one after the other, in the order of their numbers; the derivative is then
@@ -46,7 +58,8 @@ def _reset(pieces: Pieces, switched: Array, t: Array, flown: Base, args: Any) ->
 
     def behind() -> tuple[Base, Array]:
         still = flown.allowed, flown.still
-        q, v, closed, status = state_behind(problem, crossed, t, flown.q, flown.v, flown.closed, still, args)
+        least = atol, jnp.zeros_like(atol)
+        q, v, closed, status = state_behind(problem, crossed, t, flown.q, flown.v, flown.closed, still, least, args)
         low = None if flown.low is None else jnp.zeros_like(flown.low)
         return flown._replace(q=q, v=v, low=low, closed=closed), status
 
@@ -62,17 +75,43 @@ def state_behind(
     v: Array,
     closed: Array,
     still: tuple[Array, Array],
+    least: tuple[Array, Array],
     args: Any,
 ) -> tuple[Array, Array, Array, Array]:
     """Applies the resets of the surfaces that are ``crossed`` (k,), one after the other.
 
     Returns q, v (d,) after them; the ``closed`` contacts (m,) whose gaps and gap velocities are still zero, up to the two tolerances ``still``
-    (m,); and status bits.
+    (m,); and status bits. ``least``: height and time of the lowest flight between two resets that the scheme follows.
     """
+    before = q, v
     for k in range(len(crossed)):
         found = problem.state_behind(k, t, q, v, args)
         q, v = (jnp.where(crossed[k], x, y) for x, y in zip(found, (q, v), strict=True))
     gap, speed = gap_rates(problem, *frozen((t, q, v, args)))
     stays = (gap <= still[0]) & (jnp.abs(speed) <= still[1])
     status = as_status(jnp.sum(crossed) > 1, Status.DERIVATIVE_EVENTS)
+    status |= as_status(_accumulate(problem, crossed, t, before, (q, v), least, args), Status.TRIALS_EXHAUSTED)
     return q, v, closed & stays, status | as_status(jnp.any(gap < -still[0]), Status.GAP_UNRESOLVED)
+
+
+def _accumulate(
+    problem: Problem, crossed: Array, t: Array, before: tuple, after: tuple, least: tuple[Array, Array], args: Any
+) -> Array:
+    """Tests whether a motion comes back to a ``crossed`` surface at once after a reset, so that resets follow each other without end, ().
+
+    A reset says nothing of what happens then: a wall does, which is a gap. ``before``, ``after``: q and v (d,) at the reset; ``least``: as above.
+    """
+    t, before, after, (height, time), args = lax.stop_gradient((t, before, after, least, args))
+
+    def rates(q: Array, v: Array) -> tuple[Array, Array]:
+        """First and second rates (k,) of the surfaces' functions along the motion."""
+        a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
+        along = lambda s: problem.switch_values(t + s, q + s * (v + 0.5 * s * a), v + s * a, args)
+        zero, one = jnp.zeros_like(t), jnp.ones_like(t)
+        return jax.jvp(lambda s: jax.jvp(along, (s,), (one,))[1], (zero,), (one,))
+
+    came = -jnp.sign(rates(*before)[0])
+    leaves, turns = (came * x for x in rates(*after))
+    fall = jnp.maximum(-turns, 0)
+    back = (leaves >= 0) & ((leaves**2 < 2 * fall * height) | (2 * leaves < fall * time))
+    return jnp.any(crossed & back)
