@@ -254,10 +254,9 @@ class MoreauJean(Scheme):
         # of a body at rest forces cancel up to the round-off of positions: a stiff spring answers to it by up to q/h, whatever its stiffness
         rounding = 1e3 * eps * jnp.max(jnp.abs(w)) + 16 * eps * jnp.max(jnp.abs(state.q)) / h
         failed = change > 0.1 * whole + rounding
-        if metric.joints is None:
-            # past a kink the last change is large though the equation holds
-            left = lambda: jnp.max(jnp.abs(lax.stop_gradient(remaining()))) > 0.01 * whole + rounding
-            failed = lax.cond(failed, left, lambda: jnp.zeros((), bool))
+        # past a kink the last change is large though the equation holds
+        left = lambda: jnp.max(jnp.abs(lax.stop_gradient(remaining()))) > 0.01 * whole + rounding
+        failed = lax.cond(failed, left, lambda: jnp.zeros((), bool))
         t, point = motion.time(state.n + 1), lambda w: (state.q + h * (theta * w + (1 - theta) * v), w)
 
         def jumps() -> Array:
