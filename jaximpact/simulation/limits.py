@@ -11,6 +11,11 @@ MAX_SMALL_SYSTEM = 8  # coordinates and constraints up to which native code is s
 # MoreauJean, the first Jacobian then takes 1.9, 2.4 and 3.5 s for one, two and three bars (150, 1200, 4050), at once 2.7, 6.1 and 20 s; 200 motions of 1000
 # steps take .08, .41 and 1.4 s, at once .03, .27 and 17 s.
 MAX_JACOBIAN_ENTRIES = 1000
+# The same of up to so many motions, whose first answer counts: of a box in space (896) it takes 9.5 s and then 12 ms, at once 21 s and 46 ms; of a rod (54)
+# 4.7 s for 8.2, of four links (128) 4.2 for 7.2, of 16 disks (65,536) 20 for 28, later ones .5 to 1 times as long; of a double pendulum (16) 2.3 for 2.9, but
+# later ones 2.4 times as long.
+MAX_JACOBIAN_ENTRIES_OF_FEW = 40
+FEW_MOTIONS = 16
 
 # loops
 STABILITY_STEPS = 15  # after which the stability of the force is looked at; odd, since what is unstable alternates

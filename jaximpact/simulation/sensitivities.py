@@ -30,8 +30,10 @@ from .chunked_runs import devices, in_chunks
 from .lane_arguments import for_lanes, is_shared, is_single, numbers_of_one, refuse_traced
 from .lanes import Lanes
 from .limits import (
+    FEW_MOTIONS,
     MAX_FORWARD_DIRECTIONS,
     MAX_JACOBIAN_ENTRIES,
+    MAX_JACOBIAN_ENTRIES_OF_FEW,
     MAX_REVERSE_INPUTS,
     MAX_SMALL_SYSTEM,
     MAX_SPARE_BYTES,
@@ -359,15 +361,18 @@ def _walking_back(
 def _lane_by_direction(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
     """Whether each direction of the Jacobian, the derivative by one number, is computed in a lane of its own.
 
-    True on a GPU, which has threads enough, and on a CPU if joints make the program for all directions at once too large for native code.
+    True on a GPU, which has threads enough, and on a CPU if the program for all directions at once is long: beside joints, or for a few motions, of
+    which the first answer takes most of the time.
     """
+    problem, one = program.problem, lanes.first
     if platform() == "gpu":
-        return not program.problem.listed
-    if program.problem.joints is None or execution not in ("auto", "native") or platform() != "cpu":
+        return not problem.listed
+    few = lanes.count <= FEW_MOTIONS and not problem.listed
+    if execution not in ("auto", "native") or platform() != "cpu" or not (few or problem.joints is not None):
         return False
-    one = lanes.first
-    unknowns = one.q0.size + program.problem.joint_count(one.t0, one.q0, one.args)
-    return devices(lanes.count) == 1 and len(task.numbers(one)[0]) * unknowns**2 > MAX_JACOBIAN_ENTRIES
+    unknowns = one.q0.size + problem.joint_count(one.t0, one.q0, one.args)
+    most = MAX_JACOBIAN_ENTRIES_OF_FEW if few else MAX_JACOBIAN_ENTRIES
+    return devices(lanes.count) == 1 and len(task.numbers(one)[0]) * unknowns**2 > most
 
 
 def _by_directions(
