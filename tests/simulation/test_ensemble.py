@@ -315,7 +315,7 @@ def test_products_in_float32_keep_their_digits_on_a_gpu(monkeypatch, setting, fo
         )
 
     watch(backends, "_vmap_program")
-    watch(arguments, "_reports")
+    watch(arguments, "_of_lanes")
     monkeypatch.setattr(arguments, "execution_of", lambda *_: "xla")
     with monkeypatch.context() as gpu, jax.default_matmul_precision(setting):
         gpu.setattr(trace_context, "platform", lambda: "gpu")
