@@ -15,7 +15,7 @@ from .limits import MAX_KNOWN_CALLS
 from .program import Program, classes_of
 
 MAX_BYTES = 1024  # of an array whose entries are part of a key
-_known: dict[Hashable, tuple[Program, Lanes]] = {}
+_known: dict[Hashable, tuple[Program, Lanes, int]] = {}
 
 
 def key_of(q0: Any, v0: Any, args: Any, methods: tuple, *others: Any) -> Hashable | None:
@@ -47,15 +47,15 @@ def _value(x: Any) -> Hashable | None:
     return None
 
 
-def find(key: Hashable | None) -> tuple[Program, Lanes] | None:
+def find(key: Hashable | None) -> tuple[Program, Lanes, int] | None:
     """What `keep` was given for the key, without states and args; None if nothing, or for the key None."""
     return None if key is None else _known.get(key)
 
 
-def keep(key: Hashable | None, program: Program, lanes: Lanes) -> None:
-    """Keeps what was made of a call, unless its key is None; of many calls the oldest is dropped."""
+def keep(key: Hashable | None, program: Program, lanes: Lanes, size: int) -> None:
+    """Keeps what was made of a call, unless its key is None; ``size``: bytes of a row of a motion. Of many calls the oldest is dropped."""
     if key is not None:
         while len(_known) >= MAX_KNOWN_CALLS:
             _known.pop(next(iter(_known), None), None)
         nothing = lanes.motion._replace(q0=None, v0=None, args=None)
-        _known[key] = program, Lanes(nothing, lanes.axes, lanes.count)
+        _known[key] = program, Lanes(nothing, lanes.axes, lanes.count), size

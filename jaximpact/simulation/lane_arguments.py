@@ -76,7 +76,7 @@ def for_lanes(
     refuse_traced((q0, v0, args, others))
     key = None if until is not None else known_calls.key_of(q0, v0, args, (scheme, projection), *others)
     if (found := known_calls.find(key)) is not None:
-        program, lanes = found
+        program, lanes, size = found
         q0, v0, args = _states_and_args(q0, v0, args)
         lanes = Lanes(lanes.motion._replace(q0=q0, v0=v0, args=args), lanes.axes, lanes.count)
         problem = check_lanes(program.problem, lanes)
@@ -100,10 +100,11 @@ def for_lanes(
             )
         until = check_until(until, problem, lanes.first)
         program = Program.of(problem, scheme, projection, save, lanes.motion, until)
+        one = lanes.first
+        size = program.row_size(one, problem.count(one.t0, one.q0, one.args))
         if problem is stated and remarks_so_far() == before:  # which are made in each call
-            known_calls.keep(key, program, lanes)
-    one, rows = lanes.first, program.rows + 1
-    size = program.row_size(one, problem.count(one.t0, one.q0, one.args))
+            known_calls.keep(key, program, lanes, size)
+    rows = program.rows + 1
     check_memory(
         float(lanes.count) * rows * size, f"save: the result of {lanes.count} motions with {rows} rows each", FEWER_ROWS
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -106,6 +107,14 @@ class Program:
             times = _saved_times(save, motion)
             rows = times.shape[0]
         return cls(problem, scheme, solver, times, rows, save.every, save.function, save.impacts, save.kinds, until)
+
+    @cached_property
+    def without_rows(self) -> Program:
+        """The program for native code: without its saved times and numbers of steps and rows, which native code is given at run time."""
+        rows, every = min(self.rows, 1), self.every and 1
+        return self.replace(
+            per_lane_branches=True, length=None, times=self.times[:0], rows=rows, every=every, reports_progress=False
+        )
 
     @property
     def by_step(self) -> Any:

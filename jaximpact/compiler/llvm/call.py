@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from sys import getrefcount
-from threading import Lock, local
+from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -19,6 +18,7 @@ from ...jaxtools.argument_checks import is_random_key
 from ...jaxtools.jaxpr_tools import contains_primitive
 from ...jaxtools.progress import current_watch
 from ...jaxtools.shapes import operand_type
+from ...jaxtools.spare_memory import new_array
 from ...jaxtools.trace_context import trace_settings, without_collection
 from ..limits import (
     FEW_LANES,
@@ -32,7 +32,6 @@ from ..limits import (
     MAX_OPS_OF_MANY_LANES,
     MAX_SCALARS,
     MAX_SCALARS_IN_LONG_PROGRAMS,
-    MAX_SPARE_BYTES,
     MIN_ENTRIES_SIDE_BY_SIDE,
     MIN_SHARE_SIDE_BY_SIDE,
     OPS_WITH_WIDE_VECTORS,
@@ -82,28 +81,6 @@ class Layout(NamedTuple):
     places: np.ndarray
 
 
-class _Spare(local):
-    """Memory of a thread's last call, which the next one takes if nothing refers to it any more: new memory takes longer than what is written to it."""
-
-    def __init__(self) -> None:
-        self._keep(0)
-
-    def _keep(self, size: int) -> np.ndarray:
-        self.memory = np.empty(size, np.uint8)
-        self.idle = getrefcount(self.memory)
-        return self.memory
-
-    def memory_of(self, size: int) -> np.ndarray:
-        if size > MAX_SPARE_BYTES:
-            return np.empty(size, np.uint8)
-        # results are views, which refer to it
-        used = len(self.memory) < size or getrefcount(self.memory) > self.idle
-        return self._keep(size) if used else self.memory
-
-
-_spare = _Spare()
-
-
 @dataclass(frozen=True, eq=False)
 class CompiledFunction:
     """A function of one lane compiled to be called on many; the result of `compile_lanes`.
@@ -141,7 +118,7 @@ class CompiledFunction:
             while len(self.layouts) >= MAX_LAYOUTS:
                 del self.layouts[next(iter(self.layouts))]
             layout = self.layouts[key] = self._layout(operands, carried, lanes, rows)
-        whole = _spare.memory_of(layout.size)
+        whole = new_array((layout.size,), np.uint8)
         first = -whole.ctypes.data % 64  # scratch memory begins at a multiple of 64
         begin = whole.ctypes.data + first
         if (watch := current_watch()) is not None and program.text.width == 1:
