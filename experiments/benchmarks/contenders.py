@@ -129,8 +129,7 @@ def single_motion(work, q0, v0, execution: str, over: Callable = lambda end: end
 
 def many_motions(work, q0, v0, execution: str) -> Callable:
     """`single_motion` of all lanes."""
-    run = single_motion(work, q0, v0, execution, jax.vmap)
-    return lambda cores: tuple(x[:, -1] for x in run(cores))
+    return single_motion(work, q0, v0, execution, lambda end: jax.vmap(lambda q, v: tuple(x[-1] for x in end(q, v))))
 
 
 def derivatives(work, lanes: int, full: bool) -> list[Contender]:

@@ -76,6 +76,7 @@ FEW_LANES = 64  # up to which such code may answer: directions of a derivative, 
 MAX_COPIED_BYTES = 4096  # shared operands up to this size are copied into the program's own memory
 MAX_STACK_BYTES = 2**16  # of a motion within a program of XLA, up to which its memory lies on the stack
 MIN_LANES_FOR_THREADS = 256  # lanes of a call from which they are shared out to all cores
+MAX_LAYOUTS = 16  # of the memory of calls of a program, one for each number of lanes
 MAX_LOADED_PROGRAMS = 256  # programs kept in memory
 MAX_CACHE_BYTES = 256 * 2**20  # of kept code on disk; beyond it the least recently used files are removed
 

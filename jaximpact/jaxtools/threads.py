@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from contextvars import copy_context
+from functools import lru_cache
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -160,16 +161,21 @@ def _jax_context() -> tuple[Any, Any]:
 _NO_TRANSFORMATION = in_new_thread(get_opaque_trace_state)
 
 
+@lru_cache(1)
+def _local_settings(count: int) -> list[Callable[[], Any]]:
+    """For each of jax's ``count`` settings that can be local to a thread, the function that returns its local value."""
+    return [x.get_local for x in jax.config._value_holders.values() if hasattr(x, "get_local")]  # type: ignore[attr-defined]
+
+
 def has_default_context() -> bool:
     """Whether another thread would compute the same as this one: no jax transformation is active, and no jax setting is local to this thread.
 
     Settings are local to a thread within a context such as ``with jax.enable_x64(...)``.
     """
     if _UNSET is not None and get_opaque_trace_state() == _NO_TRANSFORMATION:
-        states = [x for x in jax.config._value_holders.values() if hasattr(x, "get_local")]  # type: ignore[attr-defined]
-        if all(
-            x.get_local() is _UNSET for x in states
-        ):  # the comparison with another thread takes longer than a small ensemble
+        settings = _local_settings(len(jax.config._value_holders))  # type: ignore[attr-defined]
+        # the comparison with another thread takes longer than a small ensemble
+        if all(found() is _UNSET for found in settings):
             return True
     with DaemonPool(1) as other:
         return other.submit(_jax_context).result() == _jax_context()

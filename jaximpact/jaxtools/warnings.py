@@ -17,6 +17,7 @@ class JaximpactWarning(UserWarning):
 
 
 _silent: ContextVar[bool] = ContextVar("_silent", default=False)
+_made = 0
 
 
 @contextmanager
@@ -31,8 +32,15 @@ def without_remarks() -> Iterator[None]:
 
 def remark(text: str, stacklevel: int) -> None:
     """Issues a `JaximpactWarning` at the frame ``stacklevel`` levels up, or at the first one above it outside the package."""
+    global _made
+    _made += 1
     if not _silent.get():
         frame = sys._getframe(stacklevel)
         while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
             frame, stacklevel = frame.f_back, stacklevel + 1
         warnings.warn(text, JaximpactWarning, stacklevel=stacklevel + 1)
+
+
+def remarks_so_far() -> int:
+    """How many remarks there were to make in this process, silenced ones too."""
+    return _made

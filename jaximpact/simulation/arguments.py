@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..compiler.xla_cache import PersistentJit
 from ..jaxtools.argument_checks import (
@@ -199,20 +200,29 @@ def _report(problem: Problem, motion: Motion) -> StartReport:
     return start_report(motion.stated_in(problem), motion.q0, motion.v0, motion.t0, motion.args, motion.h)
 
 
-@partial(PersistentJit, static=("axes",))
-def _reports(problem: Problem, motion: Motion, axes: tuple) -> StartReport:
+@PersistentJit
+def has_good_start(problem: Problem, motion: Motion) -> Array:
+    """Whether a start needs no error and no warning, ()."""
+    return _report(problem, motion).is_fine
+
+
+@partial(PersistentJit, static=("one", "axes"))
+def _of_lanes(problem: Problem, motion: Motion, one: PersistentJit, axes: tuple) -> Any:
     if not any(axis == 0 for axis in axes):
         # only h, e or t1 differ between lanes: one start
-        return jax.tree.map(lambda x: x[None], _report(problem, motion))
-    return jax.vmap(_report, in_axes=(None, Lanes(motion, axes, 0).in_axes))(problem, motion)
+        return jax.tree.map(lambda x: x[None], one(problem, motion))
+    return jax.vmap(one, in_axes=(None, Lanes(motion, axes, 0).in_axes))(problem, motion)
 
 
-def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> StartReport:
-    """Start reports of all lanes, with a leading lane axis; ``h``: step, which sets the tolerance for closed contacts, or None."""
+def start_reports(problem: Problem, lanes: Lanes, h: Any = None, one: PersistentJit = _report) -> StartReport:
+    """Start reports of all lanes, with a leading lane axis; ``h``: step, which sets the tolerance for closed contacts, or None.
+
+    ``one``: what is computed of a lane, by default its report; or `has_good_start`, of which nothing else has to be looked at.
+    """
     starts = lanes.only("q0", "v0", "t0", "args", *OF_FRICTION, h=h)
-    through_xla = partial(_reports, axes=starts.axes)
+    through_xla = partial(_of_lanes, one=one, axes=starts.axes)
     either = execution_of("auto", problem) == "auto"
-    call = native_or_xla(_report, (None, starts.in_axes), through_xla) if either else through_xla
+    call = native_or_xla(one, (None, starts.in_axes), through_xla) if either else through_xla
     return call(problem, starts.motion)
 
 

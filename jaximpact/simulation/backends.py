@@ -102,7 +102,7 @@ def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int) -> Call:
     if platform() != "gpu":
         raise ValueError("execution='kernel' needs a GPU, and there is none: give execution='auto'")
     turns = RowRequest.of(program) if program.rows else ()
-    shape = without_rows(program)
+    shape = program.without_rows
     return lambda motion, _: _kernel(shape, motion, turns, task=task, axes=lanes.axes, shares=shares)
 
 
@@ -126,7 +126,7 @@ def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
     """Returns a function that runs the task as native CPU code, in which each lane executes only the branches it needs; results are numpy arrays."""
     turns = RowRequest.of(program) if program.rows else ()
     call = native.over_lanes(one_lane, (None, lanes.in_axes), turns, task=task)
-    shape = without_rows(program)
+    shape = program.without_rows
     return lambda motion, _: call(shape, motion)
 
 
@@ -138,14 +138,6 @@ def native_or_xla(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callab
     if platform() != "cpu" or not is_concrete():
         return xla
     return partial(_either, native.over_lanes(one, axes), xla)
-
-
-def without_rows(program: Program) -> Program:
-    """Returns the program for native code: without its saved times and numbers of steps and rows, which native code is given at run time."""
-    rows, every = min(program.rows, 1), program.every and 1
-    return program.replace(
-        per_lane_branches=True, length=None, times=program.times[:0], rows=rows, every=every, reports_progress=False
-    )
 
 
 @partial(PersistentJit, static=("task",))

@@ -18,6 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..jaxtools.argument_checks import check_memory, free_memory
+from ..jaxtools.spare_memory import new_array
 from ..jaxtools.threads import abandon, make_executor, wait_interruptibly, worker_count
 from ..jaxtools.trace_context import platform
 from ..mechanics.motion import Motion
@@ -136,7 +137,7 @@ class _HostResults:
         with self.lock:
             if self.arrays is None:
                 check_memory(_size(leaves, self.count), f"the result of {self.count} motions", FEWER_ROWS)
-                made = [np.empty((self.count, *x.shape[1:]), x.dtype) for x in leaves]
+                made = [new_array((self.count, *x.shape[1:]), x.dtype) for x in leaves]
                 self.arrays = jax.tree.unflatten(structure, made)
         for target, source in zip(jax.tree.leaves(self.arrays), leaves, strict=True):
             target[members] = source[:number]

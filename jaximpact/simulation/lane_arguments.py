@@ -11,13 +11,14 @@ import numpy as np
 
 from ..jaxtools.argument_checks import check_counts, check_memory, is_traced, real_array
 from ..jaxtools.threads import make_executor, refuse_fork, worker_count
-from ..jaxtools.warnings import remark
+from ..jaxtools.warnings import remark, remarks_so_far
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..mechanics.user_functions import differentiable
 from ..results.save import Save
+from . import known_calls
 from .arguments import (
     OF_FRICTION,
     STATED,
@@ -27,6 +28,7 @@ from .arguments import (
     choose_methods,
     fit_joints,
     fit_room,
+    has_good_start,
     start_reports,
 )
 from .canonical_arrays import (
@@ -44,7 +46,7 @@ from .canonical_arrays import (
 from .chunked_runs import FEWER_ROWS, largest_chunk
 from .lanes import Lanes
 from .program import Program
-from .start_report import StartReport, is_fine, raise_or_warn
+from .start_report import StartReport, raise_or_warn
 from .validation import check_functions, check_problem, without_empty_gaps
 
 
@@ -69,33 +71,52 @@ def for_lanes(
 ) -> tuple[Program, Lanes]:
     """Checks and converts the arguments of `ensemble`; returns the `Program` and the `Lanes`."""
     refuse_fork()
-    refuse_traced((problem, q0, v0, t0, t1, h, e, args, friction, static_friction))
-    save = Save.of(save)
-    scheme, projection = choose_methods(scheme, projection, problem)
-    steps = choose_grid(scheme, save, h, steps, t0, t1)
-    check_step(h, steps)
-    if steps is not None:
-        h = (np.asarray(real_array("t1", t1)) - np.asarray(real_array("t0", t0))) / steps
     of_contacts = {"e": e, "friction": friction, "static_friction": static_friction}
-    problem, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, args, args_axes, scheme, of_contacts)
-    # round-off in h must not make a step more
-    lanes = lanes if steps is None else lanes.with_steps(steps)
-    problem = check_lanes(problem, lanes)
-    if chunk is not None:
-        check_counts(chunk=chunk)
-    counts = lanes.motion.steps
-    if save.every is not None and np.ndim(counts):
-        raise ValueError(
-            "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
-        )
-    one = lanes.first
-    program = Program.of(problem, scheme, projection, save, lanes.motion, check_until(until, problem, one))
-    size = program.row_size(one, problem.count(one.t0, one.q0, one.args))
+    others = problem, t0, t1, h, of_contacts, args_axes, save, chunk, steps
+    refuse_traced((q0, v0, args, others))
+    key = None if until is not None else known_calls.key_of(q0, v0, args, (scheme, projection), *others)
+    if (found := known_calls.find(key)) is not None:
+        program, lanes, size = found
+        q0, v0, args = _states_and_args(q0, v0, args)
+        lanes = Lanes(lanes.motion._replace(q0=q0, v0=v0, args=args), lanes.axes, lanes.count)
+        problem = check_lanes(program.problem, lanes)
+    else:
+        before = remarks_so_far()
+        save = Save.of(save)
+        scheme, projection = choose_methods(scheme, projection, problem)
+        steps = choose_grid(scheme, save, h, steps, t0, t1)
+        check_step(h, steps)
+        if steps is not None:
+            h = (np.asarray(real_array("t1", t1)) - np.asarray(real_array("t0", t0))) / steps
+        stated, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, args, args_axes, scheme, of_contacts)
+        # round-off in h must not make a step more
+        lanes = lanes if steps is None else lanes.with_steps(steps)
+        problem = check_lanes(stated, lanes)
+        if chunk is not None:
+            check_counts(chunk=chunk)
+        if save.every is not None and np.ndim(lanes.motion.steps):
+            raise ValueError(
+                "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
+            )
+        until = check_until(until, problem, lanes.first)
+        program = Program.of(problem, scheme, projection, save, lanes.motion, until)
+        one = lanes.first
+        size = program.row_size(one, problem.count(one.t0, one.q0, one.args))
+        if problem is stated and remarks_so_far() == before:  # which are made in each call
+            known_calls.keep(key, program, lanes, size)
     rows = program.rows + 1
     check_memory(
         float(lanes.count) * rows * size, f"save: the result of {lanes.count} motions with {rows} rows each", FEWER_ROWS
     )
-    return program, lanes
+    return program if problem is program.problem else program.replace(problem=problem), lanes
+
+
+def _states_and_args(q0: Any, v0: Any, args: Any) -> tuple[Any, Any, Any]:
+    """States and args as arrays of one dtype, and finite."""
+    q0, v0 = canonical_state(q0, v0)
+    args = cast_numbers("args", args, q0.dtype)
+    check_finite(q0=q0, v0=v0)
+    return q0, v0, args
 
 
 def refuse_traced(tree: Any) -> None:
@@ -289,22 +310,26 @@ def check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     Returns the problem, with larger neighbour lists if the starts need them (`fit_room`), and with joints marked if rows depend on others at a start
     (`fit_joints`).
     """
-    shortest = lanes.motion.h.min()
+    shortest, size = lanes.motion.h.min(), largest_chunk()
 
-    def part(begin: int) -> tuple[StartReport, bool]:
-        with differentiable():
-            found = start_reports(problem, lanes.some(slice(begin, begin + size)), shortest)
-        refuse_traced(found)
-        return found, found.bodies is None and is_fine(found)
+    def of_lanes(*one: Any) -> list:
+        """Reports of the starts, or for each what ``one`` computes, of a chunk of lanes after the other."""
 
-    if lanes.count <= (size := largest_chunk()):
-        parts, fine = zip(*[part(0)], strict=True)
-    else:
+        def part(begin: int) -> Any:
+            with differentiable():
+                found = start_reports(problem, lanes.some(slice(begin, begin + size)), shortest, *one)
+            refuse_traced(found)
+            return jax.tree.map(np.asarray, found)
+
+        if lanes.count <= size:
+            return [part(0)]
         with make_executor(worker_count(lanes.count), lanes.count) as pool:
-            parts, fine = zip(*pool.map(part, range(0, lanes.count, size)), strict=True)
-    if all(fine):
+            return [*pool.map(part, range(0, lanes.count, size))]
+
+    # lists of bodies may have to be longer
+    if not problem.listed and all(x.all() for x in of_lanes(has_good_start)):
         return problem
-    report: StartReport = jax.tree.map(lambda *x: np.concatenate([*map(np.asarray, x)]), *parts)
+    report: StartReport = jax.tree.map(lambda *x: np.concatenate(x), *of_lanes())
     fitting = fit_room(problem, report)
     if fitting is not problem:
         return check_lanes(fitting, lanes)

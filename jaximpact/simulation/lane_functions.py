@@ -28,7 +28,7 @@ from ..jaxtools.trace_context import full_precision
 from ..mechanics.motion import By, Motion
 from . import reverse_loop as backwards
 from .account import Account
-from .backends import Task, one_lane, without_rows
+from .backends import Task, one_lane
 from .program import Program
 from .reverse_parts import Parts
 from .rows import RowRequest
@@ -131,7 +131,7 @@ class Value(LaneFunction):
     def __call__(self, *leaves: Any, branches: bool = False) -> list:
         program, motion = self.unflatten(leaves)
         # jitted, so that values and derivatives share one trace
-        found = jax.tree.leaves(one_lane(without_rows(program) if branches else program, motion, task=self.task))
+        found = jax.tree.leaves(one_lane(program.without_rows if branches else program, motion, task=self.task))
         return list(compress(found, self.kept))
 
     def unflatten(self, leaves: Sequence) -> tuple[Program, Motion]:

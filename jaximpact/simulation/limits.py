@@ -33,6 +33,9 @@ MAX_RESULT_SHARE = 1 / 8  # of an accelerator's free memory, up to which results
 MAX_WORK_RATIO = 1.3  # the total work of a call over the sum of its lanes' steps
 MAX_STEPS_RATIO = 1.15  # by which lanes of one chunk differ in their number of steps
 
+# calls
+MAX_KNOWN_CALLS = 32  # of `ensemble`, of which is kept what they have in common with others
+
 # reverse mode
 MAX_FORWARD_DIRECTIONS = 32  # inputs up to which reverse mode is by the Jacobian in forward mode,
 # of one motion up to so many, or as many as times the square of d coordinates make no more than so much: a gradient by walking back takes 2.5 (d = 2, 4

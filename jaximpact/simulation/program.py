@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -70,7 +71,7 @@ class Program:
         # jax takes structures of dataclasses for equal whose static fields are, whatever their classes (0.10), and looks them up in tables in
         # which that decides where some bits of their hashes agree: jit then ran the program of one scheme in place of another's
         if isinstance(self.scheme, Scheme):
-            object.__setattr__(self, "classes", (*_classes_of(self.scheme), *_classes_of(self.solver)))
+            object.__setattr__(self, "classes", (*classes_of(self.scheme), *classes_of(self.solver)))
 
     @classmethod
     def of(
@@ -107,6 +108,14 @@ class Program:
             rows = times.shape[0]
         return cls(problem, scheme, solver, times, rows, save.every, save.function, save.impacts, save.kinds, until)
 
+    @cached_property
+    def without_rows(self) -> Program:
+        """The program for native code: without its saved times and numbers of steps and rows, which native code is given at run time."""
+        rows, every = min(self.rows, 1), self.every and 1
+        return self.replace(
+            per_lane_branches=True, length=None, times=self.times[:0], rows=rows, every=every, reports_progress=False
+        )
+
     @property
     def by_step(self) -> Any:
         """The condition, checked after each step, that ends the motion (`mechanics.rest`); None if there is none."""
@@ -132,14 +141,14 @@ class Program:
         return (3 * one.q0.shape[0] + m + 1 + (self.problem.energy is not None)) * one.q0.dtype.itemsize + pairs
 
 
-def _classes_of(x: Any) -> tuple[type, ...]:
+def classes_of(x: Any) -> tuple[type, ...]:
     """Returns the class of an object, and recursively those of its fields that are dataclasses.
 
     Fields that are leaves, such as numbers, are left out, since jax may put objects of its own, which are dataclasses, in their place.
     """
     parts = (getattr(x, part.name) for part in fields(x)) if is_dataclass(x) else ()
     nodes = (part for part in parts if is_dataclass(part) and not jax.tree_util.all_leaves([part]))
-    return (type(x), *(found for part in nodes for found in _classes_of(part)))
+    return (type(x), *(found for part in nodes for found in classes_of(part)))
 
 
 def _saved_times(save: Save, motion: Motion) -> Any:

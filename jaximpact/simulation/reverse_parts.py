@@ -19,7 +19,6 @@ from ..jaxtools.dead_code import without_dead_code
 from ..jaxtools.jaxpr_tools import moving_outputs
 from ..jaxtools.transposition import transpose
 from .account import Account
-from .backends import without_rows
 from .lane_loop import LaneLoop
 from .motion_loop import MotionLoop
 from .rows import Row, RowRequest
@@ -66,7 +65,7 @@ class Parts:
     def loop(self, leaves: Sequence) -> tuple[LaneLoop, Any]:
         """Returns the loop of one lane and the motion, from the leaves of (program, motion)."""
         program, motion = jax.tree.unflatten(self.structure, leaves)
-        return LaneLoop(MotionLoop(without_rows(program), motion)), motion
+        return LaneLoop(MotionLoop(program.without_rows, motion)), motion
 
     def start(self, leaves: Sequence) -> tuple:
         loop, motion = self.loop(leaves)

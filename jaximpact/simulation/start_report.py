@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from ..jaxtools.jaxpr_tools import depends_on
-from ..jaxtools.trace_context import full_precision, platform
+from ..jaxtools.trace_context import full_precision
 from ..mechanics.contact.friction.cones import direction
 from ..mechanics.friction import Slip
 from ..mechanics.joint_projection import start_errors
@@ -265,6 +265,17 @@ class StartReport(NamedTuple):
         entries, and a method ``judge`` that raises for them."""
         return [x for x in (self.switches, self.friction, self.restitution, self.joints) if x is not None]
 
+    @property
+    def is_fine(self) -> Array:
+        """Whether a start needs no error and no warning, (); of bodies in lists, whose lists may have to be longer, `bodies` says more."""
+        at = self.closure
+        right = self.positive & self.symmetric & self.lagrangian & self.finite
+        for part in self.parts:
+            right &= ~jnp.any(part.refused)
+        if self.joints is not None:
+            right &= ~jnp.any(self.joints.broken | self.joints.redundant)
+        return right & jnp.all(jnp.isfinite(self.gap)) & ~jnp.any(at.violated | at.outward)
+
 
 @full_precision()
 def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> StartReport:
@@ -327,27 +338,6 @@ def refused_lanes(report: StartReport) -> np.ndarray:
     for part in report.parts:
         bad = bad | np.any(part.refused, axis=1)
     return np.asarray(bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1))
-
-
-def is_fine(report: StartReport) -> bool:
-    """Whether no lane's start needs an error or a warning; of a report in an accelerator's memory only this is copied to the host."""
-    if platform() == "cpu":
-        return bool(_is_fine(jax.tree.map(np.asarray, report)))
-    return bool(_is_fine_on_device(report))
-
-
-def _is_fine(report: StartReport) -> Any:
-    """Whether no lane's start needs an error or a warning, (), from a report of numpy or jax arrays."""
-    at = report.closure
-    right = report.positive.all() & report.symmetric.all() & report.lagrangian.all() & report.finite.all()
-    for part in report.parts:
-        right = right & ~part.refused.any()
-    if report.joints is not None:
-        right = right & ~(report.joints.broken | report.joints.redundant).any()
-    return right & (abs(report.gap) < np.inf).all() & ~at.violated.any() & ~at.outward.any()
-
-
-_is_fine_on_device = jax.jit(_is_fine)
 
 
 def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:

@@ -113,7 +113,7 @@ INSIDERS = {
     "test_cli", "test_cones", "test_ensemble", "test_fuzz", "test_honesty_pieces", "test_native",
     "test_native_table", "test_operating_system", "test_projection_sizes", "test_recipes", "test_row_structure",
     "test_side_by_side", "test_small", "test_status", "test_some_contacts", "test_study_trust", "test_tunnelling", "test_kernel", "kernels_on_host", "test_linalg", "test_arithmetic", "test_program_cache", "native_table",
-    "test_lane_blocks", "test_optimized_later", "test_loops", "test_transposition", "test_remembered", "test_coupling",
+    "test_lane_blocks", "test_optimized_later", "test_loops", "test_spare_memory", "test_transposition", "test_remembered", "test_coupling",
 }  # fmt: skip
 OPEN = {"analysis", "bodies", "catalogue", "cli", "conformance", "extend", "indices", "planar", "plots", "study"}
 

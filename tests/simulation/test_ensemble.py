@@ -13,7 +13,7 @@ from breadth import slow
 import jaximpact as ji
 from jaximpact.jaxtools import trace_context
 from jaximpact.jaxtools.threads import worker_count
-from jaximpact.simulation import arguments, backends, chunked_runs, lane_functions
+from jaximpact.simulation import arguments, backends, chunked_runs, known_calls, lane_functions
 from jaximpact.simulation.chunk_sizes import divide
 from jaximpact.simulation.limits import MAX_WORK_RATIO
 
@@ -315,7 +315,7 @@ def test_products_in_float32_keep_their_digits_on_a_gpu(monkeypatch, setting, fo
         )
 
     watch(backends, "_vmap_program")
-    watch(arguments, "_reports")
+    watch(arguments, "_of_lanes")
     monkeypatch.setattr(arguments, "execution_of", lambda *_: "xla")
     with monkeypatch.context() as gpu, jax.default_matmul_precision(setting):
         gpu.setattr(trace_context, "platform", lambda: "gpu")
@@ -328,3 +328,49 @@ def test_products_in_float32_keep_their_digits_on_a_gpu(monkeypatch, setting, fo
         products = text.count("dot_general[")
         precisions = re.findall(r"precision=\(([\w.]+)", text)
         assert len(precisions) == products > 0 and set(precisions) == found, text
+
+
+def spring(stiffness=1.0):
+    return ji.Problem(lambda t, q, v, args: -args * q, lambda t, q, args: q + 1, mass=stiffness, restitution=0.5)
+
+
+def test_a_second_call_looks_at_the_entries_of_its_arrays():
+    """What a call has in common with an earlier one is kept; numbers that may be wrong are not part of it."""
+    problem, q0, v0 = spring(), np.linspace(0.0, 0.5, 6)[:, None], np.zeros((6, 1))
+    call = lambda q0=q0, v0=v0, args=2.0, **more: ji.ensemble(problem, q0, v0, args=args, t1=1.0, steps=20, **more)
+    first, second = call(), call()
+    np.testing.assert_array_equal(first.q, second.q)
+    # another start and parameter, beside a call by itself of a problem that no call has had
+    changed = call(q0 + 0.25, args=3.0)
+    alone = ji.ensemble(spring(), q0 + 0.25, v0, args=3.0, t1=1.0, steps=20)
+    np.testing.assert_array_equal(changed.q, alone.q)
+    assert not np.array_equal(changed.q, first.q)
+    np.testing.assert_array_equal(call().q, first.q)
+    lost = q0.copy()
+    lost[3] = np.nan
+    with pytest.raises(ValueError, match="q0 must be finite"):
+        call(lost)
+    with pytest.raises(ValueError, match="args is not finite"):
+        call(args=np.nan)
+    with pytest.raises(ValueError, match="q0 of trajectory 0 is not admissible"):
+        call(q0 - 2)
+    with pytest.raises(ValueError, match=r"restitution must lie in \[0, 1\]"):
+        call(e=2.0)
+    with pytest.warns(ji.JaximpactWarning, match="v0 of trajectory 0 points out"):
+        call(0 * q0 - 1, v0 - 1)
+
+
+def test_calls_that_differ_are_told_apart(monkeypatch):
+    """By the class of the scheme, even where its options are those of another class; by numbers of the problem, the type of a number, and the dtype."""
+    q0, v0 = np.linspace(0.0, 0.5, 6)[:, None], np.zeros((6, 1))
+    problem = spring()
+    keys = set()
+    keep = known_calls.keep
+    monkeypatch.setattr(known_calls, "keep", lambda key, *made: (keys.add(key), keep(key, *made)))
+    calls = [
+        {}, {"scheme": ji.MoreauJean()}, {"scheme": ji.EventCorrected()}, {"e": 0.25}, {"args": np.float32(2)}, {"args": np.full(1, 2.0)},
+        {"steps": 21}, {"save": "all"}, {"problem": spring(2.0)}, {"q0": q0.astype(np.float32)}, {"v0": np.zeros(1)},
+    ]  # fmt: skip
+    for changed in calls:
+        ji.ensemble(**{"problem": problem, "q0": q0, "v0": v0, "args": 2.0, "t1": 1.0, "steps": 20} | changed)
+    assert len(keys) == len(calls) and None not in keys

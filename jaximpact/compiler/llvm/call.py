@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Lock
 from typing import Any, NamedTuple
@@ -18,12 +18,14 @@ from ...jaxtools.argument_checks import is_random_key
 from ...jaxtools.jaxpr_tools import contains_primitive
 from ...jaxtools.progress import current_watch
 from ...jaxtools.shapes import operand_type
+from ...jaxtools.spare_memory import new_array
 from ...jaxtools.trace_context import trace_settings, without_collection
 from ..limits import (
     FEW_LANES,
     LONG_PROGRAM_OPS,
     LONG_PROGRAM_OPS_OF_A_LANE,
     MAX_COPIED_BYTES,
+    MAX_LAYOUTS,
     MAX_OPS_IN_BLOCKS,
     MAX_OPS_LLVM,
     MAX_OPS_OF_A_LANE,
@@ -63,6 +65,22 @@ class NativeProgram(NamedTuple):
     in_turn: bool = False
 
 
+class Layout(NamedTuple):
+    """Where operands and results lie in the memory of a call.
+
+    Attributes:
+        size: bytes of the memory.
+        inside: place of each operand in it; -1 for a large one, which stays where it is.
+        results: shape, dtype, place and strides of each result.
+        places: those of operands and results.
+    """
+
+    size: int
+    inside: list[int]
+    results: list[tuple]
+    places: np.ndarray
+
+
 @dataclass(frozen=True, eq=False)
 class CompiledFunction:
     """A function of one lane compiled to be called on many; the result of `compile_lanes`.
@@ -72,12 +90,14 @@ class CompiledFunction:
         dtypes: dtypes of its operands.
         results: pairs of a result's aval in one lane, and whether it is a row of a `stream`.
         structure: pytree of its results.
+        layouts: of the memory of a call, by numbers of lanes and rows and the operands that differ between lanes.
     """
 
     program: NativeProgram
     dtypes: list[np.dtype]
     results: list[tuple[Any, bool]]
     structure: Any
+    layouts: dict[tuple, Layout] = field(default_factory=dict)
 
     def launch(self, leaves: Sequence, carried: Sequence[bool], lanes: int, given: Sequence = ()) -> list[np.ndarray]:
         """Runs all lanes on the operands ``leaves``, and returns results with a leading lane axis.
@@ -88,14 +108,42 @@ class CompiledFunction:
             alone = ([x[i] if c else x for x, c in zip(leaves, carried, strict=True)] for i in range(lanes))
             found = [self.launch(x, [False] * len(carried), 1, given) for x in alone]
             return [np.concatenate(x) for x in zip(*found, strict=True)]
-        program, results, padded = self.program, self.results, self.padded_count(lanes)
+        program = self.program
         if lanes > FEW_LANES and not program.code.is_final:
             wait_for_optimized()
         operands, carried = [*leaves, *program.constants], [*carried, *[False] * len(program.constants)]
         given = [np.ascontiguousarray(x) for x in given]
         rows = len(given[0]) if given else 0
-        # one allocation for scratch memory, small operands and results: one for each would take longer than many a program
-        end = 64 + int(program.text.work)
+        if (layout := self.layouts.get(key := (lanes, rows, *carried))) is None:
+            while len(self.layouts) >= MAX_LAYOUTS:
+                del self.layouts[next(iter(self.layouts))]
+            layout = self.layouts[key] = self._layout(operands, carried, lanes, rows)
+        whole = new_array((layout.size,), np.uint8)
+        first = -whole.ctypes.data % 64  # scratch memory begins at a multiple of 64
+        begin = whole.ctypes.data + first
+        if (watch := current_watch()) is not None and program.text.width == 1:
+            watch.count(whole[first:][:8].view(np.int64), rows)
+        table, kept = layout.places + begin, []
+        for i, (x, c, place) in enumerate(zip(operands, carried, layout.inside, strict=True)):
+            if place < 0:
+                kept.append(x := np.ascontiguousarray(x))
+                table[i] = x.ctypes.data
+            elif c:
+                padded = self.padded_count(lanes)
+                columns = np.ndarray((x.size // lanes, padded), x.dtype, whole, first + place)
+                columns[:, :lanes] = x.reshape(lanes, -1).T
+                columns[:, lanes:] = columns[:, lanes - 1 : lanes]
+            else:
+                np.ndarray(x.shape, x.dtype, whole, first + place)[...] = x
+        entries, turns = table.ctypes.data, _pointer_table([x.ctypes.data for x in given])
+        program.code.call(entries, entries + table.itemsize * len(operands), turns, begin, lanes, rows)
+        return [
+            np.ndarray(shape, dtype, whole, first + place, strides) for shape, dtype, place, strides in layout.results
+        ]
+
+    def _layout(self, operands: Sequence[np.ndarray], carried: Sequence[bool], lanes: int, rows: int) -> Layout:
+        """Divides one allocation among scratch memory, small operands and results: one for each would take longer than many a program."""
+        padded, end = self.padded_count(lanes), 64 + int(self.program.text.work)
 
         def reserve(size: int, dtype: np.dtype) -> int:
             nonlocal end
@@ -103,37 +151,19 @@ class CompiledFunction:
             end = place + size * dtype.itemsize
             return place
 
-        copied = [c or x.nbytes <= MAX_COPIED_BYTES for x, c in zip(operands, carried, strict=True)]
-        sizes = [x.size // lanes * padded if c else x.size for x, c in zip(operands, carried, strict=True)]
-        inside = [reserve(n, x.dtype) if own else -1 for x, n, own in zip(operands, sizes, copied, strict=True)]
-        shapes = [(math.prod(a.shape), rows if many else 1, padded) for a, many in results]
-        places = [reserve(math.prod(s), a.dtype) for s, (a, _) in zip(shapes, results, strict=True)]
-        whole = np.empty(end + 64, np.uint8)
-        address = whole.ctypes.data
-        first = -address % 64  # scratch memory begins at a multiple of 64
-        if (watch := current_watch()) is not None and program.text.width == 1:
-            watch.count(whole[first:][:8].view(np.int64), rows)
-        entries, kept = [], []
-        for x, c, place in zip(operands, carried, inside, strict=True):
-            if place < 0:
-                kept.append(x := np.ascontiguousarray(x))
-                entries.append(x.ctypes.data)
-                continue
-            entries.append(address + first + place)
-            if c:
-                columns = np.ndarray((x.size // lanes, padded), x.dtype, whole, first + place)
-                columns[:, :lanes] = x.reshape(lanes, -1).T
-                columns[:, lanes:] = columns[:, lanes - 1 : lanes]
-            else:
-                np.ndarray(x.shape, x.dtype, whole, first + place)[...] = x
-        targets, turns = [address + first + place for place in places], [x.ctypes.data for x in given]
-        program.code.call(
-            _pointer_table(entries), _pointer_table(targets), _pointer_table(turns), address + first, lanes, rows
-        )
-        return [
-            as_lanes(np.ndarray(shape, a.dtype, whole, first + place), lanes, a.shape, many)
-            for place, shape, (a, many) in zip(places, shapes, results, strict=True)
-        ]
+        inside, results = [], []
+        for x, c in zip(operands, carried, strict=True):
+            size = x.size // lanes * padded if c else x.size
+            inside.append(reserve(size, x.dtype) if c or x.nbytes <= MAX_COPIED_BYTES else -1)
+        for a, many in self.results:
+            size, of_entry = math.prod(a.shape), rows if many else 1
+            place = reserve(size * of_entry * padded, a.dtype)
+            # the last axis is that of lanes, and before it lies that of rows
+            step = a.dtype.itemsize * padded
+            of_shape = [step * of_entry * math.prod(a.shape[i + 1 :]) for i in range(len(a.shape))]
+            strides = a.dtype.itemsize, *[step] * many, *of_shape
+            results.append(((lanes, *[rows] * many, *a.shape), a.dtype, place, strides))
+        return Layout(end + 64, inside, results, np.array([*inside, *(place for _, _, place, _ in results)], np.int64))
 
     def padded_count(self, lanes: int) -> int:
         """Returns the number of lanes, rounded up to a multiple of the vector width."""
