@@ -58,6 +58,11 @@ MAX_OPS_IN_BLOCKS = 3_300
 # the time are the same in all lanes: a ball in free fall, with 1 of them, takes .27 ns a step so, and .29 in blocks; an oscillator has 6.
 MIN_RECURRENCE = 3
 VECTORS_OF_A_BLOCK = 64  # positions and velocities of that oscillator take a quarter of a cache; by 16 a step takes .55 ns where it takes .50, by 256 .49
+# Share of its operations that a program is left with where functions are emitted once, up to which they are, rather than in place: of 16 disks without the
+# status (.86) a step takes 1.2 times as long with them, and the first answer as long. Of many lanes, whose time counts, they are in place up to so many
+# operations: of 256 boxes in space (116,000) a call takes 30 ms, and 41 with functions, and the first answer 5.1 s, and 4.5.
+MAX_SHARED_SHARE = 0.75
+MAX_OPS_IN_PLACE = 150_000
 MIN_FUNCTION_OPS = 300  # operations of a function that is called from several places, from which on it is emitted once
 MAX_SPECULATED_OPS = 40  # operations of a branch that always runs, whether any lane selects it or not
 # Operations of a scan over constants, in programs of many lanes, up to which its turns are written out one after the other. By order 8 the oscillator with a

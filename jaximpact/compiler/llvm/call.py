@@ -27,11 +27,13 @@ from ..limits import (
     MAX_COPIED_BYTES,
     MAX_LAYOUTS,
     MAX_OPS_IN_BLOCKS,
+    MAX_OPS_IN_PLACE,
     MAX_OPS_LLVM,
     MAX_OPS_OF_A_LANE,
     MAX_OPS_OF_MANY_LANES,
     MAX_SCALARS,
     MAX_SCALARS_IN_LONG_PROGRAMS,
+    MAX_SHARED_SHARE,
     MIN_ENTRIES_SIDE_BY_SIDE,
     MIN_SHARE_SIDE_BY_SIDE,
     OPS_WITH_WIDE_VECTORS,
@@ -352,9 +354,11 @@ def _compile(closed: Any, carried: Sequence[bool], lanes: int | None) -> NativeP
     varies = [*carried, *[False] * len(constants)]
     blocks = many and not paired and count < MAX_OPS_IN_BLOCKS
     options = width, host().fused, register, max_scalars, pack
-    name = program_key(closed, variables, varies, blocks, *options)
-    few = lanes is not None and lanes <= FEW_LANES
-    text, code = load_or_emit(name, lambda: emit(closed, variables, varies, *options, blocks=blocks), few)
+    few, whole = lanes is not None and lanes <= FEW_LANES, cost(closed, max_scalars)
+    in_place = count > MAX_SHARED_SHARE * whole or (not few and whole <= MAX_OPS_IN_PLACE)
+    name = program_key(closed, variables, varies, blocks, in_place, *options)
+    write = lambda: emit(closed, variables, varies, *options, blocks=blocks, in_place=in_place)
+    text, code = load_or_emit(name, write, few)
     return NativeProgram(code, text, [np.array(x, order="C") for x in constants])
 
 

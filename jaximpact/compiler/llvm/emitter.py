@@ -385,6 +385,7 @@ def emit(
     pack: int = 1,
     threads: bool = False,
     blocks: bool = False,
+    in_place: bool = False,
 ) -> ProgramText:
     """Emits the program of a closed jaxpr of one lane, for vectors of ``width`` lanes, as a function with the C signature
 
@@ -403,13 +404,14 @@ def emit(
         pack: in programs of a single lane, how many entries of an array are computed side by side in a vector; else 1.
         threads: whether lanes are threads of a GPU, with vectors of one lane.
         blocks: whether steps are made for a block of lanes before the next ones (`lane_blocks`), if the program can be cut so.
+        in_place: whether the code of outlined functions stands wherever they are called.
     """
     if blocks:
         try:
-            return _emit(closed, variables, varies, width, fused, register, max_scalars, pack, threads, True)
+            return _emit(closed, variables, varies, width, fused, register, max_scalars, pack, threads, True, in_place)
         except NoSections:
             pass
-    return _emit(closed, variables, varies, width, fused, register, max_scalars, pack, threads, False)
+    return _emit(closed, variables, varies, width, fused, register, max_scalars, pack, threads, False, in_place)
 
 
 def _emit(
@@ -423,11 +425,12 @@ def _emit(
     pack: int,
     threads: bool,
     blocks: bool,
+    in_place: bool,
 ) -> ProgramText:
     """As `emit`; raises `NoSections` if the program cannot be cut into sections."""
     e = LLVMEmitter(width, register or width, fused, max_scalars, pack, threads)
     w, jaxpr, machine = e.w, closed.jaxpr, ScalarInterpreter(e)
-    e.functions.read(closed)
+    e.functions.read(closed, in_place)
     frame: ThreadGrid | VectorLoop
     if blocks:
         frame = e.blocks = LaneBlocks(w, width)

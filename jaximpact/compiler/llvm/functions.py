@@ -68,11 +68,13 @@ class Functions:
     def __init__(self, emitter: Any) -> None:
         self.emitter = emitter
         self.known: dict[Any, Function] = {}
-        self.counts: Counter = Counter()  # places from which each jaxpr is called in the program
+        self.counts: Counter = (
+            Counter()
+        )  # places from which each jaxpr is called in the program; of one that has none as functions, empty
 
-    def read(self, closed: Any) -> None:
-        """Counts from how many places a program calls each outlined jaxpr."""
-        self.counts = _count_calls(closed)
+    def read(self, closed: Any, in_place: bool) -> None:
+        """Counts from how many places a program calls each outlined jaxpr; ``in_place``: whether their code stands there all the same."""
+        self.counts = Counter() if in_place else _count_calls(closed)
 
     def is_in_place(self, jaxpr: Any) -> bool:
         """Whether an outlined jaxpr is called from one place alone, or short, so that its code stands there."""
