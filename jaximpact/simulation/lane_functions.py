@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import AbstractMesh
 
 from ..compiler.gpu import kernel
+from ..compiler.lane_axes import used_by_moved
 from ..compiler.llvm import xla_ffi as foreign
 from ..compiler.scalar import Unsupported
 from ..jaxtools.dead_code import without_dead_code
@@ -217,14 +218,7 @@ class Derivative(LaneFunction):
 
     def outputs(self, operands: Sequence, branches: bool) -> tuple[Callable, list]:
         """Returns the function from the moved operands to the used outputs, and the moved operands."""
-
-        def of(some: Sequence) -> list:
-            numbers = iter(some)
-            full = [next(numbers) if m else x for x, m in zip(operands, self.moved, strict=True)]
-            found = self.function(*full, branches=branches)
-            return [x for x, u in zip(found, self.used, strict=True) if u]
-
-        return of, [x for x, m in zip(operands, self.moved, strict=True) if m]
+        return used_by_moved(partial(self.function, branches=branches), operands, self.moved, self.used)
 
     def without_row_count(self, many: bool = False) -> Derivative:
         return replace(self, function=self.function.without_row_count(many))

@@ -15,12 +15,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.extend.core import Primitive, Var
 from jax.flatten_util import ravel_pytree
 from jax.interpreters import ad, batching, mlir, partial_eval
-from jax.sharding import PartitionSpec
 
+from ..compiler.lane_axes import add_lanes, is_real, of_lanes, of_one_lane, vary_alike
 from ..compiler.scalar import Unsupported
 from ..jaxtools.trace_context import platform
 from ..mechanics.motion import Motion
@@ -54,17 +54,10 @@ def bind(
     leaves, structure = jax.tree.flatten((program, motion))
     # plain numbers, tolerances say, take the types of the motion: an operand has no weak one
     kinds = {float: motion.q0.dtype, int: jnp.int32, bool: bool}
-    leaves = _vary_alike([jnp.asarray(x, kinds.get(type(x))) for x in leaves])
+    leaves = vary_alike([jnp.asarray(x, kinds.get(type(x))) for x in leaves])
     value = Value(task, structure, result, execution, walks_back=walks_back)
     found = motion_p.bind(*leaves, function=value, axes=(None,) * len(leaves), count=None)
     return jax.tree.unflatten(result, found)
-
-
-def _vary_alike(operands: Sequence) -> list:
-    """Marks all operands as varying over the axes of devices over which any of them does, within `jax.shard_map`; gradients then sum over devices."""
-    varying = [jax.typeof(x).mat.varying for x in operands]
-    every = frozenset[Any]().union(*varying)
-    return [lax.pcast(x, tuple(every - own), to="varying") for x, own in zip(operands, varying, strict=True)]
 
 
 _bound = jax.jit(
@@ -82,63 +75,22 @@ def _evaluate(*operands: Any, primitive: Primitive, function: Any, axes: tuple, 
 
 
 def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> list:
-    members = _of_one_lane(operands, axes)
-    lead = () if count is None else (count,)
+    members = of_one_lane(operands, axes)
     if _is_native(function):
         if isinstance(function, Cotangent):
             function.announce(members, axes, count)
         shapes = function.native_shapes(members, axes)
     else:
         shapes = jax.eval_shape(partial(vmapped, function=function, axes=axes, count=None), *members)
-    found = [jax.core.ShapedArray((*lead, *x.shape), x.dtype) for x in shapes]
-    first = operands[0]
-    if first.mat.empty:
-        return found
-    # within `jax.shard_map` results vary over devices as the operands do
-    where = [first.sharding.update(spec=PartitionSpec(*[None] * x.ndim)) for x in found]
-    return [x.update(sharding=s, manual_axis_type=first.mat) for x, s in zip(found, where, strict=True)]
-
-
-def _of_one_lane(operands: Sequence, axes: tuple) -> list:
-    """Shapes and dtypes of the operands in one lane; ``axes``: the lane axis of each, 0 or None."""
-    shapes = [x.shape if a is None else x.shape[1:] for x, a in zip(operands, axes, strict=True)]
-    return [jax.ShapeDtypeStruct(shape, x.dtype) for x, shape in zip(operands, shapes, strict=True)]
+    return of_lanes(shapes, count, operands)
 
 
 def _is_native(function: Any) -> bool:
     return function.value.execution != "xla"
 
 
-def _motion_batching(
-    primitive: Primitive, operands: Sequence, dims: Sequence, *, function: Any, axes: tuple, count: int | None
-) -> tuple[list, list]:
-    size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
-    operands = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
-    if count is None:
-        axes = tuple(None if d is None else 0 for d in dims)
-        found = primitive.bind(*operands, function=function, axes=axes, count=size)
-        return found, [0] * len(found)
-
-    def join_axes(x: Any, d: int | None, a: int | None) -> Any:
-        """An operand x with its batch axis d merged into its lane axis a; where it lacks one of the two, it is repeated along that axis."""
-        if d is None and a is None:
-            return x
-        x = x[None] if d is None else x
-        x = x[:, None] if a is None else x
-        return jnp.broadcast_to(x, (size, count, *x.shape[2:])).reshape(size * count, *x.shape[2:])
-
-    operands = [join_axes(x, d, a) for x, d, a in zip(operands, dims, axes, strict=True)]
-    axes = tuple(None if d is None and a is None else 0 for d, a in zip(dims, axes, strict=True))
-    found = primitive.bind(*operands, function=function, axes=axes, count=size * count)
-    return [x.reshape(size, count, *x.shape[1:]) for x in found], [0] * len(found)
-
-
-def _is_real(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.floating)
-
-
 def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple:
-    moved = tuple(type(t) is not ad.Zero and _is_real(x) for x, t in zip(primals, tangents, strict=True))
+    moved = tuple(type(t) is not ad.Zero and is_real(x) for x, t in zip(primals, tangents, strict=True))
     changes = [ad.instantiate_zeros(t) for t, m in zip(tangents, moved, strict=True) if m]
     if _is_native(function) and type(function) in (Tangent, ForwardJacobian) and function.function is function.value:
         further = tuple(a for a, m in zip(axes, moved, strict=True) if m)
@@ -156,7 +108,7 @@ def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: t
 
         return jax.jvp(of, (some,), (changes,))
     function = function.with_derivative(primals, moved)
-    used = tuple(map(_is_real, _abstract(*map(jax.typeof, primals), function=function, axes=axes, count=count)))
+    used = tuple(map(is_real, _abstract(*map(jax.typeof, primals), function=function, axes=axes, count=count)))
     further = tuple(a for a, m in zip(axes, moved, strict=True) if m)
     both = ValueAndTangent(function, moved, used)
     all_of = motion_with_tangent_p.bind(*primals, *changes, function=both, axes=(*axes, *further), count=count)
@@ -169,7 +121,7 @@ def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: t
 def _batch_with_tangent(operands: Sequence, dims: Sequence, *, function: ValueAndTangent, **params: Any) -> tuple:
     """Batches values and tangents; if only the tangents of the inputs are batched, all lanes have the same values, returned once without batch
     axis."""
-    found, places = _motion_batching(motion_with_tangent_p, operands, dims, function=function, **params)
+    found, places = add_lanes(motion_with_tangent_p, operands, dims, function=function, **params)
     if any(d is not None for d in dims[: len(function.moved)]):
         return found, places
     values = len(function.used)
@@ -323,7 +275,7 @@ def _jacobian(function: Tangent, known: Sequence, axes: tuple, count: int | None
         of = ForwardJacobian(function.function, function.moved, function.used)
         return motion_p.bind(*known, function=of, axes=axes, count=count)
     # on a GPU each direction is a lane of its own
-    members = _of_one_lane(known, axes)
+    members = of_one_lane(known, axes)
     flat, unravel = ravel_pytree(
         [jnp.zeros(x.shape, x.dtype) for x, m in zip(members, function.moved, strict=True) if m]
     )
@@ -389,7 +341,7 @@ def _without_unread(used: Any, *rest: Any) -> tuple[list[bool], Any]:
 
 def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
     """Lowering for CPUs: to native code if that is possible and asked for, else through XLA."""
-    members = _of_one_lane(ctx.avals_in, axes)
+    members = of_one_lane(ctx.avals_in, axes)
     try:
         if not _is_native(function):
             raise Unsupported("not asked for")
@@ -427,7 +379,7 @@ for _primitive in (motion_p, motion_with_tangent_p):
     mlir.register_lowering(_primitive, _natively, platform="cpu")
     mlir.register_lowering(_primitive, _on_gpu, platform="cuda")
     partial_eval.dce_rules[_primitive] = _without_unread
-batching.primitive_batchers[motion_p] = partial(_motion_batching, motion_p)
+batching.primitive_batchers[motion_p] = partial(add_lanes, motion_p)
 batching.primitive_batchers[motion_with_tangent_p] = _batch_with_tangent
 ad.primitive_jvps[motion_p] = _motion_jvp
 ad.primitive_transposes[motion_p] = _motion_transpose
