@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
+
+NO_MESH = AbstractMesh((), ())
 
 
 def of_one_lane(operands: Sequence, axes: Sequence[int | None]) -> list[jax.ShapeDtypeStruct]:

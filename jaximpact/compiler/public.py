@@ -19,7 +19,7 @@ from jax.interpreters import ad, batching, mlir
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.dead_code import without_dead_code
-from .lane_axes import add_lanes, is_real, of_lanes, of_one_lane, used_by_moved, vary_alike
+from .lane_axes import NO_MESH, add_lanes, is_real, of_lanes, of_one_lane, used_by_moved, vary_alike
 from .llvm.xla_ffi import lane_target
 from .scalar import Unsupported
 
@@ -32,8 +32,8 @@ def vectorised(function: Callable, in_axes: Any = 0) -> Callable:
 
     Each lane takes its own branches and its own number of turns of a `lax.while_loop`, and loops over small arrays run without XLA's runtime between
     their operations. From 256 lanes on, all cores take part. The function is compiled at the first call with arguments of new shapes; it works inside
-    `jax.jit`, with `jax.grad`, `jax.jvp` and other derivatives, and `jax.vmap` adds lanes. Memory for a gradient is that of all steps of a loop in all
-    lanes, as of ``jax.grad`` through ``jax.vmap``.
+    `jax.jit`, with `jax.grad`, `jax.jvp` and other derivatives, and `jax.vmap` adds lanes. A lane knows nothing of the others: what reduces over a batch,
+    as `unvmap_any` of equinox, reduces over the lane's own numbers.
 
     Args:
         function: jax function of one lane: arrays or pytrees of them to arrays or pytrees of them.
@@ -56,7 +56,9 @@ def vectorised(function: Callable, in_axes: Any = 0) -> Callable:
             operands, keywords = jax.tree.unflatten(structure, leaves)
             return function(*operands, **keywords)
 
-        closed, shape = jax.make_jaxpr(flat, return_shape=True)(*leaves)
+        avals = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in map(jax.typeof, leaves)]
+        with jax.sharding.use_abstract_mesh(NO_MESH):  # a lane does not vary over devices, as it may within `jax.shard_map`
+            closed, shape = jax.make_jaxpr(flat, return_shape=True)(*avals)
         outside = [is_traced(x) for x in closed.consts]  # of a transformation around this call: they are operands too
         value = _Value(closed.jaxpr, [None if o else x for x, o in zip(closed.consts, outside, strict=True)], name)
         inputs = vary_alike(list(map(jnp.asarray, [*compress(closed.consts, outside), *leaves])))
@@ -184,7 +186,8 @@ def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int |
     if count != 0:
         members = of_one_lane(ctx.avals_in, axes)
         try:
-            name = lane_target(_of_lane, members, axes, count, shapes, lambda _: (), function=function)
+            with jax.sharding.use_abstract_mesh(NO_MESH):
+                name = lane_target(_of_lane, members, axes, count, shapes, lambda _: (), function=function)
         except Unsupported as error:
             raise _refused(function, error) from error
         call = jax.ffi.ffi_call(name, shapes)

@@ -16,10 +16,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
-from jax.sharding import AbstractMesh
 
 from ..compiler.gpu import kernel
-from ..compiler.lane_axes import used_by_moved
+from ..compiler.lane_axes import NO_MESH, used_by_moved
 from ..compiler.llvm import xla_ffi as foreign
 from ..compiler.scalar import Unsupported
 from ..jaxtools.dead_code import without_dead_code
@@ -34,7 +33,6 @@ from .program import Program
 from .reverse_parts import Parts
 from .rows import RowRequest
 
-NO_MESH = AbstractMesh((), ())
 MAX_GRADIENTS_TO_COME = 256
 _gradients_to_come: dict[
     tuple, tuple

@@ -20,12 +20,12 @@ from jax.extend.core import Primitive, Var
 from jax.flatten_util import ravel_pytree
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-from ..compiler.lane_axes import add_lanes, is_real, of_lanes, of_one_lane, vary_alike
+from ..compiler.lane_axes import NO_MESH, add_lanes, is_real, of_lanes, of_one_lane, vary_alike
 from ..compiler.scalar import Unsupported
 from ..jaxtools.trace_context import platform
 from ..mechanics.motion import Motion
 from .backends import Task
-from .lane_functions import NO_MESH, Cotangent, ForwardJacobian, Tangent, Value, ValueAndTangent, lanewise, vmapped
+from .lane_functions import Cotangent, ForwardJacobian, Tangent, Value, ValueAndTangent, lanewise, vmapped
 from .limits import (
     MAX_FORWARD_DIRECTIONS,
     MAX_FORWARD_DIRECTIONS_OF_ONE,

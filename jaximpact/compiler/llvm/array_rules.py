@@ -247,8 +247,6 @@ def _scatter_rule(name: str) -> Callable:
 def _dot_general(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
     """Rule for products; several sums are accumulated at a time, along the last free axis of the first operand, or else of the second."""
     (contract_x, contract_y), (batch_x, batch_y) = p["dimension_numbers"]
-    if x.dtype != y.dtype:
-        raise Unsupported("dot_general of several types")
     order_x, rows = arrange_axes(x, batch_x, contract_x, True)
     order_y, columns = arrange_axes(y, batch_y, contract_y, False)
     batch, inner = [x.shape[i] for i in batch_x], [x.shape[i] for i in contract_x]

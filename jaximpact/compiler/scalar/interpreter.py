@@ -196,6 +196,8 @@ class ScalarInterpreter:
             return self.run(called_jaxpr(eqn), inputs)
         if name in CONTROL:
             return CONTROL[name](self, eqn, inputs)
+        if name == "dot_general" and len({v.aval.dtype for v in (*eqn.invars, *eqn.outvars)}) > 1:
+            return self.run(reductions.in_one_type(eqn), inputs)
         large = is_large(eqn, self.emitter.max_scalars) and not self.is_sparse(eqn, inputs)
         if large or ((name in INDEXED or name == "sort") and self.prefers_memory(name, inputs)):
             return self.emitter.array_primitive(self, eqn, inputs)

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import Any
 
+import jax
 import numpy as np
+from jax import lax
 
 from .values import Unsupported, Value, is_constant, object_array, scalar_array
 
@@ -30,11 +32,19 @@ def arrange_axes(x: Value, batch: Sequence[int], contract: Sequence[int], last: 
     return [*batch, *free, *contract] if last else [*batch, *contract, *free], [x.shape[i] for i in free]
 
 
+def in_one_type(eqn: Any) -> Any:
+    """Returns the jaxpr of a dot_general of several types, with a product in one type: the result's, or that of an operand with more digits."""
+    *kinds, result = (v.aval.dtype for v in (*eqn.invars, *eqn.outvars))
+    if result.kind in "iub" and any(x.kind == "f" for x in kinds):
+        raise Unsupported(f"a product of {kinds[0]} and {kinds[1]} as {result}")
+    wide = max((result, *(x for x in kinds if x.kind == result.kind)), key=lambda x: x.itemsize)
+    of = lambda x, y: lax.dot_general(x.astype(wide), y.astype(wide), eqn.params["dimension_numbers"]).astype(result)
+    return jax.make_jaxpr(of)(*(v.aval for v in eqn.invars))
+
+
 def _dot_general(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     (contract_a, contract_b), (batch_a, batch_b) = eqn.params["dimension_numbers"]
     dtype = eqn.outvars[0].aval.dtype
-    if any(v.aval.dtype != dtype for v in eqn.invars):
-        raise Unsupported("dot_general of several types")
     order_a, rows = arrange_axes(inputs[0], batch_a, contract_a, True)
     order_b, columns = arrange_axes(inputs[1], batch_b, contract_b, False)
     batch = [inputs[0].shape[i] for i in batch_a]
