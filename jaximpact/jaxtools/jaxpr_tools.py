@@ -73,6 +73,17 @@ def contains_primitive(jaxpr: Any, name: str) -> bool:
     return name in _primitive_names(jaxpr)
 
 
+def implementation(eqn: Any) -> ClosedJaxpr | None:
+    """Returns what an equation's primitive is said to compute (`Primitive.def_impl`) as a jaxpr of other primitives; None where it has no such
+    implementation, as primitives of jax have none."""
+    try:
+        closed = jax.make_jaxpr(lambda *x: eqn.primitive.impl(*x, **eqn.params))(*(v.aval for v in eqn.invars))
+    except Exception:  # an implementation by anything but operations of jax may raise what it likes
+        return None
+    same = [(v.aval.shape, v.aval.dtype) for v in eqn.outvars] == [(a.shape, a.dtype) for a in closed.out_avals]
+    return None if contains_primitive(closed, eqn.primitive.name) or not same else closed
+
+
 def nested_jaxprs(eqn: Any) -> list:
     """The open jaxprs in an equation's parameters: branches, loop bodies, called functions."""
     return [getattr(v, "jaxpr", v) for v in _nested_params(eqn)]

@@ -3,11 +3,9 @@ functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ...jaxtools.jaxpr_tools import scan_counts, varying_outvars
@@ -107,11 +105,6 @@ def platform_index(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
     return [scalar_array(np.int32(eqn.params["platforms"].index(None)))]
 
 
-def of_own_lane(reduce: Callable) -> Callable:
-    """Returns the rule of a reduction over all axes and over the lanes of a batch, as equinox has them: a program of one lane knows of no others."""
-    return lambda m, eqn, inputs: m.run(jax.make_jaxpr(reduce)(*(v.aval for v in eqn.invars)), inputs)
-
-
 RULES = {
     "while": while_loop,
     "scan": scan,
@@ -121,7 +114,4 @@ RULES = {
     "custom_linear_solve": linear_solve,
     "call_hi_primitive": custom_root,
     "platform_index": platform_index,
-    "unvmap_any": of_own_lane(jnp.any),
-    "unvmap_all": of_own_lane(jnp.all),
-    "unvmap_max": of_own_lane(jnp.max),
 }

@@ -16,6 +16,7 @@ from ...jaxtools.jaxpr_tools import (
     as_closed,
     called_jaxpr,
     closed_over_values,
+    implementation,
     is_literal,
     reader,
     remember_by_jaxpr,
@@ -180,6 +181,8 @@ class ScalarInterpreter:
     def apply_equation(self, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Returns the results of an equation by the rule of its primitive; takes a primitive without a rule for an elementwise one.
 
+        A primitive of another library has an implementation by operations of jax, which is what one lane computes.
+
         Raises:
             Unsupported: the primitive has no rule and is not elementwise, or the emitter has no rule for it.
         """
@@ -198,6 +201,16 @@ class ScalarInterpreter:
             return CONTROL[name](self, eqn, inputs)
         if name == "dot_general" and len({v.aval.dtype for v in (*eqn.invars, *eqn.outvars)}) > 1:
             return self.run(reductions.in_one_type(eqn), inputs)
+        try:
+            return self.apply_rule(eqn, inputs)
+        except Unsupported:
+            if (closed := implementation(eqn)) is None:
+                raise
+            return self.run(closed, inputs)
+
+    def apply_rule(self, eqn: Any, inputs: list[Value]) -> list[Value]:
+        """Returns the results of an equation that is no call, loop or branch, as `apply_equation`."""
+        name = eqn.primitive.name
         large = is_large(eqn, self.emitter.max_scalars) and not self.is_sparse(eqn, inputs)
         if large or ((name in INDEXED or name == "sort") and self.prefers_memory(name, inputs)):
             return self.emitter.array_primitive(self, eqn, inputs)

@@ -218,10 +218,21 @@ def _eigh(p: Any) -> Callable:
     return decompose
 
 
+def _permutation(p: Any) -> Callable:
+    """Returns a jax function of the pivots (..., k) of an LU decomposition that makes the permutation (..., n) of its rows."""
+
+    def exchange(pivots: Array) -> Array:
+        swap = lambda i, now: now.at[i].set(now[pivots[i]]).at[pivots[i]].set(now[i])
+        return lax.fori_loop(0, len(pivots), swap, jnp.arange(p["permutation_size"], dtype=pivots.dtype))
+
+    return jnp.vectorize(exchange, signature="(k)->(n)")
+
+
 RULES: dict[str, Callable] = {
     "cholesky": batch_rule(_cholesky),
     "triangular_solve": batch_rule(_triangular_solve),
     "lu": batch_rule(_lu),
+    "lu_pivots_to_permutation": rule_from_jax(_permutation),
     "eigh": batch_rule(rule_from_jax(_eigh)),
     "semidefinite_inverse": batch_rule(_semidefinite_inverse),
     "sparse_semidefinite_inverse": batch_rule(_semidefinite_inverse),
