@@ -57,7 +57,9 @@ def vectorised(function: Callable, in_axes: Any = 0) -> Callable:
             return function(*operands, **keywords)
 
         avals = [jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in map(jax.typeof, leaves)]
-        with jax.sharding.use_abstract_mesh(NO_MESH):  # a lane does not vary over devices, as it may within `jax.shard_map`
+        with jax.sharding.use_abstract_mesh(
+            NO_MESH
+        ):  # a lane does not vary over devices, as it may within `jax.shard_map`
             closed, shape = jax.make_jaxpr(flat, return_shape=True)(*avals)
         outside = [is_traced(x) for x in closed.consts]  # of a transformation around this call: they are operands too
         value = _Value(closed.jaxpr, [None if o else x for x, o in zip(closed.consts, outside, strict=True)], name)
@@ -166,7 +168,7 @@ def _transpose(cotangents: Sequence, *operands: Any, function: Any, axes: tuple,
         which, wanted = iter(linear[number:]), iter(stays)
         moved = tuple(m and next(which) for m in function.moved)
         used = tuple(u and next(wanted) for u in function.used)
-        known, of_known, function = operands[:number], axes[:number], function.function
+        known, of_known, function = list(operands[:number]), axes[:number], function.function
     else:  # a function that is itself linear in some operands: its derivative anywhere
         known = [jnp.zeros(x.aval.shape, x.aval.dtype) if lin else x for x, lin in zip(operands, linear, strict=True)]
         moved, used, of_known = tuple(linear), tuple(stays), axes
