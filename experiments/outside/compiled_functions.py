@@ -113,7 +113,7 @@ def planets(steps: int) -> tuple[Callable, Callable]:
     def pull(x):
         apart = x[None] - x[:, None]
         squared = (apart**2).sum(-1) + np.eye(5)
-        return (masses[:, None] * apart / (squared * jnp.sqrt(squared))[..., None]).sum(1)
+        return (masses[None, :, None] * apart / (squared * jnp.sqrt(squared))[..., None]).sum(1)
 
     def end(angle):
         where = jnp.stack([jnp.cos(angle), jnp.sin(angle), 0.01 * angle], -1)
