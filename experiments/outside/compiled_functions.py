@@ -153,7 +153,7 @@ def filter_of_scalars(steps: int) -> tuple[Callable, Callable]:
 
 
 PROGRAMS = {
-    "Gaussian process": (gaussian_process, 500),
+    "Gaussian process": (gaussian_process, 1000),
     "cable neuron": (cable_neuron, 1000),
     "Hodgkin-Huxley, gradient": (hodgkin_huxley, 1000),
     "planets": (planets, 1000),
