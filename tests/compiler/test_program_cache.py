@@ -14,6 +14,7 @@ from native_table import lanewise
 
 import jaximpact as ji
 from jaximpact.compiler import disk_cache as cache
+from jaximpact.compiler import vectorised
 from jaximpact.compiler import xla_cache as lasting
 from jaximpact.compiler.llvm import elementwise as arithmetic
 from jaximpact.compiler.llvm import jit as native_compile
@@ -258,3 +259,13 @@ def test_two_processes_at_once_and_one_behind_them(tmp_path):
     count, *values = start().communicate()[0].split()
     assert count == "0" and int(first[0]) + int(second[0]) > 2
     assert values == first[1:] == second[1:]
+
+
+def test_without_llvmlite_the_compiler_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    native_compile.host.cache_clear()
+    try:
+        with pytest.raises(ImportError, match="llvmlite"):
+            vectorised(lambda x: x + 0.25)(np.ones(3))
+    finally:
+        native_compile.host.cache_clear()

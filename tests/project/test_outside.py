@@ -8,7 +8,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
 
-from outside import bounce_gradient, conservative_orbits, control_problems, siconos_examples, tossed_cube
+from outside import (
+    bounce_gradient,
+    compiled_functions,
+    conservative_orbits,
+    control_problems,
+    siconos_examples,
+    tossed_cube,
+)
 
 STARTS = bounce_gradient.STARTS
 # further than two steps of 0.1 from the kinks of the loss
@@ -65,3 +72,9 @@ def test_families_of_conservative_systems_have_their_periods(name):
     """To the tolerance of orbits, 4e-11 of states, whose error the period has, too; a branch point as well."""
     for line in conservative_orbits.compare(name):
         assert float(line["difference"]) < 1e-10, line
+
+
+def test_programs_of_others_have_the_numbers_of_xla():
+    """A few steps, in which round-off does not grow."""
+    for line in compiled_functions.compare(lanes=(5,), least_steps=True):
+        assert float(line["difference"]) < 1e-12, line["program"]
