@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from random_systems import System, real
+from random_systems import UNIT, System, real
 
 import jaximpact as ji
 
@@ -91,7 +91,7 @@ def rows_at_rest(q, points):
 def draw(kind: str, seed: int, reach: float = 0.8, regular: bool = False) -> System:
     """A body that all its walls touch, loaded by what reactions of up to ``reach`` times friction balance."""
     rng = np.random.default_rng([seed, KINDS.index(kind)])
-    points, normal, tangents = shape(kind, rng, regular)
+    points, normal, tangents = (np.rint(x / UNIT) * UNIT for x in shape(kind, rng, regular))  # as they are handed over
     (m, k, _), d = tangents.shape, SIZES[kind]
     by_pose = np.asarray(rows_at_rest(np.zeros(d), points))
     rows = np.einsum("mkn,mnd->mkd", np.concatenate([normal[:, None], tangents], axis=1), by_pose)

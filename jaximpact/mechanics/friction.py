@@ -50,7 +50,7 @@ class Slip(NamedTuple):
 
     ``jacobian`` T (m, k, d), ``response`` M^-1 T' (d, m, k), ``drift`` T_0 (m, k), ``friction`` (m,), mu times the scale of the gap, and the slip
     ``velocity`` (m, k) without contact impulses, from which a contact law starts. With static friction also its coefficients ``static`` (m,), and
-    the info of the step ``before``; else None.
+    the info of the step ``before``; else None. The ``scale`` (m,) of the gaps, positive; None where they count as distances.
     """
 
     jacobian: Array
@@ -60,6 +60,7 @@ class Slip(NamedTuple):
     velocity: Array
     static: Array | None = None
     before: FrictionInfo | None = None
+    scale: Array | None = None
 
     @classmethod
     def at(
@@ -82,7 +83,8 @@ class Slip(NamedTuple):
         scale = gap_scales(problem, t, q, args)
         if scale is not None:
             friction, static = jax.tree.map(lambda mu: scale * mu, (friction, static))
-        found = cls(jacobian, responses(metric, jacobian), drift, friction, drift, static)
+            scale = jnp.where(scale > 0, scale, 1)
+        found = cls(jacobian, responses(metric, jacobian), drift, friction, drift, static, None, scale)
         return found if frame is None else found.along_turned(turn_onto(frame, jacobian))
 
     @classmethod

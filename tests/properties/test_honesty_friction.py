@@ -273,6 +273,9 @@ def test_trusted_derivatives(name, d, walls):
 
 FINER = 6  # times the steps of what stands for a motion in space
 WAYS = 4  # pairs of data O(h) away
+SEVERAL = int(
+    ji.Status.IMPULSES_NOT_UNIQUE | ji.Status.IMPULSES_COUPLED
+)  # what is told of motions that need not be the only ones
 
 
 def check_in_space(d: int, walls: int, seeds, name: str = "moreau-jean") -> collections.Counter:
@@ -306,15 +309,16 @@ def against_finer(problem: Any, systems: list, scheme: Any, what: str) -> collec
     for i, system in enumerate(systems):
         own = slice(2 * WAYS * i, 2 * WAYS * (i + 1))
         status = int(some.status[i])
-        if status or np.any(beside.failed[own]) or fine.failed[i] or speed[i] >= 30:
+        if status & ~SEVERAL or np.any(beside.failed[own]) or fine.failed[i] or speed[i] >= 30:
             counts[str(ji.Status(status)) if status else "far away, or finer steps fail"] += 1
             continue
-        counts["clean"] += 1
         ends = np.array([[r.q[i, -1], r.v[i, -1]] for r in (coarse, some, fine)])
         spread = np.max(np.abs(np.stack([beside.q[own, -1], beside.v[own, -1]], 1) - ends[2]), axis=(0, 2))
         apart = np.max(np.abs(ends[:2] - ends[2]), axis=2)
         allowed = spread + 1e-9 + np.array([0, H * usual[i]]) + 2 * np.max(np.abs(ends[0] - ends[1]), axis=1) / 3
-        if np.any(apart[1] > allowed):
+        near = np.all(apart[1] <= allowed)
+        counts["clean" if not status else "one of several, the same" if near else "one of several, another"] += 1
+        if not status and not near:
             wrong.append(f"{what}, seed={system.seed}: {apart[:, 0]} of q, {apart[:, 1]} of v apart, allowed {allowed}")
     print(f"\n{what}: {len(systems)} systems, {dict(counts)}, disagreements {len(wrong)}")
     assert not wrong, "\n".join(wrong)
@@ -380,7 +384,9 @@ def test_clean_is_right_of_dropped_bodies(name, scaled, kind):
     skip_what_it_takes_not(scheme, kind)
     systems = covered(name, [random_bodies.drop(kind, seed) for seed in range(60)])
     counts = against_finer(random_bodies.problem(kind, scaled), systems, scheme, f"{name}, dropped, {kind}")
-    assert counts["clean"] > 0.3 * len(systems)
+    # bodies with more contacts than they need have few clean motions; of those that need not be the only ones, most are found by each scheme
+    same, another = counts["one of several, the same"], counts["one of several, another"]
+    assert counts["clean"] + same > 0.3 * len(systems) and same > 3 * another
 
 
 @pytest.mark.slow

@@ -63,8 +63,9 @@ class Solved(ContactLaw):
     def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
         """Solves the contact problem on Coulomb's cones; its derivative keeps the modes of the contacts."""
         among = jnp.ones(contacts.shape[0], bool) if among is None else among
-        cones = ConeProblem.of(contacts, offset)
-        matrix, slip = cones.delassus(), cast(Slip, contacts.slip)
+        slip = cast(Slip, contacts.slip)
+        cones = ConeProblem.of(contacts, offset).over(slip.scale)
+        matrix = cones.delassus()
         largest = fastest(cones.offset, among)
         # twice what the solver allows itself
         allowed = lax.stop_gradient(
@@ -73,8 +74,9 @@ class Solved(ContactLaw):
         guess = jnp.zeros_like(cones.offset)
         if self.guess is not None:
             # the impulses of an impact are so much larger than those after it that their rounding would dominate
-            pushed = jnp.max(cones.scales()[:, None] * jnp.abs(self.guess))
-            guess = jnp.where(pushed <= COMPARABLE * largest, self.guess, 0)
+            known = self.guess if slip.scale is None else self.guess.at[:, 0].multiply(slip.scale)
+            pushed = jnp.max(cones.scales()[:, None] * jnp.abs(known))
+            guess = jnp.where(pushed <= COMPARABLE * largest, known, 0)
 
         def solve(cones: ConeProblem) -> tuple[Array, Array, Array]:
             return self.solver.frictional_impulses(matrix, cones.offset, cones.friction, guess, among, 0.5 * allowed)
@@ -92,7 +94,8 @@ class Solved(ContactLaw):
         status |= as_status(redundant, Status.IMPULSES_NOT_UNIQUE)
         heading = breaks if breaks is None else lax.stop_gradient(slip.heading(slipping))
         friction = FrictionInfo(x[:, 1:], mode, slipping, breaks, heading)
-        return Reaction(cones.response @ x.ravel(), x[:, 0], acts, residual, iterations, status, friction)
+        normal = x[:, 0] if slip.scale is None else x[:, 0] / slip.scale
+        return Reaction(cones.response @ x.ravel(), normal, acts, residual, iterations, status, friction)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         time, base = target.time, target.base

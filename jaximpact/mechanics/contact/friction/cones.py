@@ -163,6 +163,22 @@ class ConeProblem(NamedTuple):
         b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
         return cls(slip.rows(contacts.jacobian), slip.responses(contacts.response), b, slip.friction, slip.static)
 
+    def over(self, scale: Array | None) -> ConeProblem:
+        """Returns the problem of the gaps divided by ``scale`` (m,), if given: of distances, so that its normal impulses are forces between bodies.
+
+        Of several solutions, and in round-off, a solver then finds the same whatever the scales of the gaps.
+        """
+        if scale is None:
+            return self
+        each = jnp.ones_like(self.offset).at[:, 0].set(1 / scale)
+        return ConeProblem(
+            each.reshape(-1, 1) * self.rows,
+            each.reshape(1, -1) * self.response,
+            each * self.offset,
+            self.friction / scale,
+            None if self.static is None else self.static / scale,
+        )
+
     def velocity(self, x: Array) -> Array:
         """Returns the velocities w (m, 1 + k) for impulses x (m, 1 + k)."""
         return (self.rows @ (self.response @ x.ravel())).reshape(x.shape) + self.offset
