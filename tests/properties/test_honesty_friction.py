@@ -364,15 +364,20 @@ def test_what_reactions_can_hold_rests(kind, scaled, scheme, steps):
     )
     remarks = collections.Counter(str(ji.Status(int(x))) for x in found.status if x)
     moved = np.max(np.abs(np.concatenate([found.q[:, -1], found.v[:, -1]], axis=1)), axis=1)
-    clean = found.status & ~int(ji.Status.IMPULSES_NOT_UNIQUE) == 0
+    # of a block whose friction exceeds Painleve's bound that is told, too
+    clean = found.status & ~(int(ji.Status.IMPULSES_NOT_UNIQUE) | JAM) == 0
     print(
         f"\nrest, {kind}: {len(systems)} systems, {dict(remarks)}, largest motion of clean ones {np.max(moved[clean], initial=0):.1e}"
     )
     if not scheme.traits.locates:
         assert np.all(clean), np.flatnonzero(~clean)
-    # forces of order 10 over a second, of which a light turn makes 50 times as much; located motions to what is right above
-    most = 1e-6 if scheme.traits.locates else 1e-9
-    assert np.mean(clean) > 0.5 and np.max(moved[clean]) < most, np.flatnonzero(clean & (moved >= most))
+    # forces of order 10 over a second, of which a light turn makes 50 times as much; located motions to what is right above, by EventCorrected, of second
+    # order, to some hundredths of h^2
+    most = 1e-9 if not scheme.traits.locates else 1e-6 if scheme is BY_TOLERANCE else 3e-6
+    share = (
+        0.2 if scaled or kind == "block in a corner" else 0.5
+    )  # of located motions, which tell of events too near each other
+    assert np.mean(clean) > share and np.max(moved[clean]) < most, np.flatnonzero(clean & (moved >= most))
 
 
 @pytest.mark.slow
@@ -390,7 +395,9 @@ def test_clean_is_right_of_dropped_bodies(name, scaled, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", random_bodies.KINDS)
+@pytest.mark.parametrize(
+    "kind", ["wedge", "three legs"]
+)  # not more contacts than they need: else no derivative is trusted
 @pytest.mark.parametrize("name", [*SCHEMES, "by tolerance"])
 def test_without_friction_the_law_of_friction_is_none(name, kind):
     """All coefficients exactly zero and all slips too: values and derivatives of the problem that knows no friction."""
@@ -417,7 +424,7 @@ def test_without_friction_the_law_of_friction_is_none(name, kind):
     print(
         f"\n{name}, {kind} without friction: trusted {np.sum(found.trusted)}, without the law {np.sum(right.trusted)} of 40, apart {np.max(apart[both], initial=0):.1e}"
     )
-    assert np.max(apart[both], initial=0) < 1e-6, np.flatnonzero(both & (apart >= 1e-6))
+    assert np.sum(right.trusted) > 30 and np.max(apart[both], initial=0) < 1e-6, np.flatnonzero(both & (apart >= 1e-6))
 
 
 @pytest.mark.slow
@@ -457,7 +464,7 @@ def test_a_level_body_lands_and_slides(name, kind):
     run = ji.ensemble(problem, **with_seeds(systems), h=H, scheme=ALL[name], save="final")
     errors = np.max(np.abs(np.stack([run.q[:, -1], run.v[:, -1]], axis=1) - right), axis=(1, 2))
     remarks = collections.Counter(str(ji.Status(int(x))) for x in run.status if x)
-    clean = run.status & ~int(ji.Status.IMPULSES_NOT_UNIQUE) == 0
+    clean = run.status & ~SEVERAL == 0  # there is one motion, whatever the impulses of the feet
     print(
         f"\n{name}, level, {kind}: {dict(remarks)}, largest error of clean ones {np.max(errors[clean], initial=0):.1e}"
     )
