@@ -222,6 +222,7 @@ def test_without_friction_nothing_sticks(name):
     np.testing.assert_allclose([by_speed, by_pull], 0, atol=1e-12 + (0.005 if name == "moreau-jean" else 0))
 
 
+@pytest.mark.slow
 def test_without_friction_in_sweeps_planar_systems_bodies_and_single_problems():
     pushed = lambda t, q, v, args: jnp.stack([args * jnp.ones(()), -G * jnp.ones(())])
     block = ji.Problem(pushed, lambda t, q, args: q[1:], slip=lambda t, q, v, args: v[:1], friction=0.0)
