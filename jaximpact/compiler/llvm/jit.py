@@ -27,7 +27,7 @@ from .lane_frames import FUNCTION_NAME
 from .optimized_later import is_available, optimize_later
 
 SYMBOL_TABLE = 2  # section type of symbol tables in ELF files (SHT_SYMTAB)
-LAYOUT = "what is known of the code, a line; the code"  # of cached files; part of their keys, since older versions had another layout
+LAYOUT = "what is known of the code, in JSON, a line; the code"  # of cached files; part of their keys, since older versions had another layout
 QUICK_NAME = "-quick"  # ends the name of a file whose code is not optimised, and which holds the IR too
 log = logging.getLogger(__name__)
 _programs: OrderedDict[str, tuple[ProgramText, MachineCode]] = OrderedDict()
