@@ -38,7 +38,6 @@ class _Worker:
         self.waiting, self.idle = 0, Event()
         self.lock, self.stopped = Lock(), False
         self.child: subprocess.Popen | None = None
-        self.owner = os.getpid()  # a process made by fork has no such thread
         Thread(target=self._run, name="jaximpact: optimised code", daemon=True).start()
         atexit.register(self.stop)
 
@@ -88,7 +87,7 @@ class _Worker:
 
 @cache
 def _worker(process: int) -> _Worker:
-    return _Worker()
+    return _Worker()  # one for each process: one made by fork has no such thread
 
 
 def is_available() -> bool:
