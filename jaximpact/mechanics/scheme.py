@@ -184,6 +184,7 @@ class Traits(NamedTuple):
         tells_error: whether a step estimates its error, `Info.error`; the sum over all steps is `Solution.error`.
         friction: directions of slip at a contact up to which steps include friction, 1 in the plane and 2 in space, 0 for none; more are refused.
         joints: whether steps satisfy the problem's joints; otherwise a problem with joints is refused.
+        kinks: whether kinks of joints and jumps of slip velocities are located.
         resets: whether the state is reset where the motion crosses a surface that the problem states; otherwise a ``reset`` is refused.
         tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``, with the same values and a derivative that is as
             accurate and costs less. By default the scheme itself.
@@ -205,6 +206,7 @@ class Traits(NamedTuple):
     tells_error: bool = False
     joints: bool = False
     friction: int = 0
+    kinks: bool = False
     resets: bool = False
     tangent: Scheme | None = None
 

@@ -190,8 +190,9 @@ def event_name(number: int, m: int, rubs: bool, contacts: Sequence[str] | None =
     """
     if number < 0:
         return "no event in this step"
-    if number >= m and not rubs:
-        return f"last at switch of the force, level {number - m}"
+    of_contacts = 4 * m if rubs else m
+    if number >= of_contacts:
+        return f"last at switch of the force, level {number - of_contacts}"
     kind, i = divmod(number, m)
     name = f"{i}" if contacts is None else f"{i} ({contacts[i]})"
     return f"last at {('gap', 'the stop of slip', 'the hold of contact')[min(kind, 2)]} {name}"

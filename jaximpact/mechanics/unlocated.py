@@ -1,8 +1,8 @@
-"""Kinks and jumps of joints and slip velocities on the way of a motion, which no scheme locates: they are told.
+"""Kinks and jumps of joints and slip velocities on the way of a motion that the scheme does not locate: they are told.
 
 Where a joint kinks, what it drives changes its velocity at once, and bodies that lie on that are struck or thrown. Where a slip velocity jumps, a contact
-that sticks begins to slip. Time-stepping schemes pass both to first order, though not the derivative by the time of it. Schemes that locate events hold
-closed contacts as they are until an event is found, whatever their steps, and miss them: that is a failure.
+that sticks begins to slip. Time-stepping schemes pass both to first order, though not the derivative by the time of it. `EventDriven` locates them, up to
+MAX_LEVELS of them. Else a scheme that locates events holds closed contacts as they are until an event is found, whatever its steps: that is a failure.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..switches.switches import Switches, depends_on_data, depends_on_path, differ
+from ..switches.switches import Switches, depends_on_data, depends_on_path, depends_on_place, differ
 from ..switches.walks import DATA, SPEED, STATE, TIME, Mark
 from .motion import Motion
 from .problem import Problem
 from .scheme import Traits, time_of
 from .status import Status, as_status
+from .trials.pieces import Pieces, switching
+
+OPERANDS = TIME, STATE, STATE | SPEED, DATA  # what (t, q, v, args) are
 
 
 def status_of_kinks(problem: Problem, motion: Motion, step: tuple, acts: Array, traits: Traits) -> Array | None:
@@ -33,8 +36,11 @@ def status_of_kinks(problem: Problem, motion: Motion, step: tuple, acts: Array, 
     # for derivatives by times, kinks at times that do not depend on data count too
     clock = motion.by is not None and motion.by.times
     bits = []
+    located = _located(problem, *at, motion.args) if traits.kinks else ()
     # a substep of high order goes wrong across a kink of a joint, contacts or not
-    for function, fails in ((_joints, acts | (traits.order is None)), (_slips, acts)):
+    for name, function, fails in (("joints", _joints, acts | (traits.order is None)), ("slip", _slips, acts)):
+        if name in located:
+            continue
         if (
             doubted := _passes(problem, function, at, then, motion.args, depends_on_path if clock else depends_on_data)
         ) is not None:
@@ -45,6 +51,17 @@ def status_of_kinks(problem: Problem, motion: Motion, step: tuple, acts: Array, 
         ):
             bits.append(as_status(missed & fails, Status.INPUT_INVALID))
     return reduce(jnp.bitwise_or, bits) if bits else None
+
+
+def _located(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[str, ...]:
+    """Returns the names of the functions, "joints" and "slip", all of whose switches the pieces of the force have."""
+    at = t, q, v, args
+    pieces = Pieces.of(problem, *at, depends_on_path if problem.slip is None else depends_on_place, prescribed=True)
+    every = switching(problem, *at, reported=depends_on_path)
+    count = lambda of, *how: len(jax.eval_shape(Switches.of(of, at, OPERANDS, *how).sides, *at))  # type: ignore[union-attr]
+    names = () if pieces is None else pieces.prescribes
+    same = lambda of: count(of, depends_on_path) == count(of, depends_on_place, True)
+    return tuple(name for name in names if same(every[name]))
 
 
 def _joints(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Any:
@@ -60,5 +77,5 @@ def _passes(problem: Problem, of: Callable, at: tuple, then: tuple, args: Any, r
     function = partial(of, problem)
     if jax.eval_shape(function, *at, args) is None:
         return None
-    found = Switches.of(function, (*at, args), (TIME, STATE, STATE | SPEED, DATA), reported)
+    found = Switches.of(function, (*at, args), OPERANDS, reported)
     return None if found is None else differ(found.sides(*at, args), found.sides(*then, args))

@@ -317,10 +317,11 @@ def force_switches(
     reported: Mark = depends_on_data,
     levels: bool = False,
     kinks: bool = True,
+    beside: Sequence[Callable] = (),
 ) -> Switches | None:
     """Finds the switches of a problem's force and of its mass matrix, as functions of (t, q, v, args); those that it states come first.
 
-    ``reported``, ``levels``, ``kinks``: as of `Switches.of`.
+    ``reported``, ``levels``, ``kinks``: as of `Switches.of`; ``beside``: further functions of (t, q, v, args), last.
     """
 
     def function(t: Array, q: Array, v: Array, args: Any) -> list:
@@ -328,7 +329,9 @@ def force_switches(
         found = [jnp.asarray(problem.force(t, q, v, args), q.dtype)]
         if above is not None:
             found = [jnp.where(above, found[0], found[0])]  # no effect: it shows the stated switches to the search
-        return [*found, jnp.asarray(problem.mass(q, args), q.dtype)] if callable(problem.mass) else found
+        if callable(problem.mass):
+            found.append(jnp.asarray(problem.mass(q, args), q.dtype))
+        return [*found, *(jnp.asarray(of(t, q, v, args), q.dtype) for of in beside)]
 
     return Switches.of(function, (t, q, v, args), (TIME, STATE, STATE | SPEED, DATA), reported, levels, kinks)
 

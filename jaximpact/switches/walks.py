@@ -105,6 +105,10 @@ class Walk:
             moving |= mark if is_real(v) else 0
         both = lambda f: (lambda found: (found, f(near) if some else found))(f(values))
         if not self.reported.moving(moving):
+            # a call that takes the velocity may have switches of time and place alone
+            within = self.inside(eqn, values, marks, near if some else []) if moving & SPEED else None
+            if within is not None:
+                return within
             found, found_near = both(lambda x: apply(eqn, *x))
             return found, result_marks(eqn, moving), found_near
         discrete = not any(map(is_real, eqn.outvars))

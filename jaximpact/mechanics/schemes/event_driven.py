@@ -41,7 +41,7 @@ from ..status import Status, as_status
 from ..trials.bases import TERMS, times_off
 from ..trials.driven_step import first_carry, goes_on, in_pieces, turn
 from ..trials.pieces import Pieces, Where
-from ..trials.rubbing import Modes
+from ..trials.rubbing import Modes, RubbingContacts
 from ..trials.stops import Stop, Until
 from ..trials.tableau import TABLEAUS
 from ..trials.trial import Tolerance, frozen, held
@@ -108,7 +108,7 @@ class EventDriven(Scheme):
         reverse, tells = self.trials <= SCANNED, self.jumps
         return Traits(
             locates=True, order=None, explicit=0.0, damping=False, reverse=reverse, tells_jumps=tells, tells_error=True,
-            joints=True, resets=True, approach=True, friction=1,
+            joints=True, resets=True, approach=True, friction=1, kinks=True,
         )  # fmt: skip
 
     def for_values(self) -> EventDriven:
@@ -129,10 +129,6 @@ class EventDriven(Scheme):
 
     def check(self, problem: Problem, e: Any, m: int) -> None:
         super().check(problem, e, m)
-        if problem.slip is not None and problem.switches is not None:
-            raise ValueError(
-                "EventDriven with friction locates no surfaces that the problem states (switches): use EventCorrected(), or state the force without them"
-            )
         if self.order not in TABLEAUS:
             raise ValueError(f"EventDriven(order=...) must be 5 or 8, got {self.order}")
         if not is_traced(self.rtol, self.atol) and not (self.rtol > 0 and self.atol > 0):
@@ -153,11 +149,13 @@ class EventDriven(Scheme):
         )
         m, info = len(at.closed), Info.none(q0, v0, len(at.closed))._replace(error=jnp.zeros_like(t0))
         if problem.slip is not None:
-            v0 = held_velocity(problem, t0, motion.h, q0, v0, state.closed, args)
-            state = state._replace(v=v0, where=Modes.none(m, q0.dtype))
+            rubbing = RubbingContacts.of(problem, t0, q0, v0, args)
+            where = rubbing.start(motion.h, t0, q0, v0, args)
+            v0 = held_velocity(rubbing.bound(where), t0, motion.h, q0, v0, state.closed, args)
+            state = state._replace(v=v0, where=where)
             info = info._replace(friction=FrictionInfo.none(m, 1, q0.dtype))
         else:
-            pieces = Pieces.of(problem, t0, q0, v0, args)
+            pieces = Pieces.of(problem, t0, q0, v0, args, prescribed=True)
             if pieces is not None:
                 state = state._replace(where=pieces.start(t0, q0, v0, args))
         if self.jumps:

@@ -269,6 +269,16 @@ def settle_sides(
     return lax.cond(jnp.any(close), decided, plain)
 
 
+def rounding_of_levels(
+    pieces: Pieces, sides: Sides, t: Array, q: Array, v: Array, a: Array, atol: Array, span: Array, args: Any
+) -> Array:
+    """Returns how far below zero the levels (k,) of given sides may be; a (d,): acceleration, the others as of `settle_sides`."""
+    t, q, v, a, args = frozen((t, q, v, a, args))
+    _, terms = levels_and_terms(pieces, sides, t, q, v, args)
+    _, rate = pieces.rates(sides, t, q, v, a, args)
+    return NOTHING * atol + ROUNDING * jnp.finfo(q.dtype).eps * (terms + span * jnp.abs(rate))
+
+
 def levels_and_terms(pieces: Pieces, sides: list, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
     """Returns levels (k,) and estimates (k,) of the magnitudes of their terms, from which round-off follows.
 

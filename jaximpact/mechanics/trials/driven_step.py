@@ -21,10 +21,19 @@ from ..events.jump_search import path_jumped
 from ..scheme import JointInfo, Step, gradient_status
 from ..status import FAILURES, Status, as_status
 from .bases import add_joint_impulse, add_late_impulse, at_impact, base_at, latest_spread, times_off
-from .borders import SettledSides, border_status, seek_border, settle_sides, status_behind, status_of_slopes
+from .borders import (
+    SettledSides,
+    border_status,
+    cross_apart,
+    seek_border,
+    settle_sides,
+    status_behind,
+    status_of_slopes,
+)
 from .impacts_on_borders import Meeting, status_at_impact
 from .kept_events import Turn, keep_events
-from .pieces import Pieces
+from .jolts import Jolt, crossed_at, jolt_at
+from .pieces import OnePiece, Pieces, Where
 from .resets import cross_border
 from .rubbing import Change, RubbingContacts, ends_of_modes, status_of_ends, strike_rubbing
 from .searches import TOGETHER, Search, Verdict, decide_on_trial, event_met
@@ -101,8 +110,17 @@ def in_pieces(step: Step, q: Array, v: Array) -> Step:
     if isinstance(step.pieces, RubbingContacts):
         return step
     if problem.slip is not None:
-        return step._replace(pieces=RubbingContacts(problem, problem.count(step.start, q, args)))
-    return step._replace(pieces=Pieces.of(problem, step.start, q, v, args))
+        return step._replace(pieces=RubbingContacts.of(problem, step.start, q, v, args))
+    return step._replace(pieces=Pieces.of(problem, step.start, q, v, args, prescribed=True))
+
+
+def force_in_pieces(step: Step, where: Any) -> tuple[Pieces, Where]:
+    """Returns the pieces of the force and the one on which the motion is, from what a base has of both."""
+    if isinstance(step.pieces, RubbingContacts):
+        return step.pieces.pieces, where.piece
+    if step.pieces is None:
+        return OnePiece(step.problem), Where.none(step.start.dtype)
+    return step.pieces, where
 
 
 def goes_on(step: Step, carry: TrialCarry) -> Array:
@@ -127,10 +145,12 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
         covers, s = covers & ~jams, jnp.where(jams, 0, s)
     tolerance = scheme.tolerance(base.q.dtype)
     hold = partial(held, problem) if pieces is None else pieces.hold(base.where)
+    of_force, piece = force_in_pieces(step, base.where)
+    bound = of_force.bound(piece.sides)
     borders = None if pieces is None else pieces.watch(*frozen((base.where, base.closed, base.slack, args)))
     since = t - motion.t0 if scheme.changes else None
     found = attempt(
-        problem, scheme.order, t, base, s, tolerance, args, hold, surface_to_watch(scheme.until, told.stop, args), borders, since
+        bound, scheme.order, t, base, s, tolerance, args, hold, surface_to_watch(scheme.until, told.stop, args), borders, since
     )  # fmt: skip
     shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
     known = jax.tree.map(frozen, found)
@@ -154,12 +174,9 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
         joints = add_joint_impulse(told.joints, found.joint_impulse, found.joint_residual)
         began, has_reset, impulse = base, jnp.zeros((), bool), told.impulse + found.impulse
         if pieces is not None and switched is not None:
-            if isinstance(pieces, RubbingContacts):
-                flown, bits = pieces.end(switched, hold, t + s, flown, search.substep, args)
-            else:
-                flown, has_reset, bits = cross_border(
-                    pieces, hold, switched, t, base, flown, search.substep, tolerance.absolute, args
-                )
+            cross = pieces.end if isinstance(pieces, RubbingContacts) else partial(cross_border, pieces)
+            at = hold, switched, t, base, flown
+            flown, has_reset, bits = cross(*at, search.substep, tolerance.absolute, args)
             late = flown.elapsed - base.elapsed - s
             joints, impulse = add_late_impulse(joints, late, flown), impulse + late * flown.force
             began, status = base._replace(closed=flown.closed), status | bits
@@ -209,8 +226,8 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
     off = scheme.resolution(motion)
     # a contact that an edge releases may be open just before it
     path = frozen(((t, base.q, base.v), (t + s + off, found.q + off * found.v, found.v)))
-    piece = pieces.on(base.where.sides) if isinstance(pieces, Pieces) else problem
-    jumps = path_jumped(piece, base.closed, *path, args)
+    of_force, piece = force_in_pieces(step, frozen(base.where))
+    jumps = path_jumped(of_force.on(piece.sides), base.closed, *path, args)
     status = none if jumps is None else as_status(jumps, Status.DERIVATIVE_JUMP)
     near = grazes(frozen(base), frozen(found), s, scheme.tolerance(s.dtype))
     status = status | as_status(near, Status.DERIVATIVE_EVENTS)
@@ -264,12 +281,28 @@ def _onward(
 
     def settle() -> tuple[Base, StepTotals]:
         t = began + (flown.elapsed - base.elapsed)
-        at = (t, flown.elapsed, flown.q, flown.v, base.closed, base.closed)
+        jolt, _ = _jolt(step, t, flown.q, flown.v, flown, switched)
+        at = (t, flown.elapsed, flown.q, jolt.v, base.closed, base.closed)
         after, status, at_start = _settle(step, *at, verdict.search.substep, flown.where, switched, begins)
-        status = status | jnp.where(begins, at_start, 0)
-        return after._replace(low=flown.low), told._replace(status=told.status | status)
+        status = status | jolt.status | jnp.where(begins, at_start, 0)
+        joints = add_joint_impulse(told.joints, jolt.joint_impulse)
+        return after._replace(low=flown.low), told._replace(status=told.status | status, joints=joints)
 
     return lax.cond(turned, settle, lambda: (flown, told))
+
+
+def _jolt(
+    step: Step, t: Array, q: Array, v: Array, flown: Base, switched: Array | None
+) -> tuple[Jolt, tuple[Pieces, Where, Array]]:
+    """Finds what happens at once at a state (t, q, v) at the end ``flown`` of a trial that ends on the border that has ``switched``; also returns the
+    pieces of the force, that of the trial, and the levels (k,) of time and place whose borders are crossed."""
+    pieces, piece = force_in_pieces(step, flown.where)
+    if switched is None or pieces.count == 0:
+        return Jolt.none(step.problem, v, len(flown.closed)), (pieces, piece, jnp.zeros(0, bool))
+    of_force = switched[len(switched) - pieces.count :]
+    crossed = crossed_at(pieces, piece, of_force, t, q, v, flown.a, step.motion.args)
+    atol = step.scheme.tolerance(q.dtype).absolute
+    return jolt_at(pieces, piece, crossed, t, q, v, flown.closed, atol, step.motion.args), (pieces, piece, crossed)
 
 
 def _arrive(
@@ -288,9 +321,12 @@ def _arrive(
     Puts closed contacts back onto their surfaces, applies the impact law if the trial ends at an impact, and releases contacts that open. ``begins``
     (): whether this is the trial of length zero with which a motion under a force in pieces begins.
     """
-    scheme, problem, law, motion, *_, pieces = step
+    scheme, _, law, motion, *_, pieces = step
     args, substep, left = motion.args, verdict.search.substep, jnp.full((), WITHOUT_END, jnp.int32)
-    event, delay, closed, candidates, near, slowest, spread = _arrival(step, hold, began, base, flown, verdict, told)
+    event, delay, closed, candidates, near, slowest, spread, jolt, _ = _arrival(
+        step, hold, began, base, flown, verdict, switched, told
+    )
+    problem = jolt.problem
     t, q, v, metric, contacts, speed = event
     found = collide(
         problem, law, motion, slowest, event, closed, candidates, near, closed | candidates, jnp.zeros_like(closed), left, spread
@@ -299,12 +335,12 @@ def _arrive(
     status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
     if pieces is not None and scheme.jumps:
         where = base.where._replace(allowed=flown.where.allowed)
-        meeting = Meeting((t, q, v, args), base.a, candidates, speed, motion.e)
+        meeting = Meeting((t, q, v, args), base.a, candidates & ~jolt.struck, speed, motion.e)
         status |= status_at_impact(problem, pieces, where, scheme.resolution(motion), meeting)
     at = (t, flown.elapsed + delay, found.q, found.v, found.closed & ~verdict.loosed, verdict.loosed)
     changed = begins | jnp.any(verdict.impact) | jnp.any(verdict.loosed | (found.closed != base.closed))
     after, failure, at_start = _settle(step, *at, substep, flown.where, switched, changed)
-    failure = failure | jnp.where(begins, at_start, 0)
+    failure = failure | jolt.status | jnp.where(begins, at_start, 0)
     if switched is not None and pieces is not None and scheme.jumps:
         failure |= status_behind(pieces, after, jnp.any(switched), t, scheme.resolution(motion), args)
     record = told.record
@@ -322,7 +358,10 @@ def _arrive(
         told.status | status | failure,
         record,
         told.stop,
-        add_joint_impulse(add_late_impulse(told.joints, delay, flown), event.joint_impulse(found.impulse)),
+        add_joint_impulse(
+            add_joint_impulse(add_late_impulse(told.joints, delay, flown), event.joint_impulse(found.impulse)),
+            jolt.joint_impulse,
+        ),
         told.error + jnp.where(found.dies, 1.0, 0.0),  # flights that are left out: up to atol each
         told.until,
         latest_spread(told.spread, spread, found.impact),
@@ -332,8 +371,9 @@ def _arrive(
 
 class _Arrival(NamedTuple):
     """The end of a trial: the state there as an ``event``, the ``delay`` () of an impact behind the trial, masks (m,) of contacts that are still
-    ``closed``, that have an impact (``candidates``), and whose gaps are ``near`` zero; the function ``slowest`` of `collide`; and the errors ``spread``
-    (m,) of the times between this impact and those of other contacts, None where no derivative is asked for."""
+    ``closed``, that have an impact (``candidates``), and whose gaps are ``near`` zero; the function ``slowest`` of `collide`; the errors ``spread``
+    (m,) of the times between this impact and those of other contacts, None where no derivative is asked for; the ``jolt`` of a border that is crossed,
+    and the pieces of the force with the one on which the trial was and the levels that are ``crossed``."""
 
     event: Event
     delay: Array
@@ -342,10 +382,19 @@ class _Arrival(NamedTuple):
     near: Array
     slowest: Speed
     spread: Array | None
+    jolt: Jolt
+    crossed: tuple[Pieces, Where, Array]
 
 
 def _arrival(
-    step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, told: StepTotals
+    step: Step,
+    hold: Hold,
+    began: Array,
+    base: Base,
+    flown: Base,
+    verdict: Verdict,
+    switched: Array | None,
+    told: StepTotals,
 ) -> _Arrival:
     """Finds what contacts meet at the end of a trial; arguments as of `_onward`."""
     scheme, problem, _, motion, *_ = step
@@ -354,12 +403,14 @@ def _arrival(
     some = jnp.any(impact)
     delay, q, v = at_impact(problem, hold, t, flown, impact, args)
     t, q, v = t + delay, jnp.where(some, q, flown.q), jnp.where(some, v, flown.v)
-    event = Event.at(problem, t, q, v, args)
+    jolt, crossed = _jolt(step, t, q, v, flown, switched)
+    event = Event.at(jolt.problem, t, q, jolt.v, args)
     contacts, speed = event.contacts, event.speed
     near = frozen(contacts.gap <= flown.allowed + TOGETHER * verdict.search.substep * jnp.abs(speed))
     kinks = Kinks.at(problem, began, base.q, args)
     idle = jnp.zeros_like(base.closed)
     closed, struck = lasting_at_end(kinks, idle, event, base.closed, args)
+    closed, struck = closed & ~jolt.struck & ~jolt.parted, struck | jolt.struck
     candidates, near = impact | struck, near | struck
     atol = scheme.tolerance(q.dtype).absolute
     e = problem.restitution_at(motion.e, speed, args)
@@ -369,29 +420,39 @@ def _arrival(
         most = scheme.resolution(motion)
         spread = times_off(scheme.tolerance(q.dtype), most, told.until + told.error, *frozen((q, contacts, speed)))
         spread = jnp.minimum(spread + jnp.max(jnp.where(candidates, spread, 0)), most)
-    return _Arrival(event, delay, closed, candidates, near, slowest, spread)
+    return _Arrival(event, delay, closed, candidates, near, slowest, spread, jolt, crossed)
 
 
 def _arrive_rubbing(
     step: Step, hold: Hold, began: Array, base: Base, flown: Base, verdict: Verdict, switched: Array, told: StepTotals
 ) -> tuple[Base, StepTotals]:
     """As `_arrive`, for contacts that rub; ``switched`` (3m,): the level at whose zero the trial ends (`RubbingContacts`)."""
-    scheme, problem, law, motion, *_ = step
+    scheme, _, law, motion, *_ = step
     args, none, substep = motion.args, jnp.zeros((), jnp.int32), verdict.search.substep
-    event, delay, closed, candidates, near, slowest, spread = _arrival(step, hold, began, base, flown, verdict, told)
+    event, delay, closed, candidates, near, slowest, spread, jolt, (pieces, piece, crossed) = _arrival(
+        step, hold, began, base, flown, verdict, switched, told
+    )
+    problem = jolt.problem
     t, q, v, metric, contacts, _ = event
     candidates = candidates | (closed & base.where.jammed)
     stopped, breaks = ends_of_modes(step.pieces, t, flown, v, switched, args)
     apart, status = status_of_ends(problem, event, stopped, breaks, switched, args)
     found = strike_rubbing(
-        problem, law, motion, slowest, event, base, (stopped, apart), breaks, closed, candidates, near,
+        problem, law, motion, slowest, event, base, (stopped, apart), breaks, jolt.shoved, closed, candidates, near,
         jnp.full((), WITHOUT_END, jnp.int32), spread,
     )  # fmt: skip
     moved = APPROACH * frozen(flown.q - base.q)
     status |= found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
-    change = Change(verdict.loosed, stopped, breaks, found.rests, jnp.any(found.impact))
+    # behind a border all contacts are looked at anew, as behind an impact
+    change = Change(verdict.loosed, stopped, breaks, found.rests, jnp.any(found.impact) | jnp.any(crossed))
     elapsed, still_closed = flown.elapsed + delay, found.closed & ~verdict.loosed
     where = flown.where._replace(force=frozen(flown.force))
+    if pieces.count:
+        now = frozen((t, q, v, args))
+        where = where._replace(piece=pieces.at_sides(piece, pieces.beyond(piece, crossed, *now), *now))
+        status |= jolt.status | _status_of_crossing(
+            pieces, piece, crossed, verdict.impact, stopped | breaks, flown.a, now
+        )
     after, failure = _settle_rubbing(step, t, elapsed, found.q, found.v, still_closed, substep, where, change, none > 0)
     # the force of those that go on to slip jumps at a time of their own
     status |= as_status(jnp.any(apart & (after.where.mode == SLIP)), Status.DERIVATIVE_EVENTS)
@@ -402,7 +463,7 @@ def _arrive_rubbing(
             record, scheme.kinds, met, step.pieces, hold, began, (base, flown, after), substep, args
         )
         failure |= bits
-    joints = add_late_impulse(told.joints, delay, flown)
+    joints = add_joint_impulse(add_late_impulse(told.joints, delay, flown), jolt.joint_impulse)
     if joints is not None:
         joints = add_joint_impulse(joints, metric.joints.reaction(found.momentum))  # type: ignore[union-attr]
     more = told._replace(
@@ -413,12 +474,26 @@ def _arrive_rubbing(
     return after._replace(low=flown.low), more
 
 
+def _status_of_crossing(
+    pieces: Pieces, piece: Where, crossed: Array, impact: Array, ends: Array, a: Array, now: tuple
+) -> Array:
+    """Returns DERIVATIVE_EVENTS if borders are ``crossed`` (k,) at the instant of an ``impact`` (m,), or where slip or stick ends (``ends``, (m,)), or if
+    several are crossed that would not be so with other data; ``now`` = (t, q, v, args)."""
+    main = crossed & (jnp.arange(len(crossed)) == jnp.argmax(crossed))
+    _, rate = pieces.rates(piece.sides, *now[:3], frozen(a), now[3])
+    apart = cross_apart(pieces, piece.sides, crossed, main, now, rate)
+    return as_status(jnp.any(crossed) & (jnp.any(impact | ends) | apart), Status.DERIVATIVE_EVENTS)
+
+
 def _settle_rubbing(
     step: Step, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, substep: Array, where: Any, change: Change, begins: Array
 ) -> tuple[Base, Array]:  # fmt: skip
     """Makes the base at a state with contacts that rub, by `base_in_modes`; also returns its status."""
     atol = step.scheme.tolerance(q.dtype).absolute
-    base, status = step.pieces.base(t, elapsed, q, v, closed, where, change, begins, substep, atol, step.motion.args)
+    span = frozen(jnp.abs(t) + step.motion.h)
+    base, status = step.pieces.base(
+        t, elapsed, q, v, closed, where, change, begins, substep, atol, span, step.motion.args
+    )
     return base, status if step.scheme.jumps else status & ~int(Status.DERIVATIVE_EVENTS)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,8 +25,16 @@ from jax import Array, lax
 from ...jaxtools import linalg
 from ...jaxtools.jaxpr_tools import inline_calls, varying_outputs
 from ...switches.kinds import Sides
-from ...switches.switches import Switches, depends_on_data, depends_on_path, force_switches, stated_switches
-from ...switches.walks import SPEED, Mark
+from ...switches.switches import (
+    Switches,
+    depends_on_data,
+    depends_on_path,
+    depends_on_place,
+    force_switches,
+    stated_switches,
+)
+from ...switches.walks import DATA, SPEED, STATE, TIME, Mark
+from ..joints import MayDepend
 from ..motion import By
 from ..problem import Problem
 from ..status import Status, as_status
@@ -36,6 +45,29 @@ NEXT = 1e-6  # of the terms of a level: beyond it a level is not near zero
 FLAT = 10  # (d level/dt)^2 over level times its second rate, near a zero: 1.5 of a third power, 2 of a square; of a slope without end
 INSIDE = 64  # roundings of the terms of a stated surface's function: distance from the surface at which the force is safely on one side of it
 Held = tuple[Array, Array, Array, Any]  # as `trial.held` gives
+
+
+def contact_velocities(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Array:
+    """Returns what a problem gives of the relative velocities of contacts in one array: slips (m, k), or (m, 1 + k), normal components first."""
+    normal, along = problem.contact_velocity(t, q, v, args)
+    return along if normal is None else jnp.concatenate([normal[:, None], along], axis=1)
+
+
+def switching(
+    problem: Problem, t: Array, q: Array, v: Array, args: Any, reported: Mark = depends_on_place, levels: bool = False
+) -> dict[str, Callable]:
+    """Returns the functions (t, q, v, args) of a problem that prescribe velocities, its joints and slips, which have switches, by name.
+
+    ``reported``, ``levels``: which switches count, as of `Switches.of`.
+    """
+    functions: dict[str, Callable] = {}
+    if problem.joints is not None:
+        functions["joints"] = lambda t, q, v, args: problem.joints(t, q, args)
+    if problem.slip is not None and problem.between is None:
+        functions["slip"] = partial(contact_velocities, problem)
+    marks = TIME, STATE, STATE | SPEED, DATA
+    has = lambda of: Switches.of(of, (t, q, v, args), marks, reported, levels) is not None
+    return {name: of for name, of in functions.items() if has(of)}
 
 
 class Where(NamedTuple):
@@ -53,6 +85,11 @@ class Where(NamedTuple):
     slides: Array
     opposite: Sides
 
+    @classmethod
+    def none(cls, dtype: Any) -> Where:
+        """That of a force without pieces."""
+        return cls([], [], jnp.zeros(0, dtype), jnp.zeros((0, 0), bool), [])
+
 
 class Pieces:
     """The force and the mass of a problem, on given sides of their switches.
@@ -65,10 +102,19 @@ class Pieces:
         only_stated: whether the switches are those of these surfaces alone, with the force and the mass as they are.
         outlined: functions of these pieces that are compiled once for many calls, by name.
         ends: slice of the levels beyond whose borders a piece is continued from inside: those stated, or all if a piece may not be finite there.
+        prescribes: names of the functions with switches that prescribe velocities, among "joints" and "slip".
     """
 
-    def __init__(self, problem: Problem, switches: Switches, stated: Switches | None, *operands: Any) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        switches: Switches,
+        stated: Switches | None,
+        *operands: Any,
+        prescribes: tuple[str, ...] = (),
+    ) -> None:
         self.problem, self.switches, self.only_stated = problem, switches, switches is stated
+        self.prescribes = prescribes
         self.outlined: dict[str, Callable] = {}
         # stated switches come first; among their sides those of the surfaces are last, after the switches inside the stated functions
         self._place = -1 if stated is None else len(jax.eval_shape(stated.sides, *operands)) - 1
@@ -100,20 +146,24 @@ class Pieces:
         args: Any,
         reported: Mark = depends_on_path,
         kinks: bool = True,
+        prescribed: bool = False,
     ) -> Pieces | None:
         """Finds the pieces of a problem's force for states of these shapes; None (decided at trace time) if it has no switch with levels.
 
-        ``reported``: which switches count, by what they depend on; ``kinks``: whether those that only kink do. With more than MAX_LEVELS levels only
-        the stated switches are used.
+        ``reported``: which switches count, by what they depend on; ``kinks``: whether those that only kink do; ``prescribed``: whether those of joints
+        and slip velocities do, on place and time. With more than MAX_LEVELS levels these are left out, or all but the stated switches.
         """
-        switches = force_switches(problem, t, q, v, args, reported, levels=True, kinks=kinks)
-        if switches is None:
-            return None
-        stated = stated_switches(problem, t, q, v, args, reported, kinks)
-        found = cls(problem, switches, stated, t, q, v, args)
-        if found.count <= MAX_LEVELS:
-            return found
-        return None if stated is None else cls(problem, stated, stated, t, q, v, args)
+        at = t, q, v, args
+        stated = stated_switches(problem, *at, reported, kinks)
+        kinked = switching(problem, *at, levels=True) if prescribed else {}
+        for beside in [kinked, {}] if kinked else [{}]:
+            switches = force_switches(problem, *at, reported, levels=True, kinks=kinks, beside=tuple(beside.values()))
+            if switches is None:
+                return None
+            found = cls(problem, switches, stated, *at, prescribes=tuple(beside))
+            if found.count <= MAX_LEVELS:
+                return found
+        return None if stated is None else cls(problem, stated, stated, *at)
 
     def start(self, t: Array, q: Array, v: Array, args: Any) -> Where:
         """Returns the sides on which a motion begins, before borders at its start are treated."""
@@ -154,7 +204,27 @@ class Pieces:
             left = None
         rubs = {"friction": of.friction, "static_friction": of.static_friction}
         rubs["slip"] = None if of.between is not None else of.slip  # bodies state it
-        return Problem(force, of.constraints, mass, of.restitution, joints=of.joints, switches=left, **rubs)
+        joints = of.joints
+        if "slip" in self.prescribes:
+            rubs["slip"] = partial(self._contact_velocities, sides)
+        if "joints" in self.prescribes:
+            joints = lambda t, q, args: self._prescribed("joints", sides, t, q, jnp.zeros_like(q), args)
+            joints = MayDepend(joints) if isinstance(of.joints, MayDepend) else joints
+        return Problem(force, of.constraints, mass, of.restitution, joints=joints, switches=left, **rubs)
+
+    def _contact_velocities(self, sides: Sides, *operands: Any) -> Any:
+        found = self._prescribed("slip", sides, *operands)
+        whole = jax.eval_shape(self.problem.contact_velocity, *operands)[0] is not None
+        return (found[:, 0], found[:, 1:]) if whole else found
+
+    def _prescribed(self, name: str, sides: Sides, *operands: Any) -> Array:
+        """Returns joints or slip velocities on given sides."""
+        values = self.switches.frozen(sides, *operands)
+        return values[len(values) - len(self.prescribes) + self.prescribes.index(name)]
+
+    def bound(self, sides: Sides) -> Problem:
+        """Returns a problem with joints and slips on given sides, and the contacts; the problem itself where these have no switches."""
+        return self.on(sides) if self.prescribes else self.problem
 
     def held_on(self, sides: Sides, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:
         """Returns the result of `trial.held`, whose other arguments these are, on given sides."""
@@ -169,6 +239,15 @@ class Pieces:
         if callable(mass):
             mass = lambda q, args: frozen_at(jnp.zeros((), q.dtype), q, jnp.zeros_like(q), args)[1]
         return lambda t, q, v, args: frozen_at(t, q, v, args)[0], mass
+
+    def prescribed(self, sides: Sides, t: Array, q: Array, v: Array, args: Any) -> Array:
+        """Returns the velocities (n,) that joints and slips with switches prescribe on given sides: with others the velocity v (d,) would jump."""
+        if not self.prescribes:
+            return jnp.zeros(0, q.dtype)
+        along = lambda s: self._prescribed("joints", sides, t + s, q + s * v, v, args)
+        rate = lambda: jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))[1]
+        of = {"joints": rate, "slip": lambda: self._prescribed("slip", sides, t, q, v, args).ravel()}
+        return jnp.concatenate([of[name]() for name in self.prescribes])
 
     def continued(self, sides: Sides, force: Callable) -> Callable:
         """Returns a force on given sides of the borders of ``ends``: ``force`` itself inside, and beyond a border its linear extrapolation from
@@ -399,3 +478,28 @@ class Pieces:
         level = self.levels(where.sides, t, q, v, args)[self.steep]
         back = linalg.solve_masked(matrix, jnp.where(acting, level, 0), acting)
         return v - back @ (found[0][1:] - found[0][:1])
+
+
+class OnePiece(Pieces):
+    """The force of a problem without switches: no levels, and its only piece is the problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        none = np.zeros(0, int)
+        self.problem, self.prescribes, self.only_stated, self.outlined = problem, (), False, {}
+        self.shapes, self.count, self.stated, self.ends = [], 0, slice(0, 0), slice(0, 0)
+        self.steep, self.open = none, none.astype(bool)
+
+    def start(self, t: Array, q: Array, v: Array, args: Any) -> Where:
+        return Where.none(q.dtype)
+
+    def on(self, sides: Sides) -> Problem:
+        return self.problem
+
+    def levels(self, sides: Sides, *operands: Any) -> Array:
+        return jnp.zeros(0, operands[1].dtype)
+
+    def beyond(self, where: Where, chosen: Array, *operands: Any) -> Sides:
+        return []
+
+    def at_sides(self, where: Where, sides: Sides, *operands: Any) -> Where:
+        return where

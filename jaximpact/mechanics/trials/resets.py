@@ -37,19 +37,21 @@ def cross_border(
     end, crossed = t + (flown.elapsed - base.elapsed), switched & ~pieces.slid(flown.where)
     at, met = meet_border(pieces, hold, switched, end, flown, substep, args)
     met |= pieces.vanishing(flown.where, crossed, end, flown.q, flown.v, flown.a, args)
-    if pieces.problem.reset is None:
-        return at, jnp.zeros((), bool), met
-    at, has, status = _reset(pieces, switched, t + (at.elapsed - base.elapsed), at, atol, args)
+    at, has, status = reset_at(pieces, switched, t + (at.elapsed - base.elapsed), at, atol, args)
     return at, has, met | status
 
 
-def _reset(pieces: Pieces, switched: Array, t: Array, flown: Base, atol: Array, args: Any) -> tuple[Base, Array, Array]:
+def reset_at(
+    pieces: Pieces, switched: Array, t: Array, flown: Base, atol: Array, args: Any
+) -> tuple[Base, Array, Array]:
     """Applies the reset of the surfaces that have ``switched`` (k,): returns the base after it, whether there was one (), and status bits.
 
     Surfaces that are crossed at the same time reset the state one after the other, in the order of their numbers; the derivative is then
     not defined. A contact that the reset has opened is no longer closed.
     """
     where, problem, none = flown.where, pieces.problem, jnp.zeros((), jnp.int32)
+    if problem.reset is None:
+        return flown, jnp.zeros((), bool), none
     level, rate = frozen(pieces.rates(where.sides, t, flown.q, flown.v, flown.a, args))
     together = (level <= where.allowed) & (rate < 0)
     crossed = ((switched | together) & ~pieces.slid(where))[pieces.stated]

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.outlined import outlined
+from ...switches.switches import depends_on_place
 from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
 from ..contact.laws import ContactLaw
 from ..events.event_state import Event
@@ -29,16 +30,20 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .bases import NOTHING, rounding_of_gaps
+from .borders import rounding_of_levels
+from .pieces import OnePiece, Pieces, Where
+from .resets import reset_at
 from .stops import move_to_zero
 from .trial import Base, Hold, Sight, frozen
 
+BEGINS = 64  # roundings of time: how far ahead of a start the sides are taken on which a motion begins
 EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a contact sticks
 
 
 class Modes(NamedTuple):
     """What contacts do between two events: the ``mode`` (m,) of each and the direction (m, 1) in which it slips, ``way``; forces (m, 2) near those
-    that act, ``force``; how far below zero the levels (3m,) may be by round-off, ``allowed``; whether forces are not unique, ``several`` (); and
-    contacts (m,) that have ``jammed``, for which velocities jump at once."""
+    that act, ``force``; how far below zero the levels (3m + k,) may be by round-off, ``allowed``; whether forces are not unique, ``several`` ();
+    contacts (m,) that have ``jammed``, for which velocities jump at once; and the ``piece`` of the force on which the motion is."""
 
     mode: Array
     way: Array
@@ -46,13 +51,14 @@ class Modes(NamedTuple):
     allowed: Array
     several: Array
     jammed: Array
+    piece: Where
 
     @classmethod
-    def none(cls, m: int, dtype: Any) -> Modes:
+    def none(cls, m: int, dtype: Any, piece: Where) -> Modes:
         """Modes of m open contacts."""
-        zero = jnp.zeros((m, 2), dtype)
+        zero, levels = jnp.zeros((m, 2), dtype), jnp.zeros(3 * m + len(piece.allowed), dtype)
         no = jnp.zeros(m, bool)
-        return cls(jnp.zeros(m, jnp.int32), zero[:, :1], zero, jnp.zeros(3 * m, dtype), jnp.zeros((), bool), no)
+        return cls(jnp.zeros(m, jnp.int32), zero[:, :1], zero, levels, jnp.zeros((), bool), no, piece)
 
     def of(self, closed: Array) -> FrictionInfo:
         """Returns the modes as a contact problem takes them; contacts that are not ``closed`` (m,) or have jammed are open."""
@@ -62,29 +68,53 @@ class Modes(NamedTuple):
 class RubbingContacts:
     """The contacts of a problem with friction; its functions are those of `Pieces` for a force in pieces, with `Modes` in place of sides.
 
-    The 3m levels are first the slips, along their directions, of contacts that slip, and then the rooms that forces leave to both sides of the cone of
+    The first 3m levels are the slips, along their directions, of contacts that slip, and then the rooms that forces leave to both sides of the cone of
     static friction, of contacts that stick; 1 where a contact does neither. (Their product would have a double zero where a contact without tangential
-    force opens.)
+    force opens.) The others are those of the ``pieces`` of the force, with switches of time and place alone: on such borders nothing slides.
     """
 
-    def __init__(self, problem: Problem, m: int) -> None:
-        self.problem, self.count = problem, 3 * m
+    def __init__(self, pieces: Pieces, m: int) -> None:
+        self.pieces, self.m, self.count = pieces, m, 3 * m + pieces.count
         # each once in native code
         self.held, self.levels = outlined(self._held_at), outlined(self._levels_at)
-        self.base = outlined(partial(base_in_modes, problem))
+        self.base = outlined(self._base)
+
+    @classmethod
+    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> RubbingContacts:
+        pieces = Pieces.of(problem, t, q, v, args, depends_on_place, prescribed=True)
+        return cls(OnePiece(problem) if pieces is None else pieces, problem.count(t, q, args))
+
+    def on(self, where: Modes) -> Problem:
+        """Returns the problem on the sides where the motion is."""
+        return self.pieces.on(where.piece.sides)
+
+    def bound(self, where: Modes) -> Problem:
+        """As `Pieces.bound`."""
+        return self.pieces.bound(where.piece.sides)
+
+    def start(self, h: Array, t: Array, q: Array, v: Array, args: Any) -> Modes:
+        """Returns the modes, of open contacts, and the sides with which a motion with steps h begins: on a border, those to which it goes."""
+        further = BEGINS * jnp.finfo(q.dtype).eps * (jnp.abs(t) + h)
+        piece = self.pieces.start(t + further, q + further * v, v, args)
+        return Modes.none(self.m, q.dtype, self.pieces.at_sides(piece, piece.sides, *frozen((t, q, v, args))))
+
+    def _base(
+        self, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, *given: Any
+    ) -> tuple[Base, Array]:
+        return base_in_modes(self, t, elapsed, q, v, closed, where, *given)
 
     def _held_at(
         self, where: Modes, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
     ) -> tuple[Array, Array, Array, Any]:
-        return held_in_modes(Place.at(self.problem, t, q, v, args, None), where, closed, slack)
+        return held_in_modes(Place.at(self.on(where), t, q, v, args, None), where, closed, slack)
 
     def hold(self, where: Modes) -> Hold:
         """Returns the function that gives accelerations in these modes, with the arguments and results of `trial.held`; forces are (m, 2)."""
         return partial(self.held, where)
 
     def _levels_at(self, where: Modes, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-        """Returns the levels (3m,) at a state."""
-        place = Place.at(self.problem, t, q, v, args, None)
+        """Returns the levels (3m + k,) at a state."""
+        place = Place.at(self.on(where), t, q, v, args, None)
         slips, sticks = _rubs(place, where, closed)
         slip = jnp.where(slips, jnp.sum(where.way * place.slip, axis=1), 1)
 
@@ -94,30 +124,42 @@ class RubbingContacts:
             of_forces = _rooms(place, _forces(place, where, closed))
             return jnp.concatenate([jnp.where(sticks, side / least, 1) for side in of_forces])
 
-        return jnp.concatenate([slip, lax.cond(jnp.any(sticks), room, lambda: jnp.ones(2 * len(slip), slip.dtype))])
+        rooms = lax.cond(jnp.any(sticks), room, lambda: jnp.ones(2 * len(slip), slip.dtype))
+        return jnp.concatenate([slip, rooms, self.pieces.levels(where.piece.sides, t, q, v, args)])
 
     def watch(self, where: Modes, closed: Array, slack: Array, args: Any) -> Callable:
-        """Returns the function of (t, q, v, a) by which trials watch the levels: it gives them and their rates (3m,)."""
+        """Returns the function of (t, q, v, a) by which trials watch the levels: it gives them and their rates (3m + k,)."""
 
         def watched(t: Array, q: Array, v: Array, a: Array) -> tuple[Array, Array]:
             along = lambda s: self.levels(where, t + s, q + s * v, v + s * a, closed, args)
-            return jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
+            level, rate = jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
+            return level, jnp.where(jnp.isfinite(rate), rate, 0)
 
         return watched
 
     def slid(self, where: Modes) -> Array:
-        """Returns the mask (3m,) of levels whose times are searched to full accuracy: those of sticking contacts, whose force does not jump."""
+        """Returns the mask (3m + k,) of levels whose times are searched to full accuracy: of sticking contacts, whose force does not jump."""
         sticks = where.mode == STICK
-        return jnp.concatenate([jnp.zeros_like(sticks), sticks, sticks])
+        return jnp.concatenate([jnp.zeros_like(sticks), sticks, sticks, jnp.zeros(self.pieces.count, bool)])
 
-    def end(self, switched: Array, hold: Hold, t: Array, flown: Base, substep: Array, args: Any) -> tuple[Base, Array]:
-        """Moves the end ``flown`` of a trial, at time t, to where the level that has ``switched`` (3m,) is zero, by `stops.move_to_zero`."""
+    def end(
+        self, hold: Hold, switched: Array, t: Array, base: Base, flown: Base, substep: Array, atol: Array, args: Any
+    ) -> tuple[Base, Array, Array]:
+        """As `resets.cross_border`, for the level that has ``switched`` (3m + k,): a border is crossed, or the mode of a contact ends."""
+        piece, end = flown.where.piece, t + (flown.elapsed - base.elapsed)
 
         def value(t: Array, q: Array, v: Array, args: Any) -> Array:
             return jnp.sum(jnp.where(switched, self.levels(flown.where, t, q, v, flown.closed, args), 0))
 
-        moved = lambda: move_to_zero(hold, value, t, flown, substep, args)
-        return lax.cond(jnp.any(switched), moved, lambda: (flown, jnp.zeros((), jnp.int32)))
+        moved = lambda: move_to_zero(hold, value, end, flown, substep, args)
+        at, met = lax.cond(jnp.any(switched), moved, lambda: (flown, jnp.zeros((), jnp.int32)))
+        if self.pieces.count == 0:
+            return at, jnp.zeros((), bool), met
+        of_switches = switched[3 * self.m :]
+        met |= self.pieces.vanishing(piece, of_switches, end, flown.q, flown.v, flown.a, args)
+        later = t + (at.elapsed - base.elapsed)
+        at, has, status = reset_at(self.pieces, of_switches, later, at._replace(where=piece), atol, args)
+        return at._replace(where=flown.where), has, met | status
 
     def status_of_trial(self, where: Modes, sight: Sight, s: Array, atol: Array, off: Array) -> Array:
         """Returns DERIVATIVE_EVENTS if in a trial of length s a contact only just goes on to slip or to stick, or ends within a time ``off`` () of a change.
@@ -125,11 +167,14 @@ class RubbingContacts:
         ``sight``: record of the levels; ``atol`` (): error of levels.
         """
         value, rate = sight.after
-        touches = sight.touches(s, atol)
+        touches, near, m = sight.touches(s, atol), jnp.abs(value) < off * jnp.abs(rate), 3 * self.m
         # in the plane a contact whose force only just stays within the cone goes on as it does, unless breaking away makes the force jump
-        matters = ~self.slid(where) | (self.problem.static_friction is not None)
-        ends = (jnp.abs(value) < off * jnp.abs(rate)) & (rate < 0)
-        return as_status(jnp.any((touches | ends) & matters), Status.DERIVATIVE_EVENTS)
+        matters = ~self.slid(where) | (self.pieces.problem.static_friction is not None)
+        ends = (touches | (near & (rate < 0))) & matters
+        # whether the force jumps there is not looked at
+        crosses = (touches | near)[m:] & self.pieces.open
+        status = as_status(jnp.any(ends[:m]), Status.DERIVATIVE_EVENTS)
+        return status | as_status(jnp.any(crosses), Status.DERIVATIVE_JUMP)
 
 
 def _rubs(place: Place, where: Modes, closed: Array) -> tuple[Array, Array]:
@@ -190,8 +235,8 @@ def ends_of_modes(
     """
     where, m = frozen(flown.where), len(flown.closed)
     level = contacts.levels(where, *frozen((t, flown.q, v, flown.closed, args)))
-    ended = (switched | (level <= where.allowed)) & jnp.any(switched)
-    return ended[:m], ended[m : 2 * m] | ended[2 * m :]
+    ended = (switched | (level <= where.allowed)) & jnp.any(switched[: 3 * m])
+    return ended[:m], ended[m : 2 * m] | ended[2 * m : 3 * m]
 
 
 def status_of_ends(
@@ -206,7 +251,7 @@ def status_of_ends(
         apart, linked = others_at_once(event.contacts, slip, stopped, switched[:m])
         told = jnp.any(linked)
         if problem.static_friction is not None:
-            first = switched[m : 2 * m] | switched[2 * m :]
+            first = switched[m : 2 * m] | switched[2 * m : 3 * m]
             told |= jnp.any(jnp.stack(others_at_once(event.contacts, slip, breaks, first)))
         return apart, as_status(told, Status.DERIVATIVE_EVENTS)
 
@@ -223,12 +268,13 @@ class _Decision(NamedTuple):
 
 
 def base_in_modes(
-    problem: Problem, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, change: Change, begins: Array,
-    substep: Array, atol: Array, args: Any,
+    contacts: RubbingContacts, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, change: Change, begins: Array,
+    substep: Array, atol: Array, span: Array, args: Any,
 ) -> tuple[Base, Array]:  # fmt: skip
     """As `bases.base_at`, for contacts that rub, which were in the modes ``where``; after a ``change``, or where the motion ``begins`` (), Coulomb's
     law says what they do."""
-    place = Place.at(problem, t, q, v, args, None)
+    pieces, piece = contacts.pieces, where.piece
+    place = Place.at(contacts.on(where), t, q, v, args, None)
     view = place.view
     allowed = rounding_of_gaps(view.contacts, q, v, view, substep) + NOTHING * atol
     slack = NOTHING * atol / jnp.maximum(substep, substep**2)
@@ -241,7 +287,11 @@ def base_in_modes(
     closed, where, status = frozen(lax.cond(changed, anew, as_before))
     a, force, push, of_joints = held_in_modes(place, where, closed, slack)
     of_force = place.rounding() + slack
-    rounding = jnp.concatenate([place.noise + NOTHING * atol, of_force, of_force])
+    rounding = [place.noise + NOTHING * atol, of_force, of_force]
+    if pieces.count:
+        rounding.append(rounding_of_levels(pieces, piece.sides, t, q, v, a, atol, span, args))
+        where = where._replace(piece=piece._replace(allowed=frozen(rounding[-1])))
+    rounding = jnp.concatenate(rounding)
     where = where._replace(force=frozen(force), allowed=frozen(rounding))
     status |= as_status(where.several, Status.IMPULSES_NOT_UNIQUE)
     base = Base(
@@ -274,7 +324,7 @@ def _decide(
         way = jnp.where((mode == SLIP)[:, None], jnp.where(did.direction != 0, did.direction, towards), 0)
         way = jnp.where(rubs[:, None], way, 0)
         several = dependent(place.cones.delassus(), jnp.where(acts, mode, OPEN), place.cones.friction)
-        found = Modes(mode, way, force, where.allowed, several, jnp.zeros_like(among))
+        found = Modes(mode, way, force, where.allowed, several, jnp.zeros_like(among), where.piece)
         # forces in these modes are those of the solver to rounding
         held = _forces(place, found, acts)
         accelerations = place.cones.velocity(held)
@@ -316,21 +366,22 @@ def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelera
 
 def strike_rubbing(
     problem: Problem, law: ContactLaw, motion: Motion, slowest: Callable, event: Event, base: Base, stopped: tuple[Array, Array], breaks: Array,
-    closed: Array, candidates: Array, near: Array, left: Array, spread: Array | None,
+    shoved: Array, closed: Array, candidates: Array, near: Array, left: Array, spread: Array | None,
 ) -> RubbingCollision:  # fmt: skip
     """Puts contacts back onto their surfaces and applies the laws of impact, by `collide_rubbing`, at the end of a trial from ``base``.
 
     ``slowest``: function from magnitudes of gap accelerations (m,) to the lowest gap velocities (m,) that are resolved; ``stopped``: contacts (m,)
-    whose slip has vanished, and those of them (m,) that others have not taken along, which are brought to rest by themselves.
+    whose slip has vanished, and those of them (m,) that others have not taken along, which are brought to rest by themselves; ``shoved`` (m,):
+    contacts whose slip has jumped.
     """
     where, m = base.where, len(closed)
     normal = jnp.max(frozen(jnp.abs(event.contacts.velocity(base.a)) + event.contacts.velocity_terms(base.a)))
     resolved = jnp.min(slowest(jnp.broadcast_to(normal, m)))
     h = resolved / (2 * jnp.where(normal > 0, normal, 1))
     slip = Slip.at(problem, event.metric, event.t, event.q, event.v, motion.args)
-    still = (closed & (where.mode == STICK) & ~breaks) | stopped[1]
+    still = ((closed & (where.mode == STICK) & ~breaks) | stopped[1]) & ~shoved
     none = jnp.zeros_like(closed)
-    before = Rubbing(closed, still, stopped[0], where.way, where.jammed)
+    before = Rubbing(closed, still, stopped[0] & ~shoved, where.way, where.jammed)
     return collide_rubbing(
         problem, law, motion._replace(h=h), event, slip, before, candidates, near, closed | candidates, none, left, spread
     )  # fmt: skip
