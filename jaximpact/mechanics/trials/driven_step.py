@@ -435,7 +435,7 @@ def _arrive_rubbing(
     problem = jolt.problem
     t, q, v, metric, contacts, _ = event
     candidates = candidates | (closed & base.where.jammed)
-    stopped, breaks = ends_of_modes(step.pieces, t, flown, v, switched, args)
+    stopped, breaks = ends_of_modes(step.pieces, t, flown, v, switched, substep, args)
     apart, status = status_of_ends(problem, event, stopped, breaks, switched, args)
     found = strike_rubbing(
         problem, law, motion, slowest, event, base, (stopped, apart), breaks, jolt.shoved, closed, candidates, near,

@@ -43,7 +43,8 @@ EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a cont
 class Modes(NamedTuple):
     """What contacts do between two events: the ``mode`` (m,) of each and the direction (m, 1) in which it slips, ``way``; forces (m, 2) near those
     that act, ``force``; how far below zero the levels (3m + k,) may be by round-off, ``allowed``; whether forces are not unique, ``several`` ();
-    contacts (m,) that have ``jammed``, for which velocities jump at once; and the ``piece`` of the force on which the motion is."""
+    contacts (m,) that have ``jammed``, for which velocities jump at once; of those that slip, the ones (m,) that have no slip yet, as others hold them
+    while they are at the ``limit`` of static friction; and the ``piece`` of the force on which the motion is."""
 
     mode: Array
     way: Array
@@ -51,6 +52,7 @@ class Modes(NamedTuple):
     allowed: Array
     several: Array
     jammed: Array
+    limit: Array
     piece: Where
 
     @classmethod
@@ -58,7 +60,7 @@ class Modes(NamedTuple):
         """Modes of m open contacts."""
         zero, levels = jnp.zeros((m, 2), dtype), jnp.zeros(3 * m + len(piece.allowed), dtype)
         no = jnp.zeros(m, bool)
-        return cls(jnp.zeros(m, jnp.int32), zero[:, :1], zero, levels, jnp.zeros((), bool), no, piece)
+        return cls(jnp.zeros(m, jnp.int32), zero[:, :1], zero, levels, jnp.zeros((), bool), no, no, piece)
 
     def of(self, closed: Array) -> FrictionInfo:
         """Returns the modes as a contact problem takes them; contacts that are not ``closed`` (m,) or have jammed are open."""
@@ -116,7 +118,7 @@ class RubbingContacts:
         """Returns the levels (3m + k,) at a state."""
         place = Place.at(self.on(where), t, q, v, args, None)
         slips, sticks = _rubs(place, where, closed)
-        slip = jnp.where(slips, jnp.sum(where.way * place.slip, axis=1), 1)
+        slip = jnp.where(slips & ~where.limit, jnp.sum(where.way * place.slip, axis=1), 1)
 
         def room() -> Array:
             # less than normal forces, whose zeros come first where a contact opens with no tangential force
@@ -186,7 +188,15 @@ def _rubs(place: Place, where: Modes, closed: Array) -> tuple[Array, Array]:
 
 def _forces(place: Place, where: Modes, closed: Array) -> Array:
     """Returns the forces (m, 2) of contacts in known modes, with two derivatives."""
-    return place.forces(where.of(closed), where.force, where.way, where.several)
+    return at_limit(place, where.limit).forces(where.of(closed), where.force, where.way, where.several)
+
+
+def at_limit(place: Place, limit: Array) -> Place:
+    """Returns a place where contacts at the ``limit`` (m,) of static friction have its coefficient."""
+    cones = place.cones
+    if cones.static is None:
+        return place
+    return place._replace(cones=cones._replace(friction=jnp.where(limit, cones.static, cones.friction)))
 
 
 def _rooms(place: Place, force: Array) -> tuple[Array, Array]:
@@ -227,15 +237,21 @@ class Change(NamedTuple):
 
 
 def ends_of_modes(
-    contacts: RubbingContacts, t: Array, flown: Base, v: Array, switched: Array, args: Any
+    contacts: RubbingContacts, t: Array, flown: Base, v: Array, switched: Array, substep: Array, args: Any
 ) -> tuple[Array, Array]:
     """Returns the masks (m,) of contacts whose slip stops at the end ``flown`` of a trial, where a level has ``switched`` (3m,), and that break away.
 
-    Other levels that are zero at the same time end too.
+    Other levels that are zero at the same time, and fall, end too: of two contacts of one body that break away, the first is at its limit without slip
+    until the second is.
     """
     where, m = frozen(flown.where), len(flown.closed)
-    level = contacts.levels(where, *frozen((t, flown.q, v, flown.closed, args)))
-    ended = (switched | (level <= where.allowed)) & jnp.any(switched[: 3 * m])
+
+    def look() -> Array:
+        watch = contacts.watch(*frozen((where, flown.closed, flown.slack, args)))
+        level, rate = watch(*frozen((t, flown.q, v, flown.a)))
+        return switched | ((level <= where.allowed) & (rate * substep < -where.allowed))
+
+    ended = lax.cond(jnp.any(switched[: 3 * m]), look, lambda: jnp.zeros_like(switched))
     return ended[:m], ended[m : 2 * m] | ended[2 * m : 3 * m]
 
 
@@ -282,7 +298,7 @@ def base_in_modes(
     touching = frozen((view.contacts.gap <= allowed) & (jnp.abs(view.gap_velocity) <= still)) & ~change.loosed
     among = (closed & ~change.loosed) | touching
     changed = change.some | begins | jnp.any(among & ~closed)
-    anew = lambda: _decide(place, among, where, change, begins, closed, slack)
+    anew = lambda: _decide(place, among, where, change, begins, closed, substep, slack)
     as_before = lambda: _Decision(closed, where, jnp.zeros((), jnp.int32))
     closed, where, status = frozen(lax.cond(changed, anew, as_before))
     a, force, push, of_joints = held_in_modes(place, where, closed, slack)
@@ -302,45 +318,59 @@ def base_in_modes(
 
 
 def _decide(
-    place: Place, among: Array, where: Modes, change: Change, begins: Array, closed: Array, slack: Array
+    place: Place, among: Array, where: Modes, change: Change, begins: Array, closed: Array, substep: Array, slack: Array
 ) -> _Decision:
     """Decides what the contacts ``among`` (m,) do from a place on, by Coulomb's law for accelerations; ``closed`` (m,): those that were closed."""
     place = frozen(place)
-    moves = jnp.abs(place.slip[:, 0]) > place.noise
+    moves = place.moving(substep)
     anew = change.struck | begins | ~closed
     slips = jnp.where(anew, moves & ~change.rests, (where.mode == SLIP) & ~change.stopped)
     way = jnp.where(anew[:, None] | (where.way == 0), heading(place.slip), where.way)
     towards = jnp.where(slips[:, None], way, 0)
     towards = jnp.where(change.breaks[:, None], -heading(where.force[:, 1:]), towards)
     tolerated = place.rounding() + slack
+    m, static = len(among), place.cones.static is not None
 
     def law(carry: tuple) -> tuple:
-        towards, *_ = carry
-        force, did = place.decide(among, towards, where.force)
+        towards, limit, *_ = carry
+        force, did = at_limit(place, limit).decide(among, towards, where.force)
         acts, rubs = among & (did.mode != OPEN), place.cones.friction > 0
         # a contact without force is held, and does what it would with one
         mode = jnp.where(acts, did.mode, jnp.where(towards[:, 0] != 0, SLIP, STICK))
         mode = jnp.where(rubs, mode, SLIP).astype(jnp.int32)
         way = jnp.where((mode == SLIP)[:, None], jnp.where(did.direction != 0, did.direction, towards), 0)
         way = jnp.where(rubs[:, None], way, 0)
-        several = dependent(place.cones.delassus(), jnp.where(acts, mode, OPEN), place.cones.friction)
-        found = Modes(mode, way, force, where.allowed, several, jnp.zeros_like(among), where.piece)
+        several = lambda mode: dependent(place.cones.delassus(), mode, place.cones.friction)
+        mode_in_act = jnp.where(acts, mode, OPEN)
+        none = jnp.zeros_like(among)
+        found = Modes(mode, way, force, where.allowed, several(mode_in_act), none, limit, where.piece)
         # forces in these modes are those of the solver to rounding
         held = _forces(place, found, acts)
         accelerations = place.cones.velocity(held)
         stays = acts | (among & (accelerations[:, 0] <= 1e3 * tolerated))
         found = found._replace(mode=jnp.where(stays, mode, OPEN))
-        out = acts & (mode == STICK) & (jnp.minimum(*_rooms(place, held)) < -tolerated)
+        # contacts without force would hold by their tangential forces alone
+        idle = stays & ~acts & (mode == STICK)
+        hold_all = lambda: _forces(place, found._replace(several=several(found.mode)), stays)
+        held = lax.cond(jnp.any(idle), hold_all, lambda: held)
+        out = (acts | idle) & (mode == STICK) & (jnp.minimum(*_rooms(place, held)) < -tolerated)
         again = jnp.where(out[:, None], -heading(held[:, 1:]), towards)
-        return again, jnp.any(again != towards), stays, found, accelerations
+        if static:
+            # with friction of slip, those begin to slip that no others hold
+            begins = place.cones.velocity(_forces(place, found._replace(limit=none), stays))[:, 1:]
+            begins = jnp.any(limit) & ~jnp.any(out) & (jnp.sum(towards * begins, axis=1) > tolerated)
+            limit = (limit & ~begins) | out
+        return again, limit, jnp.any(again != towards) | jnp.any(limit != found.limit), stays, found, accelerations
 
-    m = len(among)
-    first = (towards, jnp.ones((), bool), among, where, jnp.zeros_like(where.force))
-    # no more than once for each contact: each time one more begins to slip
-    _, _, stays, found, accelerations = lax.fori_loop(
-        0, m + 1, lambda _, carry: lax.cond(carry[1], law, lambda x: x, carry), first
+    limit = (change.breaks | where.limit) & ~moves if static else jnp.zeros_like(among)
+    first = (towards, limit, jnp.ones((), bool), among, where, jnp.zeros_like(where.force))
+    # no more than once for each contact, or twice: each time one more begins to slip
+    *_, stays, found, accelerations = lax.fori_loop(
+        0, (1 + static) * m + 1, lambda _, carry: lax.cond(carry[2], law, lambda x: x, carry), first
     )
     edge = _on_edge(place, stays, found, towards, accelerations)
+    # with other data a contact without force may have one, and rub
+    edge |= jnp.any(stays & (place.cones.friction > 0) & (place.cones.scales() * found.force[:, 0] <= tolerated))
     # beyond Painleve's bound no acceleration may satisfy the law: then velocities jump
     held = _forces(place, found, stays)
     wrong = stays & ((accelerations[:, 0] < -1e3 * tolerated) | (place.cones.scales() * held[:, 0] < -tolerated))
