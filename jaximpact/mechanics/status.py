@@ -76,8 +76,8 @@ CAUSES = {
     "an implicit one (MoreauJean, PaoliSchatzman(force='centred')) the iteration for the force did not converge. Take a smaller h, MoreauJean, which is implicit, or more "
     "iterations; a motion that blows up in finite time ends like this",
     Status.INPUT_INVALID: "q0 violates a constraint at t0, restitution is outside [0, 1] (for Maury: other than 0), a coefficient of friction is below 0, the matrix of extend.solve_contact is not symmetric and positive semidefinite, t1 is not later than t0, "
-    "or saved times do not increase from t0 to t1 (traced data cannot raise), or, by EventDriven and EventCorrected, a joint kinked in time or place, or a slip velocity jumped or kinked "
-    "while its contact acted, which they do not locate: for these take MoreauJean, or write the drive without kinks; else move q0 until every gap is >= 0, and keep numbers within their range, by a transformation "
+    "or saved times do not increase from t0 to t1 (traced data cannot raise), or, by EventCorrected, a joint kinked in time or place, or a slip velocity jumped or kinked "
+    "while its contact acted, which it does not locate: for these take EventDriven, which locates up to eight such places, or MoreauJean; else move q0 until every gap is >= 0, and keep numbers within their range, by a transformation "
     "of the variable if they are optimised",
     Status.NEIGHBOURS_LOST: "more bodies came near each other than there was room for on their list, so that contacts were lost (under a "
     "transformation of jax it cannot be enlarged): give Bodies(pairs=..., members=...) larger numbers",

@@ -144,9 +144,9 @@ def test_what_it_does_not_know_is_refused_by_name():
     call = {"t1": 1.0, "scheme": ji.EventDriven()}
     with pytest.raises(ValueError, match=r"in the plane.*gives 2.*EventCorrected"):
         ji.solve(IN_SPACE, np.zeros(3), np.zeros(3), args={"g": 0.1, "mu": 0.3}, **call)
-    stated = DISK.replace(switches=lambda t, q, v, args: q[:1])
+    stated = DISK.replace(switches=lambda t, q, v, args: v[:1])
     args = {"gx": 0.0, "gy": G, "R": 0.0, "I": 1.0, "mu": 0.3}
-    with pytest.raises(ValueError, match=r"EventDriven with friction.*switches.*EventCorrected"):
+    with pytest.raises(ValueError, match=r"EventDriven with friction.*velocity.*switches.*EventCorrected"):
         ji.solve(stated, np.zeros(3), np.zeros(3), args=args, **call)
 
 

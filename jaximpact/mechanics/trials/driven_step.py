@@ -31,8 +31,8 @@ from .borders import (
     status_of_slopes,
 )
 from .impacts_on_borders import Meeting, status_at_impact
-from .kept_events import Turn, keep_events
 from .jolts import Jolt, crossed_at, jolt_at
+from .kept_events import Turn, keep_events
 from .pieces import OnePiece, Pieces, Where
 from .resets import cross_border
 from .rubbing import Change, RubbingContacts, ends_of_modes, status_of_ends, strike_rubbing
@@ -218,7 +218,7 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
     the trial goes to the end of the step.
     """
     none = jnp.zeros((), jnp.int32)
-    scheme, problem, _, motion, start, whole, pieces = step
+    scheme, _, _, motion, start, whole, pieces = step
     if not scheme.jumps:
         return none
     args = frozen(motion.args)
@@ -444,7 +444,9 @@ def _arrive_rubbing(
     moved = APPROACH * frozen(flown.q - base.q)
     status |= found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
     # behind a border all contacts are looked at anew, as behind an impact
-    change = Change(verdict.loosed, stopped, breaks, found.rests, jnp.any(found.impact) | jnp.any(crossed))
+    change = Change(
+        verdict.loosed, stopped, breaks, found.rests, jnp.any(found.impact) | jnp.any(switched[3 * len(closed) :])
+    )
     elapsed, still_closed = flown.elapsed + delay, found.closed & ~verdict.loosed
     where = flown.where._replace(force=frozen(flown.force))
     if pieces.count:

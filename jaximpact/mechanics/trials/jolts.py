@@ -46,8 +46,9 @@ def crossed_at(
 ) -> Array:
     """Returns the levels (k,) of time and place whose borders are crossed at a state: those that have ``switched`` (k,), and others that are zero."""
     level, rate = frozen(pieces.rates(where.sides, t, q, v, a, args))
-    together = (level <= where.allowed) & (rate < 0)
-    return (switched | together) & jnp.any(switched) & ~pieces.all_levels(jnp.ones(len(pieces.steep), bool))
+    # a reset may have turned the motion back
+    crossed = (switched | (level <= where.allowed)) & (rate < 0)
+    return crossed & jnp.any(switched) & ~pieces.all_levels(jnp.ones(len(pieces.steep), bool))
 
 
 def jolt_at(

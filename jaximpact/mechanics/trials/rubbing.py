@@ -84,6 +84,10 @@ class RubbingContacts:
     @classmethod
     def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> RubbingContacts:
         pieces = Pieces.of(problem, t, q, v, args, depends_on_place, prescribed=True)
+        if problem.switches is not None and (pieces is None or pieces.stated.stop == pieces.stated.start):
+            raise ValueError(
+                "EventDriven with friction locates no surfaces that depend on the velocity (switches): use EventCorrected(), or state the force without them"
+            )
         return cls(OnePiece(problem) if pieces is None else pieces, problem.count(t, q, args))
 
     def on(self, where: Modes) -> Problem:
