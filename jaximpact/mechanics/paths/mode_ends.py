@@ -191,7 +191,9 @@ def only_just(segment: Segment, mode_ends: Ends, h: Array, broke: Array) -> Arra
     slips = here.slip, here.cones.velocity(force)[:, 1:], there.slip
     s, b, end = (jnp.sum(did.direction * x, axis=1) for x in slips)
     bend = (end - s - b * r) / r**2
-    stops = near_grazing((s, b, bend), r, h, (did.mode != SLIP) | broke, here.slip_rounding(span(h, r.dtype)))
+    # without friction no force changes with the slip
+    others = (did.mode != SLIP) | broke | (here.cones.at_rest <= 0)
+    stops = near_grazing((s, b, bend), r, h, others, here.slip_rounding(span(h, r.dtype)))
     static, scale = here.cones.static, here.cones.scales()
     if static is None:
         return stops
