@@ -201,3 +201,30 @@ def test_a_light_wheel_without_a_rim_turns_about_its_spoke():
         assert not s.failed, s.describe_status()
         errors.append(abs(-s.q[-1, 2] - y[0]))
     assert errors[0] < 0.02 and errors[2] < 0.7 * errors[1] < 0.5 * errors[0]
+
+
+def test_without_friction_rounding_is_no_slip():
+    """Points pressed to smooth walls and pulled off: exactly the derivatives and statuses of the problem that knows no friction."""
+    angles, pulls = np.linspace(0.1, 6, 16), np.repeat([-0.7, -1.9], 8)  # the last eight points leave their walls
+    normal = lambda args: jnp.array([jnp.cos(args["angle"]), jnp.sin(args["angle"])])
+    smooth = ji.Problem(
+        lambda t, q, v, args: -3 * (1 + args["pull"] * jnp.sin(2.3 * t) ** 2) * normal(args),
+        lambda t, q, args: (normal(args) @ q)[None],
+    )
+    rough = smooth.replace(
+        slip=lambda t, q, v, args: (normal(args)[0] * v[1] - normal(args)[1] * v[0])[None], friction=0.0
+    )
+    args = {"angle": angles, "pull": pulls}
+    found, right = (
+        ji.sensitivities(
+            p, q0=np.zeros((16, 2)), v0=np.zeros((16, 2)), args=args, args_axes=0, t1=1.0, steps=100, scheme=ji.EventCorrected(), wrt="v0", progress=False
+        )
+        for p in (rough, smooth)
+    )  # fmt: skip
+    np.testing.assert_array_equal(found.status, right.status)
+    assert np.all(found.trusted)
+    by = lambda s: np.array([s.jacobian[x]["v0"] for x in ("q", "v")])
+    np.testing.assert_allclose(by(found), by(right), atol=1e-13)
+    along = np.stack([-np.sin(angles), np.cos(angles)], axis=-1)[:8]
+    # over one second at rest, q = v0 and v = v0 along the wall
+    np.testing.assert_allclose(by(found)[:, :8], 2 * [along[:, :, None] * along[:, None, :]], atol=1e-13)

@@ -18,7 +18,7 @@ from ..problem import Problem
 from ..status import Status, as_status
 from .acceleration_problem import AccelerationProblem
 from .event_state import Event
-from .impacts import collision_status, met_together, order_matters, put_back, shared
+from .impacts import collision_status, may_be_first, met_together, order_matters, put_back, shared
 from .rubbing_contacts import braking, slip_noise
 
 BRIEF = 8  # steps of flight under the largest acceleration of a gap, within which contacts are tested for falling back
@@ -267,6 +267,7 @@ def collide_rubbing(
     in_order = jnp.zeros((), bool)
     if spread is not None:
         in_order = order_matters(problem, event, closed, candidates, e, spread, motion.args)
+        in_order |= may_be_first(oblique, event, closed, impact, spread)
     status = choose(found.status, 0) | collision_status(
         problem, metric, e, impact, unresolved=last & jnp.any(impact & ~zeno & (event.speed < -found.slow)), zeno=jnp.any(zeno),
         grazing=jnp.any(grazing), through=through, at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),

@@ -64,6 +64,15 @@ def meets_within(spread: Array, contacts: Contacts, v: Array, speed: Array) -> A
     return (speed < -noise(contacts, v, speed)) & (contacts.gap <= -spread * speed)
 
 
+def may_be_first(oblique: Array, event: Event, closed: Array, impact: Array, spread: Array) -> Array:
+    """Tests whether one of the contacts whose approach an ``impact`` (m,) changes may have been the first instead, as it closes within ``spread``, ().
+
+    ``oblique`` (m, m): pairs in which an impulse at one changes a velocity of the other.
+    """
+    soon = ~closed & ~impact & meets_within(spread, event.contacts, event.v, event.speed)
+    return jnp.any(oblique & impact[:, None] & soon[None, :])
+
+
 def order_matters(
     problem: Problem, event: Event, closed: Array, candidates: Array, e: Array, spread: Array, args: Any
 ) -> Array:
@@ -331,9 +340,7 @@ def collide(
     in_order = jnp.zeros((), bool)
     if spread is not None:
         in_order = order_matters(problem, event._replace(speed=speed), closed, candidates, e, spread, motion.args)
-        # a contact whose approach this impact ends may have been the first instead
-        soon = ~closed & ~impact & meets_within(spread, contacts, v, speed)
-        in_order |= jnp.any(oblique & impact[:, None] & soon[None, :])
+        in_order |= may_be_first(oblique, event._replace(v=v, speed=speed), closed, impact, spread)
     blow = ImpactImpulses.of(
         problem, law, motion, slowest, event._replace(q=q, v=v, speed=speed), closed, impact, beside
     )

@@ -43,8 +43,12 @@ class Place(NamedTuple):
 
     def moving(self, h: Array) -> Array:
         """Finds the contacts (m,) whose slip exceeds the rounding of velocities and of their changes in a step h; without derivatives."""
-        eps, accelerations = float(jnp.finfo(self.slip.dtype).eps), length(self.cones.offset[:, 1:])[:, 0]
-        return lax.stop_gradient(length(self.slip)[:, 0] > self.noise + 1e3 * eps * h * accelerations)
+        return lax.stop_gradient(length(self.slip)[:, 0] > self.slip_rounding(h))
+
+    def slip_rounding(self, s: Array) -> Array:
+        """Returns the round-off (m,) of slips and of their changes in a time s, over which forces that cancel leave an acceleration."""
+        changes = self.cones.slip()
+        return self.noise + s * slip_noise(changes._replace(drift=changes.velocity), self.view.free)
 
     def decide(self, closed: Array, towards: Array, near: Array) -> tuple[Array, FrictionInfo]:
         """Returns the forces (m, 1 + k) and the modes of the ``closed`` contacts (m,), without derivatives.

@@ -173,7 +173,7 @@ def advance(
     status |= as_status(jnp.any(jammed & (progress.force[:, 0] != 0)), Status.DERIVATIVE_EVENTS)
     event = impact | passes | jams | crosses | leaves
     progress = progress._replace(
-        elapsed=jnp.where(event, progress.elapsed + s, whole), q=arrived, low=low, v=v, closed=closed & ~released,
+        elapsed=jnp.where(event, progress.elapsed + s, whole), q=arrived, low=low, v=v, closed=closed,
         breaks=jnp.where(escaped[:, None], mode_ends.way, 0),
         force=jnp.where(jams, 0, lax.stop_gradient(segment.force + (s / nonzero(r)) * (segment.force_end - segment.force))),
         impulse=progress.impulse + segment.impulse(s),
@@ -192,6 +192,8 @@ def advance(
     progress = arrive(
         problem, law, motion, t + s, progress, candidates, allowed, left, stopped, leads(mode_ends.stop), kinks, idle
     )
+    # a contact leaves its surface with no error of the path: one that approached it would seem to graze
+    progress = progress._replace(closed=progress.closed & ~released, rests=progress.rests & ~released)
     met = progress.met
     status = gradient_status(law, problem, here.metric, here.view.contacts, t, path.q, moved, met, args)
     status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)) & ~jams, Status.DERIVATIVE_EVENTS)

@@ -14,6 +14,7 @@ from ...jaxtools.derivative_rules import graft
 from ...jaxtools.linalg import nonzero
 from ..contact.friction.cones import OPEN, SLIP, STICK, direction, length
 from ..events.rubbing_contacts import Place, heading
+from ..linearisation import span
 from ..problem import Problem
 from .cubic_paths import Path, double_crossing, first_zero, near_grazing
 from .rubbing_paths import Segment
@@ -162,7 +163,7 @@ def _stops(problem: Problem, segment: Segment, never: Array, iterations: int, br
     s, end = jnp.maximum(s, 0), along(lax.stop_gradient(frozen.slip(problem, r, here.frame)))
     c = (end - s - b * r) / nonzero(r) ** 2
     slips = did.mode == SLIP
-    small = jnp.maximum(here.noise, there.noise)
+    small = jnp.maximum(here.slip_rounding(r), there.slip_rounding(r))
     dips = double_crossing((s, b, c), r, ~slips | broke, small)
     stops = slips & ((end < -small) | dips)
     guess = jnp.where(stops, jnp.clip(first_zero(s, b, c, r), 0, r), never)
@@ -190,7 +191,9 @@ def only_just(segment: Segment, mode_ends: Ends, h: Array, broke: Array) -> Arra
     slips = here.slip, here.cones.velocity(force)[:, 1:], there.slip
     s, b, end = (jnp.sum(did.direction * x, axis=1) for x in slips)
     bend = (end - s - b * r) / r**2
-    stops = near_grazing((s, b, bend), r, h, (did.mode != SLIP) | broke, here.noise)
+    # without friction no force changes with the slip
+    others = (did.mode != SLIP) | broke | (here.cones.at_rest <= 0)
+    stops = near_grazing((s, b, bend), r, h, others, here.slip_rounding(span(h, r.dtype)))
     static, scale = here.cones.static, here.cones.scales()
     if static is None:
         return stops
