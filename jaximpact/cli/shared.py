@@ -13,7 +13,8 @@ import numpy as np
 
 from ..catalogue import Case, Entry, get
 from ..mechanics.method_names import PROJECTIONS, SCHEMES, suggestion
-from ..simulation.arguments import OF_FRICTION, choose_methods
+from ..mechanics.motion import OF_FRICTION
+from ..simulation.arguments import choose_methods
 
 CHOICES = """\
 what to choose:

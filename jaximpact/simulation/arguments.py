@@ -1,4 +1,4 @@
-"""Conversion of the arguments of `solve` to a `Problem` and a `Motion`, and checks of them; `lane_arguments` does so for many motions.
+"""The methods, the grid, the starts and the end of motions: what users give of them is checked, and chosen where they do not.
 
 Under a jax transformation numbers are unknown: shapes and types are still checked, values are not.
 """
@@ -22,7 +22,6 @@ from ..jaxtools.argument_checks import (
     is_array,
     is_number,
     is_traced,
-    real_array,
     short,
 )
 from ..jaxtools.shapes import as_array
@@ -31,7 +30,7 @@ from ..mechanics.contact.active_set import ActiveSet
 from ..mechanics.contact.conjugate_gradients import ConjugateGradients
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.joints import MayDepend
-from ..mechanics.motion import Motion
+from ..mechanics.motion import OF_FRICTION, Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..mechanics.schemes.event_driven import EventDriven
@@ -42,25 +41,12 @@ from ..mechanics.trials.stops import Until
 from ..mechanics.user_functions import differentiable, outcome
 from ..results.save import Save
 from .backends import execution_of, native_or_xla
-from .canonical_arrays import (
-    canonical_state,
-    cast_numbers,
-    check_coefficients,
-    check_finite,
-    check_restitution,
-    check_times,
-    split_friction,
-    split_restitution,
-)
 from .lanes import Lanes
 from .limits import DEFAULT_ROWS, DEFAULT_STEPS
 from .start_report import StartReport, raise_or_warn, start_report
-from .validation import check_functions, check_problem, without_empty_gaps
+from .validation import check_problem
 
 NODES = 1000  # of a Gauss-Legendre rule
-OF_FRICTION = ("friction", "static_friction")
-OF_CONTACTS = ("e", *OF_FRICTION)  # numbers of contacts that calls give in place of the problem's
-STATED = {"e": "restitution"} | {name: name for name in OF_FRICTION}  # what the problem calls them
 
 
 def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[Any, Any]:
@@ -123,51 +109,6 @@ def _check_options(method: Any) -> None:
             raise TypeError(f"{name} must be a number, got {short(value)}")
         elif not 0 <= value < np.inf:
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")
-
-
-def canonical(
-    problem: Problem,
-    q0: Any,
-    v0: Any,
-    t0: Any,
-    t1: Any,
-    h: Any,
-    steps: int | None,
-    e: Any,
-    args: Any,
-    scheme: Scheme,
-    friction: Any = None,
-    static_friction: Any = None,
-) -> tuple[Problem, Motion]:
-    """Converts arguments of one motion to arrays of one dtype, and checks them; if ``steps`` is given, h is (t1 - t0)/steps.
-
-    Returns the problem without restitution and friction that are numbers, and the `Motion`, which has them.
-    """
-    check_problem(problem)
-    q0, v0 = canonical_state(q0, v0)
-    if q0.ndim != 1 or q0.shape[0] == 0:
-        raise ValueError(f"q0 must have shape (d,), got {q0.shape}; many trajectories at once go through ensemble")
-    if v0.shape != q0.shape:
-        raise ValueError(f"v0 must have the shape of q0, {q0.shape}, got {v0.shape}")
-    dtype = q0.dtype
-    t0, t1 = real_array("t0", t0).astype(dtype), real_array("t1", t1).astype(dtype)
-    check_step(h, steps)
-    h = (t1 - t0) / steps if h is None else real_array("h", h).astype(dtype)
-    for name, value in {"t0": t0, "t1": t1, "h": h}.items():
-        if value.ndim:
-            raise ValueError(f"{name} must be one number, got shape {value.shape}; for a sweep use ensemble")
-    args = cast_numbers("args", args, dtype)
-    problem, e = split_restitution(problem, e, dtype)
-    problem, friction = split_friction(problem, friction, dtype)
-    problem, static_friction = split_friction(problem, static_friction, dtype, "static_friction")
-    check_finite(q0=q0, v0=v0)
-    check_times(t0, t1, h)
-    check_restitution(e)
-    check_coefficients(friction)
-    check_coefficients(static_friction, "static_friction")
-    motion = Motion(q0, v0, t0, t1, h, steps, e, args, friction, static_friction)
-    check_functions(motion.stated_in(problem), scheme, q0, v0, t0, e, args)
-    return without_empty_gaps(problem, q0, args), motion
 
 
 def check_step(h: Any, steps: Any) -> None:

@@ -11,12 +11,13 @@ import numpy as np
 from ..catalogue import Case, get
 from ..jaxtools.argument_checks import check_kind, dotted_entries, is_number, is_whole, real_array
 from ..mechanics.method_names import projection_from_name, scheme_from_name, suggestion
+from ..mechanics.motion import OF_CONTACTS, OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..mechanics.trials.stops import Until
 from ..results.safe_reading import first_mismatch
 from ..results.save import Save
-from ..simulation.arguments import OF_CONTACTS, OF_FRICTION, choose_grid, choose_methods
+from ..simulation.arguments import choose_grid, choose_methods
 from .design import ROOTS, Design
 from .importing import LIBRARY, folder_of, load, load_problem, problem_name
 from .plain import encode, names_in
