@@ -96,7 +96,7 @@ class Sensitivities(Drawable):
         strange = sorted(set(known) - {*outputs, *inputs})
         if strange:
             raise ValueError(f"units: {strange[0]!r} is none of {', '.join((*outputs, *inputs))}")
-        return Ranking.of(outputs, y[0], inputs, x[0], jacobian[0], by, known, int(self.status))
+        return Ranking.of((outputs, y[0]), (inputs, x[0]), jacobian[0], by, known, int(self.status))
 
     def covariance(self, inputs: Any) -> Covariance:
         """Covariance of the outputs that follows from a spread of the inputs, by the delta method: C_y = J C_x J'.

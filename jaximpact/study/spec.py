@@ -90,7 +90,6 @@ class Spec:
         projection: Any = None,
         save: Any = "final",
         until: Any = None,
-        t0: Any = 0.0,
         **base: Any,
     ) -> Spec:
         """Makes a `Spec` from the arguments of `Study`; checks each of them alone, not whether they fit together.
@@ -101,7 +100,7 @@ class Spec:
         check_kind("design", design, Design, "a Design, e.g. Design.grid(e=[0.5, 0.9])")
         name = problem_name(problem)
         stated = load_problem(name)
-        values = dict.fromkeys(BASE) | {"t0": t0} | base
+        values = dict.fromkeys(BASE) | {"t0": 0.0} | base
         if ":" not in name:
             values = _with_case(values, _case(name, case))
         elif case is not None:
