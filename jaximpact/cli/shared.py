@@ -101,7 +101,7 @@ def motion_of(entry: Entry, options: argparse.Namespace) -> MotionChoice:
 
 def given_friction(options: argparse.Namespace) -> dict[str, Any]:
     """Coefficients of friction that the command line gives, by name."""
-    return {name: x for name in OF_FRICTION if (x := getattr(options, name)) is not None}
+    return {name: x for name in OF_FRICTION if (x := getattr(options, name, None)) is not None}
 
 
 def scheme_of(entry: Entry, options: argparse.Namespace) -> str:
