@@ -392,10 +392,10 @@ def sweep(call: Call, counts: Sequence[int], *, scheme: Scheme, remarks: bool = 
     """
     for n in counts:
         known, lanes = canonical(call.replace(steps=n, scheme=scheme))
-        remark = check_start(known.problem, lanes.motion)[1] if remarks and n == counts[0] else None
+        remark = check_start(known.problem, lanes)[1] if remarks and n == counts[0] else None
         if remark:
             warnings.warn(remark, JaximpactWarning, stacklevel=3)
-        program = program_of(known, lanes)
+        program = program_of(known, lanes, known.problem)
         through_xla = partial(_run_with_rows, program.replace(rows=max(counts)))
         yield single_backend(trajectory, program, "auto", through_xla)(lanes.motion)
 

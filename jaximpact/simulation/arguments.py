@@ -167,25 +167,25 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None, one: Persistent
     return call(problem, starts.motion)
 
 
-def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
-    """Raises if the start is not admissible or a number is invalid; traced numbers are not checked.
+def check_start(problem: Problem, one: Lanes) -> tuple[Problem, str | None]:
+    """Raises if the start of ``one`` motion is not admissible or a number is invalid; traced numbers are not checked.
 
     Returns the problem, with room for the near pairs at the start (`fit_room`) and joints marked if rows depend on others (`fit_joints`); and a
     remark for the user, for instance that v0 has to be projected, or None.
     """
-    one = Lanes.of(motion, jax.tree.map(lambda _: -1, motion), 1)
+    h = one.motion.h
     if is_traced(problem, one.only("q0", "v0", "t0", "args", *OF_FRICTION).motion):
         return MayDepend.of(problem), None
     # within another's jit operations are recorded, not done, unless told: one by one, each compiled, which takes longer
     with nullcontext() if is_concrete() else jax.ensure_compile_time_eval(), differentiable():
-        report = start_reports(problem, one, None if is_traced(motion.h) else motion.h)
+        report = start_reports(problem, one, None if is_traced(h) else h)
     if is_traced(report):
         # numbers that the problem's functions close over are not known
         return MayDepend.of(problem), None
     report = jax.tree.map(np.asarray, report)
     fitting = fit_room(problem, report)
     if fitting is not problem:
-        return check_start(fitting, motion)
+        return check_start(fitting, one)
     return fit_joints(problem, report), raise_or_warn(report, lanes=False)
 
 

@@ -19,6 +19,7 @@ from ..jaxtools.threads import refuse_fork
 from ..jaxtools.warnings import remark, remarks_so_far
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.motion import STATED, Motion
+from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..results.save import Save
 from . import known_calls
@@ -209,20 +210,20 @@ def _count(t0: Any, t1: Any, h: Any) -> np.ndarray:
     return steps[0] if steps.ndim and (steps == steps[0]).all() else steps
 
 
-def program_of(call: Call, lanes: Lanes) -> Program:
-    """The program of a canonical call for these motions."""
-    until = check_until(call.until, call.problem, lanes.first)
-    return Program.of(call.problem, call.scheme, call.projection, call.save, lanes.motion, until)
+def program_of(call: Call, lanes: Lanes, problem: Problem) -> Program:
+    """The program of a canonical call for these motions; ``problem``: its own, made to fit their starts (`check_start`, `check_lanes`)."""
+    until = check_until(call.until, problem, lanes.first)
+    return Program.of(problem, call.scheme, call.projection, call.save, lanes.motion, until)
 
 
 def for_one(call: Call) -> tuple[Program, Motion]:
     """Checks and converts the arguments of `solve`."""
     refuse_fork()
     call, lanes = canonical(call)
-    problem, outward = check_start(call.problem, lanes.motion)
+    problem, outward = check_start(call.problem, lanes)
     if outward:
         remark(outward, stacklevel=2)
-    return program_of(call.replace(problem=problem), lanes), lanes.motion
+    return program_of(call, lanes, problem), lanes.motion
 
 
 def for_lanes(call: Call) -> tuple[Program, Lanes]:
@@ -260,7 +261,7 @@ def for_lanes(call: Call) -> tuple[Program, Lanes]:
             raise ValueError(
                 "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
             )
-        program = program_of(known.replace(problem=problem), lanes)
+        program = program_of(known, lanes, problem)
         one = lanes.first
         size = program.row_size(one, problem.count(one.t0, one.q0, one.args))
         if problem is known.problem and remarks_so_far() == before:  # which are made in each call

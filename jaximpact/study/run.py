@@ -91,8 +91,8 @@ class Run:
         call = Call(problem, q0, v0, t1, h, t0=t0, until=until, **options)
         known, lanes = canonical(call)
         self._motion = lanes.motion
-        self._stated, self._naming = check_start(known.problem, self._motion)[0], problem.naming
-        program = program_of(known.replace(problem=self._stated), lanes)
+        self._stated, self._naming = check_start(known.problem, lanes)[0], problem.naming
+        program = program_of(known, lanes, self._stated)
         self._program, self._every = program.replace(sensitivity="none"), kept.every
         self.store = ZarrStore(path)
         self._variables = self._description()

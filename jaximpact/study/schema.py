@@ -122,7 +122,7 @@ def results(system: StudySystem, design: Design) -> tuple[tuple[Variable, ...], 
     motion = lanes.motion
     if save.every is not None and roots & {"h", "t0", "t1"}:
         raise ValueError("save: lanes of different h, t0 or t1 have different steps: give times, or 'final'")
-    program = program_of(call, lanes)
+    program = program_of(call, lanes, call.problem)
     if save.times is not None and roots & {"t0", "t1"}:
         begins, ends = (np.atleast_1d(design.values.get(name, one[name])) for name in ("t0", "t1"))
         if not (begins.max() <= np.min(save.times) and np.max(save.times) < ends.min()):
