@@ -165,7 +165,7 @@ def gather(call: Call, period: Any, phase: Any) -> ForcedMotions:
     problem, args, args_axes = call.problem, call.args, call.args_axes
     check_problem(problem)
     phase = share_of_period(phase)
-    scheme, projection = choose_methods(call.scheme, call.projection)
+    scheme, projection = choose_methods(call.scheme, call.projection, problem)
     q0, v0 = (np.asarray(x) for x in canonical_state(call.q0, call.v0))
     for name, value in {"q0": q0, "v0": v0}.items():
         if value.ndim not in (1, 2):

@@ -176,7 +176,7 @@ def impacts(
             not in [0, 1], or a contact rebounds faster than it says.
     """
     check_result("solution", solution, Solution, "solve or ensemble")
-    timing = timing_of(solution, scheme)
+    timing = timing_of(solution, scheme, problem)
     if e is not None:
         check_restitution(real("e", e))
     t, q, v, impulse = (np.asarray(x) for x in (solution.t, solution.q, solution.v, solution.impulse))
@@ -308,7 +308,7 @@ def _looked_at(lanes: Any, impulse: np.ndarray) -> np.ndarray:
     return looked_at
 
 
-def timing_of(solution: Solution, scheme: Scheme | None) -> Timing:
+def timing_of(solution: Solution, scheme: Scheme | None, problem: Problem) -> Timing:
     """Timing of the scheme that made a solution, from the solution or from ``scheme``; raises if the two disagree."""
     if scheme is None:
         if solution.timing is None:
@@ -316,7 +316,7 @@ def timing_of(solution: Solution, scheme: Scheme | None) -> Timing:
                 "scheme: this solution does not know its scheme (timing is None); give the one that made it"
             )
         return solution.timing
-    given = Timing.of(choose_methods(scheme, None)[0])
+    given = Timing.of(choose_methods(scheme, None, problem)[0])
     if solution.timing is not None and given[1:] != solution.timing[1:]:
         raise ValueError(f"scheme={given.scheme}, but the solution is of {solution.timing.scheme}: leave scheme out")
     return given

@@ -49,34 +49,25 @@ from .validation import check_problem
 NODES = 1000  # of a Gauss-Legendre rule
 
 
-def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[Any, Any]:
-    """Scheme and projection, with defaults for None; raises for classes or names in place of instances."""
-    if problem is not None:
-        check_problem(problem)
-    listed = problem is not None and problem.listed
-    given: list[tuple[str, Any, type, str]] = []
-    if scheme is not None:
-        given.append(("scheme", scheme, Scheme, "PaoliSchatzman()"))
-    if projection is not None:
-        given.append(("projection", projection, ContactSolver, "ActiveSet()"))
+def choose_methods(scheme: Any, projection: Any, problem: Any) -> tuple[Any, Any]:
+    """Scheme and projection, with the defaults for the problem for None; raises for classes or names in place of instances."""
+    check_problem(problem)
     if scheme is None:
         scheme = _default_scheme(problem)
+    else:
+        _check_method("scheme", scheme, Scheme, "PaoliSchatzman()")
     if projection is None:
-        projection = ConjugateGradients() if listed else ActiveSet()
-    for name, value, kind, example in given:
-        check_kind(name, value, kind, f"a {name} such as {example}")
-        _check_options(value)
-    if listed and not projection.takes_lists:
+        projection = ConjugateGradients() if problem.listed else ActiveSet()
+    else:
+        _check_method("projection", projection, ContactSolver, "ActiveSet()")
+    if problem.listed and not projection.takes_lists:
         raise ValueError(
             f"{type(projection).__name__} needs a matrix of all contacts, which a list of near pairs has not: use ConjugateGradients()"
         )
     return scheme, projection
 
 
-def _default_scheme(problem: Any) -> Scheme:
-    """The scheme for a problem if the user gives none; ``problem``: a `Problem` or None."""
-    if problem is None:
-        return PaoliSchatzman()
+def _default_scheme(problem: Problem) -> Scheme:
     if problem.listed:
         return Maury() if problem.slip is None else MoreauJean()
     if problem.reset is not None:
@@ -85,8 +76,9 @@ def _default_scheme(problem: Any) -> Scheme:
     return PaoliSchatzman() if plain else MoreauJean()
 
 
-def _check_options(method: Any) -> None:
-    """Checks the options of a scheme or projection: flags, counts from 1 on, and finite numbers >= 0; and that jax knows its class."""
+def _check_method(name: str, method: Any, kind: type, example: str) -> None:
+    """Checks a scheme or projection and its options: flags, counts from 1 on, and finite numbers >= 0; and that jax knows its class."""
+    check_kind(name, method, kind, f"a {name} such as {example}")
     if jax.tree_util.all_leaves([method]):
         raise TypeError(
             f"{type(method).__name__} is a class that jax does not know: write @jax.tree_util.register_dataclass above its @dataclass(frozen=True)"

@@ -37,7 +37,7 @@ def solve(call: Call, sensitivity: str | None = None) -> Solution:
     """Integrates one motion: see `jaximpact.solve`."""
     program, motion = for_one(call)
     problem, number = program.problem, int(motion.steps)
-    times = program.times if program.rows and program.every is None else None
+    times = program.times if program.rows and not program.every else None
     check_choice("sensitivity", sensitivity, SENSITIVITIES)
     execution = execution_of(call.execution, problem)
     concrete, progress = is_concrete(), call.progress
