@@ -5,8 +5,7 @@ A number of a call, such as a restitution, is a field here, one of `Motion`, and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from dataclasses import replace as replaced
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypedDict
 
@@ -92,15 +91,9 @@ class Call:
     progress: Any = False
     execution: Any = "auto"
 
-    @classmethod
-    def of(cls, given: dict[str, Any]) -> tuple[Self, dict[str, Any]]:
-        """Makes it from the arguments of a function, ``given`` by name; returns it, and the arguments of the function alone."""
-        known = {name: x for name, x in given.items() if name in FIELDS}
-        return cls(**known), {name: x for name, x in given.items() if name not in FIELDS}
-
     def replace(self, **changes: Any) -> Self:
         """Copy with some fields changed."""
-        return replaced(self, **changes)
+        return type(self)(**vars(self) | changes)
 
     @property
     def of_contacts(self) -> dict[str, Any]:
@@ -112,9 +105,6 @@ class Call:
         """Whether the rows are all steps."""
         save = Save.of(self.save)
         return save.every == 1 and save.function is None
-
-
-FIELDS = frozenset(field.name for field in fields(Call))
 
 
 def canonical(call: Call, batched: bool = False) -> tuple[Call, Lanes]:

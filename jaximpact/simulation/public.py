@@ -88,8 +88,8 @@ def solve(
 
     Reference: the schemes' own files; the limit as h -> 0 is the measure differential inclusion of Paoli (2010), (P1)-(P4).
     """
-    call, own = Call.of(locals())
-    return _solve.solve(call, **own)._with_labels(call.problem.naming, call.saves_steps)
+    call = _call(locals(), "sensitivity")
+    return _solve.solve(call, sensitivity)._with_labels(problem.naming, call.saves_steps)
 
 
 def ensemble(
@@ -143,8 +143,8 @@ def ensemble(
     Raises:
         ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
     """
-    call, own = Call.of(locals())
-    return _ensemble.ensemble(call, **own)._with_labels(call.problem.naming, call.saves_steps)
+    call = _call(locals())
+    return _ensemble.ensemble(call)._with_labels(problem.naming, call.saves_steps)
 
 
 def sensitivities(
@@ -201,8 +201,17 @@ def sensitivities(
     Raises:
         ValueError, TypeError: as `ensemble`, or if ``wrt`` names something else.
     """
-    call, own = Call.of(locals())
-    return _sensitivities.sensitivities(call, **own)._with_labels(call.problem.naming, call.saves_steps)
+    call = _call(locals(), "wrt", "output", "sensitivity", "mode", "direction")
+    return _sensitivities.sensitivities(call, wrt, output, sensitivity, mode, direction)._with_labels(
+        problem.naming, call.saves_steps
+    )
+
+
+def _call(given: dict[str, Any], *others: str) -> Call:
+    """The call of a function with the arguments ``given`` by name, ``others`` left out."""
+    for name in others:
+        del given[name]
+    return Call(**given)
 
 
 for _function in (solve, ensemble, sensitivities):
