@@ -26,7 +26,8 @@ from .mechanics.labels import UNNAMED, Labels
 from .mechanics.status import DOUBTS, FAILURES, Status
 from .mechanics.user_functions import named_errors
 from .results import LEVEL, Indices, Solution, components, unit_of
-from .simulation.sensitivities import sensitivities, state
+from .simulation.public import sensitivities
+from .simulation.sensitivities import state
 from .study import Design, Reading
 from .study.design import Key
 

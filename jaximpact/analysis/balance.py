@@ -128,7 +128,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
     args = cast_numbers("args", args, q.dtype)
     kinetic, momentum = (np.asarray(x) for x in _contents(problem, q, v, args))
     e = np.broadcast_to(e, (m,)).astype(q.dtype)
-    parts = _intervals(problem, t, q, v, np.diff(impulse, axis=0), e, args, held, rubbed)
+    parts = _intervals(problem, args, e, (t, q, v), (np.diff(impulse, axis=0), held, rubbed))
     work, loss, friction, driven, gained = (np.concatenate([np.zeros_like(x[:1]), np.cumsum(x, axis=0)]) for x in parts)
     energy = kinetic - kinetic[0] - work + loss + friction - driven
     more: dict[str, Any] = {} if rubbed is None else {"friction": friction}
@@ -147,31 +147,17 @@ def _contents(problem: Problem, q: Array, v: Array, args: Any) -> tuple[Array, A
 
 
 @jax.jit
-def _intervals(
-    problem: Problem, t: Array, q: Array, v: Array, impulse: Array, e: Array, args: Any, held: Any, rubbed: Any
-) -> tuple[Array, ...]:
+def _intervals(problem: Problem, args: Any, e: Array, rows: tuple, impulses: tuple) -> tuple[Array, ...]:
     """Returns for each interval between rows: work, loss in impacts, loss to friction, driven work, (k - 1,) each, and momentum gained (k - 1, d).
 
-    ``impulse``, ``held`` and ``rubbed``: impulses of contacts, joints and friction in each interval.
+    ``rows``: t (k,), q and v (k, d); ``impulses``: those of contacts, joints and friction in each interval, None where there are none.
     """
     one = partial(_interval, problem, args, e)
-    return over_rows(problem, one)(t[:-1], q[:-1], v[:-1], t[1:], q[1:], v[1:], impulse, held, rubbed)
+    return over_rows(problem, one)([x[:-1] for x in rows], [x[1:] for x in rows], impulses)
 
 
-def _interval(
-    problem: Problem,
-    args: Any,
-    e: Array,
-    t: Array,
-    q: Array,
-    v: Array,
-    t_end: Array,
-    q_end: Array,
-    v_end: Array,
-    p: Array,
-    held: Array | None,
-    rubbed: Any,
-) -> tuple[Array, ...]:
+def _interval(problem: Problem, args: Any, e: Array, begin: tuple, end: tuple, impulses: tuple) -> tuple[Array, ...]:
+    (t, q, v), (t_end, q_end, v_end), (p, held, rubbed) = begin, end, impulses
     h = t_end - t
     middle, q_middle = t + 0.5 * h, 0.5 * (q + q_end)
     metric = Metric.at(problem, q_middle, args, middle)
@@ -191,8 +177,8 @@ def _interval(
         _, turn = jax.jvp(lambda x: Metric.at(problem, x, args).times(v), (q,), (v,))
         return v @ (force + 0.5 * turn), force + turn
 
-    start, end, without = rates(t, q, v), rates(t_end, q_end, v_end), rates(t_end, q_end, v_end - jump)
-    work, gained = (0.5 * h * (x + y) + (0.5 * h - s) * (y - z) for x, y, z in zip(start, end, without, strict=True))
+    at_ends = rates(t, q, v), rates(t_end, q_end, v_end), rates(t_end, q_end, v_end - jump)
+    work, gained = (0.5 * h * (x + y) + (0.5 * h - s) * (y - z) for x, y, z in zip(*at_ends, strict=True))
 
     at, q_at, v_at = t + s, q + s * (v + 0.5 * s * a), v + s * a
     metric = Metric.at(problem, q_at, args, at)

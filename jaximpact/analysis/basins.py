@@ -19,10 +19,11 @@ from numpy.typing import ArrayLike
 from ..jaxtools.argument_checks import check_counts, is_pair
 from ..jaxtools.warnings import JaximpactWarning
 from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.motion import OF_CONTACTS
 from ..mechanics.problem import Problem
 from ..mechanics.status import Status
 from ..results import Arrays, Drawable, Result, with_names
-from ..simulation.arguments import OF_CONTACTS
+from ..simulation.call import Call
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from ..simulation.validation import check_problem
 from .checks import StudyLike, check_result, distance, of_a_study, sweep_values
@@ -188,7 +189,7 @@ def basins(
     for (name, i), values in zip(coordinates, (g.ravel() for g in np.meshgrid(x, y)), strict=True):
         start[name][:, i] = values
 
-    one = gather(problem, start["q"][0], start["v"][0], period, phase, {**options, "args_axes": None})
+    one = gather(Call(problem, start["q"][0], start["v"][0], **options), period, phase)
     gaps = _gaps(problem, phase * one.period[0], start["q"], cast_numbers("args", options["args"], start["q"].dtype))
     allowed = np.flatnonzero(np.all(np.asarray(gaps) >= 0, axis=1))
     if not allowed.size:

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, is_pair, named_leaves, real, with_leaves
+from ..mechanics.motion import OF_CONTACTS
 from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, spread_columns, with_names
 from ..results.save import Save
-from ..simulation.arguments import OF_CONTACTS
+from ..simulation.call import Call
 from .checks import (
     StudyLike,
     check_steps,
@@ -252,7 +253,7 @@ def bifurcation(
     if sweep is None:
         swept = _swept(options, {path: np.repeat(values, starts)})
         q0, v0 = (np.tile(x, (len(values), 1)) for x in (q0, v0))
-        found = points.add_points(gather(problem, q0, v0, period, phase, swept))[0] if of is not None else section(
+        found = points.add_points(gather(Call(problem, q0, v0, **swept), period, phase))[0] if of is not None else section(
             surface, direction, problem, q0, v0, period=period, steps=steps, cycles=cycles, skip=skip, phase=phase, progress=progress, **swept
         )  # fmt: skip
     else:
@@ -260,11 +261,11 @@ def bifurcation(
         runs = (
             points.add_points
             if of is not None
-            else partial(_section_at_value, surface, direction, steps, cycles, skip, progress)
+            else partial(_section_at_value, surface, direction, (steps, cycles, skip), progress)
         )
-        found = _continuation_sections(
-            problem, q0, v0, path, values, order, period, phase, options, runs, surface is None
-        )
+        calls = [Call(problem, q0, v0, **_swept(options, {path: values[i]})) for i in order]
+        swept_in_turn = _continuation_sections(calls, period, phase, runs, surface is None)
+        found = Section.joined([swept_in_turn[k] for k in np.argsort(order)])
         points.in_order(order, starts)
     if of is None:
         return Bifurcation(name, values, starts, sweep, found)
@@ -272,47 +273,40 @@ def bifurcation(
 
 
 def _continuation_sections(
-    problem: Problem,
-    q0: ArrayLike,
-    v0: ArrayLike,
-    path: tuple[str, ...],
-    values: np.ndarray,
-    order: Iterable[int],
+    calls: Iterable[Call],
     period: Any,
     phase: float,
-    options: MotionOptions,
     runs: Callable[[ForcedMotions], tuple[Section, np.ndarray, np.ndarray]],
     repeats: bool,
-) -> Section:
-    """Sections at all values of the parameter, computed in the given order, each started from the final states at the value before.
+) -> list[Section]:
+    """Sections at all values of the parameter, one ``call`` for each, started from the final states of the one before.
 
-    ``path``: of the parameter, as of `parameter_path`; ``runs``: function from motions to their section and their final states q, v (B, d);
-    ``repeats``: whether the period is that of the forcing, not a guess.
+    ``runs``: function from motions to their section and their final states q, v (B, d); ``repeats``: whether the period is that of the forcing, not a
+    guess.
     """
-    found: list = [None] * len(values)
-    end = None
-    for i in order:
-        motions = gather(problem, q0, v0, period, phase, _swept(options, {path: values[i]}))
+    found, end = [], None
+    for call in calls:
+        motions = gather(call, period, phase)
         check_restarts(motions.scheme)
         if repeats:
-            check_forcing(problem, motions.over_one_period())
-        found[i], *end = runs(motions if end is None else motions.restart(*end))
-    return Section.joined(found)
+            check_forcing(call.problem, motions.over_one_period())
+        section, *end = runs(motions if end is None else motions.restart(*end))
+        found.append(section)
+    return found
 
 
 def _section_at_value(
     surface: Surface | None,
     direction: int,
-    steps: int,
-    cycles: int,
-    skip: int,
+    counts: tuple[int, int, int],
     progress: bool | None,
     motions: ForcedMotions,
 ) -> tuple[Section, np.ndarray, np.ndarray]:
     """Computes the section of ``motions`` at one value of the parameter; also returns their final states q, v (B, d), NaN for failed lanes."""
     if surface is not None:
-        found = passages(motions, surface, direction, steps, cycles, skip, progress)
+        found = passages(motions, surface, direction, counts, progress)
         return found, found.q[:, -1], found.v[:, -1]
+    steps, cycles, skip = counts
     solution = motions.run(skip + cycles, steps, Save(every=steps, function=state), progress)
     t = motions.strobes(np.arange(skip + 1, skip + cycles + 1))
     q, v = (x[:, -cycles:] for x in solution.values)

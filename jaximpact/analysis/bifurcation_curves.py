@@ -32,10 +32,11 @@ from numpy.typing import ArrayLike
 from ..jaxtools.argument_checks import check_choice, check_counts, is_pair, is_whole, real_number
 from ..jaxtools.warnings import without_remarks
 from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES
 from ..results import Arrays, Drawable, with_names
-from ..simulation.arguments import OF_FRICTION
+from ..simulation.call import Call
 from ..simulation.canonical_arrays import canonical_state
 from ..simulation.ensemble import ensemble
 from ..simulation.sensitivities import sensitivities
@@ -171,10 +172,10 @@ def continue_curve(
     if not real_number("tol", tol) > 0:
         raise ValueError(f"tol must be positive, got {tol!r}")
     q, v = (np.asarray(x, np.float64) for x in canonical_state(q0, v0))
-    methods = {"scheme": options["scheme"], "projection": options["projection"], "steps": steps * cycles}
     own: dict[str, Any] = {name: options[name] for name in OF_CONTACTS}  # type: ignore[literal-required]
     own = {name: np.asarray(x)[None] if np.ndim(x) == 1 else x for name, x in own.items()}
-    system = ForcedSystem(problem, tuple(paths), low, high - low, period, t0, cycles, args, own, methods)
+    call = Call(problem, q, v, t0=t0, steps=steps * cycles, **{**options, **own})
+    system = ForcedSystem(call, tuple(paths), low, high - low, period, cycles)
     corners = np.array([values, *product(*zip(low, high, strict=True))])
     check_forcing(problem, system.lanes(q, v, corners))
     equations: Equations
@@ -248,12 +249,8 @@ class SingularEquations(Equations):
     def flow(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """P(x) (B, 2d), its Jacobian (B, 2d, 2d) and statuses (B,)."""
         numbers, (q, v) = self.system.numbers(self.system.values(z)), self.states(z)
-        begin = self.system.begin(numbers)
         with without_remarks():
-            found = sensitivities(
-                self.system.problem, q, v, t0=begin, t1=begin + numbers.period, args=numbers.args, args_axes=numbers.args_axes,
-                progress=False, **numbers.of_contacts, **self.system.methods,
-            )  # fmt: skip
+            found = sensitivities(self.system.over_period(q, v, numbers))
         return np.concatenate([found.value["q"], found.value["v"]], axis=1), blocks(found.jacobian), found.status
 
     def values(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -274,7 +271,7 @@ class SingularEquations(Equations):
 
     def can_start(self, z: np.ndarray) -> bool:
         numbers, q = self.system.numbers(self.system.values(z[None])), self.states(z[None])[0][0]
-        gaps = self.system.problem.gaps(jnp.asarray(self.system.begin(numbers)[0]), jnp.asarray(q), numbers.first)
+        gaps = self.system.call.problem.gaps(jnp.asarray(self.system.begin(numbers)[0]), jnp.asarray(q), numbers.first)
         return bool(np.all(np.asarray(gaps) >= 0))
 
     def point(self, z: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, float]:
@@ -291,8 +288,11 @@ class GrazingEquations(Equations):
         self.contact = contact
         numbers = system.numbers(p[None])
         self.length = float(numbers.period[0])
-        self.lifted, self.count = _with_lift(system.problem), system.problem.count(0.0, jnp.asarray(q), system.args)
-        look = partial(_gap_and_rate, system.problem)
+        self.lifted, self.count = (
+            _with_lift(system.call.problem),
+            system.call.problem.count(0.0, jnp.asarray(q), system.call.args),
+        )
+        look = partial(_gap_and_rate, system.call.problem)
         self.look = jax.jit(jax.vmap(look, in_axes=(0, 0, 0, numbers.args_axes)))
         t, state = self._nearest(q, v, numbers)
         self.start = np.concatenate([state / self.size, [t / self.length], self.scaled(p)])
@@ -301,13 +301,11 @@ class GrazingEquations(Equations):
         """Returns the time and the state (2d,) of the row of an orbit that is nearest to a touch, with the least combination of gap and gap rate."""
         begin = self.system.begin(numbers)[0]
         args = numbers.first
-        options = self.system.methods | {"steps": max(ROWS, self.system.methods["steps"])}
         own = {name: x[0] if np.ndim(x) == 2 else x for name, x in numbers.of_contacts.items()}
         with without_remarks():
-            rows = solve(
-                self.system.problem, q, v, t0=begin, t1=begin + self.length, args=args, sensitivity="none", **own, **options
-            )  # fmt: skip
-        look = jax.vmap(partial(_gap_and_rate, self.system.problem), in_axes=(0, 0, 0, None))
+            call = self.system.call.replace(q0=q, v0=v, t0=begin, t1=begin + self.length, args=args, **own)
+            rows = solve(call.replace(save="all", steps=max(ROWS, call.steps)), "none")
+        look = jax.vmap(partial(_gap_and_rate, self.system.call.problem), in_axes=(0, 0, 0, None))
         gap, rate = (np.asarray(x)[:, self.contact] for x in look(rows.t, rows.q, rows.v, args))
         best = int(np.argmin(np.hypot(gap, rate * self.length / (2 * np.pi))))
         return float(rows.t[best]), np.concatenate([np.asarray(rows.q)[best], np.asarray(rows.v)[best]])
@@ -324,10 +322,10 @@ class GrazingEquations(Equations):
             sound = np.all(np.isfinite(end), axis=1)
             end = np.where(sound[:, None], end, np.concatenate([q, v], axis=1))
             with without_remarks():
-                found = jax.device_get(ensemble(
-                    self.lifted, end[:, : self.d], end[:, self.d :], t0=t0, t1=t1, args={"own": numbers.args, "lift": lift},
-                    args_axes={"own": numbers.args_axes, "lift": None}, progress=False, **numbers.of_contacts, **self.system.methods,
-                ))  # fmt: skip
+                call = self.system.over_period(end[:, : self.d], end[:, self.d :], numbers)
+                args, axes = {"own": numbers.args, "lift": lift}, {"own": numbers.args_axes, "lift": None}
+                call = call.replace(problem=self.lifted, t0=t0, t1=t1, args=args, args_axes=axes)
+                found = jax.device_get(ensemble(call))
             end = np.where(sound[:, None], np.concatenate([found.q[:, -1], found.v[:, -1]], axis=1), np.nan)
             status |= found.status
         closed = end / self.size - z[:, : 2 * self.d]

@@ -15,11 +15,11 @@ import numpy as np
 
 from ..jaxtools.argument_checks import MAX_COUNT, as_tuple, check_kind, named_leaves, real, real_number
 from ..jaxtools.trace_context import is_concrete
+from ..mechanics.motion import OF_CONTACTS
+from ..mechanics.motion import STATED as STATED_AS
 from ..mechanics.problem import Problem
 from ..results import Solution
 from ..results.impulse_intervals import runs
-from ..simulation.arguments import OF_CONTACTS
-from ..simulation.arguments import STATED as STATED_AS
 from ..simulation.canonical_arrays import (
     cast_numbers,
     check_coefficients,

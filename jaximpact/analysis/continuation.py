@@ -33,9 +33,10 @@ import scipy
 
 from ..jaxtools.argument_checks import check_counts, is_whole, real_number
 from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.motion import STATED
 from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Result, with_names
-from ..simulation.arguments import STATED
+from ..simulation.call import Call
 from ..simulation.validation import check_problem
 from .checks import StudyLike, of_a_study, parameter_name, parameter_path
 from .default_scheme import ORBIT, choose_scheme
@@ -205,9 +206,10 @@ def continue_orbit(
         raise ValueError(f"direction must be 1 or -1, got {direction!r}")
     if not 0 < real_number("step", step) < 1:
         raise ValueError(f"step must lie between 0 and 1, got {step!r}")
-    section: dict[str, Any] = {"period": period, "steps": steps, "cycles": cycles, "t0": t0}
-    first = periodic_orbit(problem, q0, v0, tol=tol, surface=surface, **section, **options).raise_if_failed()
-    family = OrbitFamily(problem, first, path, (low, high), tol, surface, section, options)
+    given: dict[str, Any] = {"steps": steps, "t0": t0, **options}
+    orbit = periodic_orbit(problem, q0, v0, tol=tol, surface=surface, period=period, cycles=cycles, **given)
+    call = Call(problem, q0, v0, **given)
+    family = OrbitFamily(call, orbit.raise_if_failed(), path, (low, high), tol, surface, (period, cycles))
     return _follow(family, value, direction, step, points)
 
 

@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, is_whole, real, real_number
 from ..jaxtools.warnings import JaximpactWarning
-from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
@@ -28,8 +27,9 @@ from ..mechanics.status import FAILURES, Status
 from ..results import Arrays, Drawable, Solution, with_names
 from ..results.interpolation import curve, interpolant
 from ..results.save import Save
-from ..simulation.arguments import canonical, check_start, choose_methods
+from ..simulation.arguments import check_start, choose_methods
 from ..simulation.backends import one_lane, single_backend
+from ..simulation.call import Call, canonical, program_of
 from ..simulation.program import Program
 from ..simulation.trajectory import trajectory
 from .checks import StudyLike, of_a_study
@@ -264,19 +264,8 @@ def convergence(
     impulse = None if impulse is None else real("impulse", impulse)
     given = EventDriven() if options["scheme"] is None and rtols is not None else options["scheme"]
     scheme, projection = choose_methods(given, options["projection"], problem)
-    run = partial(
-        sweep,
-        problem,
-        q0,
-        v0,
-        t0,
-        t1,
-        projection=projection,
-        args=options["args"],
-        e=options["e"],
-        friction=options["friction"],
-        static_friction=options["static_friction"],
-    )
+    call = Call(problem, q0, v0, t1, t0=t0, save=Save(every=1), **options | {"projection": projection})
+    run = partial(sweep, call)
     if scheme.traits.order is None or rtols is not None:
         check_scheme(scheme, steps, phases, graph)
         known = errors_by_tolerance(run, scheme, rtols, steps, exact, impulse)  # type: ignore[arg-type]
@@ -396,36 +385,19 @@ def _locate_impacts(run: Callable, most: int, runs: Sequence[Solution], own: Ref
     return own if (told and elsewhere) or found.floor["position"] > TELL * own.floor["position"] else found
 
 
-def sweep(
-    problem: Problem,
-    q0: ArrayLike,
-    v0: ArrayLike,
-    t0: Any,
-    t1: Any,
-    counts: Sequence[int],
-    scheme: Scheme,
-    projection: ContactSolver,
-    args: Any,
-    e: Any,
-    *,
-    friction: Any = None,
-    static_friction: Any = None,
-    remarks: bool = True,
-) -> Iterator[Solution]:
+def sweep(call: Call, counts: Sequence[int], *, scheme: Scheme, remarks: bool = True) -> Iterator[Solution]:
     """Yields the motion with every step saved, for each number of steps in ``counts``; one trace serves all.
 
     ``remarks``: whether to warn if the start velocity has to be projected, and the like.
     """
     for n in counts:
-        known, motion = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme, friction, static_friction)
-        motion = motion._replace(steps=np.asarray(n, np.int32))
-        remark = check_start(known, motion)[1] if remarks and n == counts[0] else None
+        known, lanes = canonical(call.replace(steps=n, scheme=scheme))
+        remark = check_start(known.problem, lanes)[1] if remarks and n == counts[0] else None
         if remark:
             warnings.warn(remark, JaximpactWarning, stacklevel=3)
-        program = Program.of(known, scheme, projection, Save(every=1), motion)
-        yield single_backend(trajectory, program, "auto", partial(_run_with_rows, program.replace(rows=max(counts))))(
-            motion
-        )
+        program = program_of(known, lanes, known.problem)
+        through_xla = partial(_run_with_rows, program.replace(rows=max(counts)))
+        yield single_backend(trajectory, program, "auto", through_xla)(lanes.motion)
 
 
 def _roundoff_errors(solution: Solution, n: int, scale: np.ndarray | None) -> dict[str, float]:

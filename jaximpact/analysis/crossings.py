@@ -14,12 +14,13 @@ from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, is_whole
 from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES
 from ..mechanics.trials.stops import Until
 from ..results import Arrays, Drawable, Solution, with_names
 from ..results.interpolation import curve
-from ..simulation.arguments import OF_FRICTION
+from ..simulation.call import Call
 from ..simulation.canonical_arrays import cast_numbers, leaf_axes
 from .checks import check_result, check_steps, one_lane, takes_study
 from .default_scheme import ROWS, SECTION, choose_scheme
@@ -252,20 +253,22 @@ def poincare_section(
     options, steps = choose_scheme(problem, options, steps, SECTION, ROWS)
     check_counts(cycles=cycles, skip=skip)
     check_steps(steps, PATIENCE * (skip + cycles), "4 (skip + cycles)")
-    motions = gather(problem, q0, v0, period, phase, options)
-    return passages(motions, surface, direction, steps, cycles, skip, progress)
+    motions = gather(Call(problem, q0, v0, **options), period, phase)
+    return passages(motions, surface, direction, (steps, cycles, skip), progress)
 
 
 def passages(
     motions: ForcedMotions,
     surface: Surface,
     direction: int,
-    steps: int,
-    cycles: int,
-    skip: int,
+    counts: tuple[int, int, int],
     progress: bool | None,
 ) -> Section:
-    """Computes the Poincaré section of checked ``motions``; other arguments as in `poincare_section`."""
+    """Computes the Poincaré section of checked ``motions``.
+
+    ``counts``: steps, cycles and skip of `poincare_section`; other arguments as there.
+    """
+    steps, cycles, skip = counts
     check_restarts(motions.scheme)
     one = motions.lanes.take(0)
     dtype = motions.lanes.motion.q0.dtype
@@ -274,7 +277,7 @@ def passages(
     periods = min(PERIODS, skip + cycles)
     row = 8 * (1 + 3 * one.q0.shape[0] + motions.constraints())
     parts = [
-        _passages(part, live, surface, direction, steps, cycles, skip, periods, progress)
+        _passages(part, live, surface, direction, counts, progress)
         for part, live in motions.parts(row * (steps * periods + 1))
     ]
     return Section.joined(parts)
@@ -285,13 +288,12 @@ def _passages(
     live: int,
     surface: Surface,
     direction: int,
-    steps: int,
-    cycles: int,
-    skip: int,
-    periods: int,
+    counts: tuple[int, int, int],
     progress: bool | None,
 ) -> Section:
-    """Computes the Poincaré section of a group ``part`` of motions, in runs of ``periods`` periods; only its first ``live`` lanes are returned."""
+    """Computes the Poincaré section of a group ``part`` of motions; only its first ``live`` lanes are returned."""
+    steps, cycles, skip = counts
+    periods = min(PERIODS, skip + cycles)
     lanes, d = part.lanes.motion.q0.shape
     dtype = part.lanes.motion.q0.dtype
     wanted, count = skip + cycles, np.zeros(lanes, int)
@@ -339,18 +341,17 @@ def _locate_accurately(
     rows = times, positions, velocities
     row = np.array([np.searchsorted(times[i], x, side="right") - 1 for i, x in zip(found.lane, t, strict=True)], int)
     row = np.clip(row, 0, times.shape[1] - 2)
-    own = [
-        None if x is None else np.broadcast_to(x, (len(motions), x.shape[1]))[found.lane]
-        for x in (motions.restitution(), *map(motions.friction, OF_FRICTION))
-    ]
+    numbers = {"e": motions.restitution()} | {name: motions.friction(name) for name in OF_FRICTION}
+    own = {
+        name: None if x is None else np.broadcast_to(x, (len(motions), x.shape[1]))[found.lane]
+        for name, x in numbers.items()
+    }
     for side in np.unique(found.direction):
         which = np.flatnonzero(found.direction == side)
         lane = found.lane[which]
-        run = run_between(
-            motions.problem, motions.scheme, rows, lane, row[which], times[lane, row[which] + 1], args, motions.args_axes,
-            *[None if x is None else x[which] for x in own],
-            until=Until(surface, int(side)), projection=motions.projection,
-        )  # fmt: skip
+        some = {name: None if x is None else x[which] for name, x in own.items()}
+        call = motions.call(args=args, t1=times[lane, row[which] + 1], until=Until(surface, int(side)), **some)
+        run = run_between(call, rows, lane, row[which])
         # one that ends a row before has passed the surface already, to rounding
         met = np.asarray(run.stopped) & ~np.asarray(run.failed)
         for whole, new in ((t, run.t), (q, run.q), (v, run.v)):

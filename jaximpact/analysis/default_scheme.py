@@ -40,7 +40,7 @@ def choose_scheme(
             raise ValueError(
                 "steps: bodies in lists have no scheme that chooses its own steps: give steps, their number in a period, and a scheme"
             )
-    scheme = choose_methods(EventCorrected() if scheme is None else scheme, None)[0]
+    scheme = choose_methods(EventCorrected() if scheme is None else scheme, None, problem)[0]
     if steps is None and scheme.traits.order is not None:
         raise ValueError(
             f"steps: {type(scheme).__name__} goes by steps: give steps, their number in a period, or leave scheme out"

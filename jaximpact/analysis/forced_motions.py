@@ -11,25 +11,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import known_numbers
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.joint_projection import nearest_on_joints
 from ..mechanics.linearisation import Metric, closure, linearise
-from ..mechanics.motion import Motion
+from ..mechanics.motion import OF_CONTACTS, STATED, Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme, Timing
 from ..results import Solution
-from ..simulation.arguments import OF_CONTACTS, STATED, choose_methods
+from ..simulation.arguments import choose_methods
+from ..simulation.call import Call, numbers_of_one
 from ..simulation.canonical_arrays import canonical_state, cast_numbers, full_axes
 from ..simulation.ensemble import ensemble
-from ..simulation.lane_arguments import contacts_of, is_shared, numbers_of_lanes, numbers_of_one
+from ..simulation.lane_arguments import contacts_of, is_shared, numbers_of_lanes
 from ..simulation.lanes import Lanes
 from ..simulation.limits import CHUNK_BYTES
 from ..simulation.validation import check_problem
 from .checks import positive_time, share_of_period
-from .options import LaneOptions
 
 LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
 
@@ -61,6 +60,12 @@ class ForcedMotions:
     def args_axes(self) -> Any:
         """Lane axes of the parameters, as `ensemble` takes them."""
         return jax.tree.map(lambda mark: None if mark < 0 else mark, self.lanes.marks.args)
+
+    def call(self, **more: Any) -> Call:
+        """The call of the motions; ``more``: its times and further arguments."""
+        motion = self.lanes.motion
+        numbers = {name: getattr(motion, name) for name in ("q0", "v0", "args", *OF_CONTACTS)} | more
+        return Call(self.problem, scheme=self.scheme, projection=self.projection, args_axes=self.args_axes, **numbers)
 
     def strobes(self, k: np.ndarray) -> np.ndarray:
         """Times (B, n), k (n,) periods after the start."""
@@ -109,13 +114,10 @@ class ForcedMotions:
 
     def run(self, periods: int, steps: int, save: Any, progress: bool | None) -> Solution:
         """Runs all lanes over a number of ``periods``, with ``steps`` steps in each; ``save`` and ``progress`` as in `ensemble`."""
-        motion, dtype = self.lanes.motion, self.lanes.motion.q0.dtype
+        dtype = self.lanes.motion.q0.dtype
         times = (self.begins * self.period, (self.begins + periods) * self.period, self.period / steps)
         t0, t1, h = (x.astype(dtype) for x in times)
-        return jax.device_get(ensemble(
-            self.problem, motion.q0, motion.v0, t0=t0, t1=t1, h=h, args=self.args, args_axes=self.args_axes,
-            e=motion.e, friction=motion.friction, static_friction=motion.static_friction, scheme=self.scheme, projection=self.projection, save=save, progress=progress,
-        ))  # fmt: skip
+        return jax.device_get(ensemble(self.call(t0=t0, t1=t1, h=h, save=save, progress=progress)))
 
     def after(self, solution: Solution) -> ForcedMotions:
         """Returns the motions with the final states of ``solution`` as starts; failed lanes keep their previous start."""
@@ -158,20 +160,13 @@ def admit(problem: Problem, t: Array, motion: Motion, axes: tuple) -> tuple[Arra
     return jax.vmap(one, in_axes=(0, Lanes(motion, axes, 0).in_axes))(t, motion)
 
 
-def gather(
-    problem: Problem,
-    q0: ArrayLike,
-    v0: ArrayLike,
-    period: Any,
-    phase: Any,
-    options: LaneOptions,
-) -> ForcedMotions:
+def gather(call: Call, period: Any, phase: Any) -> ForcedMotions:
     """Checks the arguments of a section and collects them as `ForcedMotions`, each lane with its start and period."""
+    problem, args, args_axes = call.problem, call.args, call.args_axes
     check_problem(problem)
     phase = share_of_period(phase)
-    scheme, projection = choose_methods(options["scheme"], options["projection"])
-    args, args_axes = options["args"], options["args_axes"]
-    q0, v0 = (np.asarray(x) for x in canonical_state(q0, v0))
+    scheme, projection = choose_methods(call.scheme, call.projection, problem)
+    q0, v0 = (np.asarray(x) for x in canonical_state(call.q0, call.v0))
     for name, value in {"q0": q0, "v0": v0}.items():
         if value.ndim not in (1, 2):
             raise ValueError(f"{name} must have shape (d,) or (B, d), got {value.shape}")
@@ -185,7 +180,7 @@ def gather(
             sizes[f"args of shape {np.shape(leaf)}"] = len(leaf)
     numbers = {}
     for name in OF_CONTACTS:
-        numbers[name] = of_contacts(name, problem, q0, args, axes, options[name], scheme, sizes)  # type: ignore[literal-required]
+        numbers[name] = of_contacts(name, call.replace(q0=q0, scheme=scheme), sizes)
         if not is_shared(numbers[name]):
             sizes[name] = len(numbers[name])
     if 0 in sizes.values():
@@ -211,21 +206,19 @@ def check_restarts(scheme: Scheme) -> None:
         )
 
 
-def of_contacts(
-    name: str, problem: Problem, q0: np.ndarray, args: Any, axes: Any, e: Any, scheme: Scheme, sizes: dict
-) -> Any:
-    """Returns restitution or friction ``e`` of a section as a number or with shape (1, m), (B, 1) or (B, m); None if it is None.
+def of_contacts(name: str, call: Call, sizes: dict[str, int]) -> Any:
+    """Returns restitution or friction of a section as a number or with shape (1, m), (B, 1) or (B, m); None if it is None.
 
-    The shape of ``e`` is interpreted as in `solve` if no other argument has lanes, else as in `ensemble`. ``name``: "e", "friction" or
-    "static_friction"; ``sizes``: numbers of lanes of the other arguments by name.
+    Its shape is interpreted as in `solve` if no other argument has lanes, else as in `ensemble`. ``name``: "e", "friction" or "static_friction";
+    ``sizes``: numbers of lanes of the other arguments by name.
     """
-    if e is None:
+    if getattr(call, name) is None:
         return None
-    e = known_numbers(STATED[name], e).astype(q0.dtype)
+    e = known_numbers(STATED[name], getattr(call, name)).astype(call.q0.dtype)
     if not sizes:
-        e = numbers_of_one(name, problem, q0, args, e, scheme)
+        e = numbers_of_one(name, call.replace(**{name: e}))
     elif np.ndim(e) == 1 and 0 not in sizes.values():
-        carried = tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(axes))
-        m = contacts_of(name, problem, q0, cast_numbers("args", args, q0.dtype), carried, scheme)
+        args = cast_numbers("args", call.args, call.q0.dtype)
+        m = contacts_of(name, call.problem, call.q0, args, full_axes(args, call.args_axes), call.scheme)
         e = numbers_of_lanes(name, e, m, next(iter(sizes.values())))
     return e[:, None] if np.ndim(e) == 1 else e

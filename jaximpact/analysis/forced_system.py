@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..mechanics.motion import Motion
-from ..mechanics.problem import Problem
+from ..simulation.call import Call
 from ..simulation.canonical_arrays import cast_numbers, full_axes
 from ..simulation.lanes import Lanes
 from .checks import number_of, positive_time
@@ -35,19 +35,15 @@ class LaneNumbers(NamedTuple):
 class ForcedSystem:
     """A forced system with two varied parameters, with ``paths`` of `parameter_path`, in the intervals [low, low + width], (2,) each.
 
-    ``args`` and ``of_contacts``: args, and restitution and friction by name, as the user gave them; ``methods``: scheme, solver and steps of `solve`.
+    ``call``: problem, args, restitution and friction, methods and steps of a motion over ``cycles`` of the ``period``, as the user gave them.
     """
 
-    problem: Problem
+    call: Call
     paths: tuple[tuple[str, ...], ...]
     low: np.ndarray
     width: np.ndarray
     period: Any
-    t0: Any
     cycles: int
-    args: Any
-    of_contacts: dict[str, Any]
-    methods: dict[str, Any]
 
     def values(self, z: np.ndarray) -> np.ndarray:
         """Parameters (B, 2) at scaled unknowns (B, n), from the last two unknowns."""
@@ -59,15 +55,21 @@ class ForcedSystem:
         own = {path[1]: x for path, x in given.items() if path[0] == "args"}
         # restitution and friction have no values beyond their bounds, where points of a difference may lie
         varied = {path[0]: np.clip(x, *BOUNDS[path[0]])[:, None] for path, x in given.items() if path[0] in BOUNDS}
-        args = self.args if not own else self.args | own
+        args = self.call.args if not own else self.call.args | own
         axes = {key: 0 if key in own else None for key in args} if own else None
         period = self.cycles * positive_time("period", self.period, args, axes)
-        return LaneNumbers(args, axes, self.of_contacts | varied, np.broadcast_to(period, (len(values),)))
+        return LaneNumbers(args, axes, self.call.of_contacts | varied, np.broadcast_to(period, (len(values),)))
 
     def begin(self, numbers: LaneNumbers) -> np.ndarray:
         """Returns the times (B,) of the section: ``t0``, evaluated for the args of each motion."""
-        found = number_of("t0", self.t0, numbers.args, numbers.args_axes)
+        found = number_of("t0", self.call.t0, numbers.args, numbers.args_axes)
         return np.broadcast_to(found, numbers.period.shape)
+
+    def over_period(self, q: np.ndarray, v: np.ndarray, numbers: LaneNumbers) -> Call:
+        """The call of the motions from the states q, v (B, d) over one period."""
+        begin = self.begin(numbers)
+        given = {"args": numbers.args, "args_axes": numbers.args_axes, **numbers.of_contacts}
+        return self.call.replace(q0=q, v0=v, t0=begin, t1=begin + numbers.period, **given)
 
     def lanes(self, q: np.ndarray, v: np.ndarray, values: np.ndarray) -> Lanes:
         """The motions from the state q, v (d,) over one period, with the parameters ``values`` (B, 2)."""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..jaxtools.argument_checks import check_counts
+from ..mechanics.motion import OF_CONTACTS, STATED
 from ..mechanics.scheme import Scheme
-from ..simulation.arguments import OF_CONTACTS, STATED
 from .checks import StudyLike, of_one_lane, one_lane, parameter_path, positive_time, share_of_period
 from .crossings import section
 from .sections import Section

@@ -11,7 +11,8 @@ from jax import Array
 
 from ..mechanics.linearisation import Metric, acceleration, gap_derivatives, linearise
 from ..mechanics.problem import Problem
-from ..simulation.canonical_arrays import leaf_axes
+from ..simulation.call import Call
+from ..simulation.canonical_arrays import full_axes
 from .listed_pairs import over_rows
 
 
@@ -23,42 +24,33 @@ def free_motion(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tu
     return contacts.gap, gap_velocity, contacts.velocity(acceleration(problem, metric, t, q, v, args)) + turning
 
 
-def gaps_at(
-    problem: Problem,
-    t: np.ndarray,
-    q: np.ndarray,
-    v: np.ndarray,
-    args: Any,
-    args_axes: Any,
-    lane: np.ndarray,
-    contact: np.ndarray,
-) -> tuple[np.ndarray, ...]:
+def gaps_at(call: Call, at: tuple[np.ndarray, ...], lane: np.ndarray, contact: np.ndarray) -> tuple[np.ndarray, ...]:
     """Returns the gap, its rate and its acceleration without contact forces, (n,) each, of one contact at each of n states.
 
-    Entry i is for contact ``contact[i]`` at the state t[i], q[i], v[i], with the args of lane ``lane[i]``.
+    Entry i is for contact ``contact[i]`` at the state t[i], q[i], v[i] of ``at``, with the args of lane ``lane[i]`` of the ``call``.
     """
     n = len(lane)
     if n == 0:
         return (np.zeros(0),) * 3
     # few sizes, few compilations
     size = 1 << (n - 1).bit_length()
-    t, q, v, lane, contact = (np.concatenate([x, np.repeat(x[:1], size - n, axis=0)]) for x in (t, q, v, lane, contact))
-    leaves, structure = jax.tree.flatten(args)
-    axes = leaf_axes(args, args_axes)
-    some = tuple(x if axis is None else np.asarray(x)[lane] for x, axis in zip(leaves, axes, strict=True))
-    found = _gaps_and_accelerations(problem, t, q, v, contact, some, axes, structure)
+    *states, lane, contact = (np.concatenate([x, np.repeat(x[:1], size - n, axis=0)]) for x in (*at, lane, contact))
+    axes = full_axes(call.args, call.args_axes)
+    args = jax.tree.map(lambda x, axis: x if axis < 0 else np.asarray(x)[lane], call.args, axes)
+    found = _gaps_and_accelerations(call.problem, *states, contact, args, tuple(jax.tree.leaves(axes)))
     return tuple(np.asarray(x)[:n] for x in found)
 
 
-@partial(jax.jit, static_argnames=("axes", "structure"))
+@partial(jax.jit, static_argnames=("axes",))
 def _gaps_and_accelerations(
-    problem: Problem, t: Array, q: Array, v: Array, which: Array, leaves: tuple[Any, ...], axes: Any, structure: Any
+    problem: Problem, t: Array, q: Array, v: Array, which: Array, args: Any, axes: tuple[int, ...]
 ) -> tuple[Array, Array, Array]:
+    leaves, structure = jax.tree.flatten(args)
+
     def one(t: Array, q: Array, v: Array, which: Array, *own: Any) -> tuple[Array, Array, Array]:
         mine = iter(own)
-        leaves_of_lane = [next(mine) if axis == 0 else x for x, axis in zip(leaves, axes, strict=True)]
-        args = jax.tree.unflatten(structure, leaves_of_lane)
-        gap, gap_velocity, free = free_motion(problem, t, q, v, args)
+        of_lane = [next(mine) if axis == 0 else x for x, axis in zip(leaves, axes, strict=True)]
+        gap, gap_velocity, free = free_motion(problem, t, q, v, jax.tree.unflatten(structure, of_lane))
         return gap[which], gap_velocity[which], free[which]
 
     carried = [x for x, axis in zip(leaves, axes, strict=True) if axis == 0]

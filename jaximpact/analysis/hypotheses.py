@@ -16,7 +16,7 @@ Another check is whether h is small enough: penetrations, which add up along cha
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -144,7 +144,8 @@ def check_hypotheses(
     skew = [corner for corner in corners if abs(corner[3]) > ANGLE]
     obtuse = [corner for corner in corners if corner[3] > ANGLE]
     opposed = [corner for corner in corners if corner[3] < ANGLE - 1]
-    failures = _failures(problem, active, deficit, flat, opposed, skew if e > 0 else obtuse, e, ends)
+    label = lambda a: _name(problem, ends, a).removeprefix("constraint ")
+    failures = _failures(label, active, deficit, flat, opposed, skew if e > 0 else obtuse, e)
     sunk, widest = float(solution.penetration), float(np.max(at_q, initial=0.0))
     # a body at rest opens and penetrates by the round-off of its place, and of what contacts keep it from falling
     times, impulse = np.asarray(solution.t), np.asarray(solution.impulse)
@@ -249,29 +250,23 @@ def _measure_row(problem: Problem, t: Array, q: Array, z: Array, args: Any) -> t
 
 
 def _failures(
-    problem: Problem,
+    name: Callable[[int], str],
     active: np.ndarray,
     deficit: np.ndarray,
     flat: list[int],
     opposed: list[tuple],
     corners: list[tuple],
     e: float,
-    ends: np.ndarray | None,
 ) -> list[str]:
     """Failed hypotheses in words.
 
     ``active`` (k, m): mask of the active constraints; ``deficit`` (k,): rank deficit of their gradients; ``flat``: constraints whose gradient
     vanishes. ``opposed`` and ``corners``: (row, a, b, cosine) of active pairs with opposite gradients, and of those that the theorems exclude for
-    this restitution. ``ends`` (m, 2): the bodies of each contact, with listed bodies.
+    this restitution. ``name``: what a contact is called.
     """
 
-    def contact_label(a: int) -> str:
-        if ends is not None:
-            return pair_name(ends[a])
-        return f"{a} ({problem.contacts[a]!r})" if problem.contacts else str(a)
-
     def contact_labels(constraints: Iterable[int]) -> str:
-        first = [contact_label(int(a)) for a in islice(constraints, MANY)]
+        first = [name(int(a)) for a in islice(constraints, MANY)]
         return ", ".join(first) + (", ..." if len(first) == MANY else "")
 
     def pair_labels(selected: list[tuple[int, int, int, float]]) -> str:

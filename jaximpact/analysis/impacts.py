@@ -22,6 +22,7 @@ from ..mechanics.scheme import Scheme, Timing
 from ..results import Arrays, Drawable, Result, Solution, with_names
 from ..results.impulse_intervals import runs
 from ..simulation.arguments import choose_methods
+from ..simulation.call import Call
 from ..simulation.canonical_arrays import cast_numbers, check_restitution, leaf_axes
 from .checks import check_result, check_solution, one_lane, takes_study
 from .gap_states import gaps_at
@@ -175,7 +176,7 @@ def impacts(
             not in [0, 1], or a contact rebounds faster than it says.
     """
     check_result("solution", solution, Solution, "solve or ensemble")
-    timing = timing_of(solution, scheme)
+    timing = timing_of(solution, scheme, problem)
     if e is not None:
         check_restitution(real("e", e))
     t, q, v, impulse = (np.asarray(x) for x in (solution.t, solution.q, solution.v, solution.impulse))
@@ -206,7 +207,8 @@ def impacts(
     lane, contact, start, end, lasting = found.lane, found.contact, found.first, found.last + 1, found.lasting
 
     args = cast_numbers("args", args, q.dtype)
-    states = partial(_gap_states, problem, t, q, v, args, args_axes, lag=timing.velocity_lag)
+    call = Call(problem, None, None, args=args, args_axes=args_axes, scheme=scheme)
+    states = partial(_gap_states, call, (t, q, v), timing.velocity_lag)
     gap, gap_velocity, gap_acceleration = states(lane, start, contact)
     bent = np.abs(gap_acceleration)
     h = t[lane, start + 1] - t[lane, start]
@@ -231,7 +233,7 @@ def impacts(
     exactly = timing.locates and timing.by_tolerance
     if exactly and len(lane):
         of_lanes = None if e is None else _by_contact(e, single, impulse.shape)[lane]
-        motions = RestartableMotions(problem, scheme, (t, q, v), args, args_axes)
+        motions = RestartableMotions(call, (t, q, v))
         once, *exact = motions.impacts(lane, start, contact, of_lanes)
         time, before = np.where(once, exact[:2], (time, before))
         located = once & ~lasting & ~cut
@@ -306,7 +308,7 @@ def _looked_at(lanes: Any, impulse: np.ndarray) -> np.ndarray:
     return looked_at
 
 
-def timing_of(solution: Solution, scheme: Scheme | None) -> Timing:
+def timing_of(solution: Solution, scheme: Scheme | None, problem: Problem) -> Timing:
     """Timing of the scheme that made a solution, from the solution or from ``scheme``; raises if the two disagree."""
     if scheme is None:
         if solution.timing is None:
@@ -314,7 +316,7 @@ def timing_of(solution: Solution, scheme: Scheme | None) -> Timing:
                 "scheme: this solution does not know its scheme (timing is None); give the one that made it"
             )
         return solution.timing
-    given = Timing.of(choose_methods(scheme, None)[0])
+    given = Timing.of(choose_methods(scheme, None, problem)[0])
     if solution.timing is not None and given[1:] != solution.timing[1:]:
         raise ValueError(f"scheme={given.scheme}, but the solution is of {solution.timing.scheme}: leave scheme out")
     return given
@@ -398,26 +400,16 @@ def _release_times(
 
 
 def _gap_states(
-    problem: Problem,
-    t: np.ndarray,
-    q: np.ndarray,
-    v: np.ndarray,
-    args: Any,
-    args_axes: Any,
-    lane: np.ndarray,
-    row: np.ndarray,
-    contact: np.ndarray,
-    *,
-    lag: float,
+    call: Call, rows: tuple[np.ndarray, ...], lag: float, lane: np.ndarray, row: np.ndarray, contact: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the gap of a contact, its rate and its acceleration without contact forces, (n,) each, at given rows and lanes.
 
-    ``lag``: by which part of a step the velocity of a row is older than the row's time; the returned rate is extrapolated to the row's time.
+    ``rows``: t (B, k), q and v (B, k, d); ``lag``: by which part of a step the velocity of a row is older than the row's time; the returned rate is extrapolated to the row's time.
     """
-    at = t[lane, row], q[lane, row], v[lane, row]
+    t = rows[0]
     # h is zero in the first row, whose velocity does not lag
     h = t[lane, row] - t[lane, np.maximum(row - 1, 0)]
-    gap, gap_velocity, gap_acceleration = gaps_at(problem, *at, args, args_axes, lane, contact)
+    gap, gap_velocity, gap_acceleration = gaps_at(call, tuple(x[lane, row] for x in rows), lane, contact)
     return gap, gap_velocity + lag * h * gap_acceleration, gap_acceleration
 
 

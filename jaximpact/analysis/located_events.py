@@ -9,10 +9,10 @@ import numpy as np
 from jax import Array
 
 from ..mechanics.problem import Problem
-from ..mechanics.scheme import Scheme
 from ..mechanics.schemes import EventDriven
 from ..mechanics.trials.stops import Until
 from ..results.save import Events
+from ..simulation.call import Call
 from .default_scheme import ORBIT
 from .gap_states import free_motion, gaps_at
 from .restarts import run_between
@@ -25,22 +25,19 @@ NEAR = 1e-6  # of the time between two rows: an impact met as near to the first 
 class RestartableMotions:
     """A batch of B computed motions that can be run again from any of their rows.
 
-    ``scheme``: scheme for these runs, by default `EventDriven`; ``rows``: t (B, k), q and v (B, k, d); ``args``, ``args_axes``: those of the motions.
+    ``call``: their problem, args, and the scheme for these runs, by default `EventDriven`; ``rows``: t (B, k), q and v (B, k, d).
     """
 
-    problem: Problem
-    scheme: Scheme | None
+    call: Call
     rows: tuple[np.ndarray, np.ndarray, np.ndarray]
-    args: Any
-    args_axes: Any
 
-    def run(self, lane: np.ndarray, row: np.ndarray, t1: np.ndarray, e: np.ndarray | None, **options: Any) -> Any:
-        """Runs n motions again, each from a ``row`` (n,) of a ``lane`` (n,) to its time ``t1`` (n,); returns a `Solution` of n lanes.
+    def run(self, lane: np.ndarray, row: np.ndarray, **more: Any) -> Any:
+        """Runs n motions again, each from a ``row`` (n,) of a ``lane`` (n,); returns a `Solution` of n lanes.
 
-        ``e``: restitution of each, None for the problem's own; ``options``: further arguments of `ensemble`.
+        ``more``: times t1 (n,) and further arguments of `ensemble`.
         """
-        scheme = EventDriven(ORBIT, ORBIT) if self.scheme is None else self.scheme
-        return run_between(self.problem, scheme, self.rows, lane, row, t1, self.args, self.args_axes, e, **options)
+        scheme = EventDriven(ORBIT, ORBIT) if self.call.scheme is None else self.call.scheme
+        return run_between(self.call.replace(scheme=scheme, **more), self.rows, lane, row)
 
     def impacts(
         self, lane: np.ndarray, row: np.ndarray, contact: np.ndarray, e: np.ndarray | None
@@ -52,7 +49,7 @@ class RestartableMotions:
         """
         t = self.rows[0]
         # from a row earlier: an impact may be met at the row itself
-        events = self.run(lane, np.maximum(row - 1, 0), t[lane, row + 1], e, save=Events(impacts=SEVERAL)).events
+        events = self.run(lane, np.maximum(row - 1, 0), t1=t[lane, row + 1], e=e, save=Events(impacts=SEVERAL)).events
         begin = t[lane, row] - NEAR * (t[lane, row + 1] - t[lane, row])
         mine = (np.asarray(events.contact) == contact[:, None]) & (np.asarray(events.t) >= begin[:, None])
         place, entry = np.arange(len(lane)), np.argmax(mine, axis=1)
@@ -64,9 +61,7 @@ class RestartableMotions:
                 (events.t, events.q, events.before, events.after), (*self.rows, self.rows[2]), strict=True
             )
         )
-        before, after = (
-            gaps_at(self.problem, at, where, x, self.args, self.args_axes, lane, contact)[1] for x in speeds
-        )
+        before, after = (gaps_at(self.call, (at, where, x), lane, contact)[1] for x in speeds)
         return known, at, before, after
 
     def releases(
@@ -89,9 +84,12 @@ class RestartableMotions:
             which = np.flatnonzero(known & (contact == one))
             ends = lane[which], row[which]
             run = self.run(
-                ends[0], np.maximum(ends[1] - 1, 0), t[ends[0], ends[1] + 1], None if e is None else e[which],
-                until=Until(FreeAcceleration(self.problem, int(one)), 1),
-            )  # fmt: skip
+                ends[0],
+                np.maximum(ends[1] - 1, 0),
+                t1=t[ends[0], ends[1] + 1],
+                e=None if e is None else e[which],
+                until=Until(FreeAcceleration(self.call.problem, int(one)), 1),
+            )
             met = np.asarray(run.stopped) & ~np.asarray(run.failed)
             found[which[met]] = np.asarray(run.t)[met, -1]
         return found

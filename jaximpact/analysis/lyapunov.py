@@ -24,6 +24,7 @@ from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status, describe
 from ..results import Arrays, Drawable
+from ..simulation.call import Call
 from ..simulation.lanes import Lanes
 from ..simulation.program import Program
 from .checks import takes_study
@@ -118,9 +119,8 @@ def lyapunov(
         raise ValueError(
             f"intervals={intervals} must be a multiple of blocks={blocks}, and blocks at least 2: their scatter is the error"
         )
-    program, lanes, single = prepare_strobe(
-        problem, q0, v0, options, period=interval, steps=steps, cycles=1, t0=t0, name="interval", tolerance=SECTION
-    )
+    call = Call(problem, q0, v0, steps=steps, t0=t0, **options)
+    program, lanes, single = prepare_strobe(call, interval, 1, name="interval", tolerance=SECTION)
     many = [skip, *[intervals // blocks] * blocks]
     total, q, v, status = _average(program, lanes, many, directions(problem, lanes))
     total = total[:, 1:]

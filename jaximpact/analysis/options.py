@@ -1,4 +1,4 @@
-"""Options that analyses pass on to the motions that they compute, declared in one place and checked by name."""
+"""Options that analyses pass on to the motions that they compute, shown and checked by name."""
 
 from __future__ import annotations
 
@@ -6,30 +6,13 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypedDict, TypeVar, get_type_hints
+from typing import ParamSpec, TypeVar, get_type_hints
 
-from ..mechanics.contact.solver import ContactSolver
-from ..mechanics.scheme import Scheme
+from ..simulation.call import LaneOptions as LaneOptions
+from ..simulation.call import MotionOptions as MotionOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class MotionOptions(TypedDict, total=False):
-    """Options of motions, as in `solve`: parameters, restitution, friction, scheme and contact solver; None for an option that is not given."""
-
-    args: Any
-    e: Any
-    friction: Any
-    static_friction: Any
-    scheme: Scheme | None
-    projection: ContactSolver | None
-
-
-class LaneOptions(MotionOptions, total=False):
-    """Options of batches of motions, as in `ensemble`: those of `MotionOptions`, and which leaves of args carry a lane axis."""
-
-    args_axes: Any
 
 
 def with_options(kind: type[MotionOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -12,15 +12,15 @@ import numpy as np
 from jax import Array
 
 from ..mechanics.linearisation import Metric, linearise
+from ..mechanics.motion import OF_CONTACTS, OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Timing
 from ..mechanics.status import FAILURES
 from ..results.impulse_intervals import Runs, runs
-from ..simulation.arguments import OF_CONTACTS, OF_FRICTION
+from ..simulation.call import Call
 from ..simulation.lanes import Lanes
 from ..simulation.solve import solve
 from .checks import number_of
-from .options import MotionOptions
 from .orbit_slips import OrbitSlips, orbit_slips
 from .orbits import PeriodicOrbit
 from .shooting_equations import ShootingEquations, Surface, check_forcing
@@ -89,21 +89,19 @@ class OrbitFamily:
 
     def __init__(
         self,
-        problem: Problem,
+        call: Call,
         first: PeriodicOrbit,
         path: tuple[str, ...],
         bounds: tuple[float, float],
         tol: float | None,
         surface: Surface | None,
-        section: dict[str, Any],
-        options: MotionOptions,
+        section: tuple[Any, int],
     ) -> None:
+        """Takes the ``call`` of `prepare_strobe`, and its period and cycles as ``section``."""
         self.path, self.low, self.width = path, bounds[0], bounds[1] - bounds[0]
         self.root, self.key = path[0], path[-1]
-        self.section, self.parameters = section, options["args"]
-        self.program, self.lanes, _ = prepare_strobe(
-            problem, first.q, first.v, {**options, "args_axes": None}, **section
-        )
+        problem, self.call, (self.period, self.cycles) = call.problem, call.replace(q0=first.q, v0=first.v), section
+        self.program, self.lanes, _ = prepare_strobe(self.call, *section)
         self.equations = ShootingEquations(self.program, surface, directions(problem, self.lanes))
         self.d = len(first.q)
         state = np.concatenate([first.q, first.v])
@@ -113,14 +111,14 @@ class OrbitFamily:
         self.scale = np.full(len(self.start), self.size, self.dtype)
         self.scale[2 * self.d :] = first.period
         self.tol = float(np.finfo(self.dtype).eps) ** (2 / 3) if tol is None else tol
-        self.steps = section["steps"] * section["cycles"]
+        self.steps = call.steps * self.cycles
         # with a scheme that chooses its own steps, rows are not steps of the shooting
         self.rows = self.steps if self.program.scheme.traits.order else max(ROWS, self.steps)
         self.rough = False  # whether a sound motion had no finite derivative
         self.shift = 0  # rows from t0 to the section
         self.look = _observer(self.program.problem)
-        self.slopes = [self.slope_of(section[name]) for name in ("t0", "period")]
-        if surface is None and not callable(section["period"]):
+        self.slopes = [self.slope_of(time) for time in (call.t0, self.period)]
+        if surface is None and not callable(self.period):
             for bound in bounds:  # a period that is a number stays what it is where the forcing goes by the parameter
                 check_forcing(problem, self.at(self.unknowns(self.start, bound)))
 
@@ -133,16 +131,16 @@ class OrbitFamily:
         return float(self.low + self.width * z[-1])
 
     def args(self, p: float) -> Any:
-        args = self.parameters
+        args = self.call.args
         return args if self.root in OF_CONTACTS else args | {self.key: p}
 
     def times(self, z: np.ndarray) -> np.ndarray:
         """Times (2,) at which the orbit starts and ends at the section."""
         args = self.args(self.value(z))
-        begin = number_of("t0", self.section["t0"], args, None)
+        begin = number_of("t0", self.call.t0, args, None)
         if self.equations.surface is not None:
             return np.array([begin, begin + z[-2] * self.scale[-1]])
-        length = self.section["cycles"] * number_of("period", self.section["period"], args, None)
+        length = self.cycles * number_of("period", self.period, args, None)
         begin = begin + self.shift / self.rows * length
         return np.array([begin, begin + length])
 
@@ -209,13 +207,13 @@ class OrbitFamily:
 
     def rates(self, p: float) -> np.ndarray:
         """Derivatives (2,) of the times at which the orbit starts and ends, with respect to the parameter, at its value p."""
-        given = self.section["t0"], self.section["period"]
+        given = self.call.t0, self.period
         if self.root in OF_CONTACTS or not any(map(callable, given)):
             return np.zeros(2)
         begin, length = (slope(p) for slope in self.slopes)
         begin, length = (
-            begin + self.shift / self.rows * self.section["cycles"] * length,
-            self.section["cycles"] * length,
+            begin + self.shift / self.rows * self.cycles * length,
+            self.cycles * length,
         )
         return np.array([begin, begin + length])
 
@@ -263,10 +261,13 @@ class OrbitFamily:
         """Computes the orbit with unknowns z; returns its `OrbitContacts`, its states (k, 2d) at the rows, and its `OrbitSlips`."""
         program, lanes = self.program, self.at(z)
         data = self.equations.at(lanes, self.equations.unknowns(lanes)).take(0)  # on the joints
-        motion = solve(
-            program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.rows, args=data.args,
-            e=None if callable(program.problem.restitution) else np.asarray(data.e), friction=data.friction, static_friction=data.static_friction, scheme=program.scheme, projection=program.solver, sensitivity="none",
-        )  # fmt: skip
+        numbers = {name: getattr(data, name) for name in ("q0", "v0", "t0", "t1", "args", *OF_CONTACTS)}
+        if callable(program.problem.restitution):
+            numbers["e"] = None
+        call = Call(
+            program.problem, **numbers, steps=self.rows, scheme=program.scheme, projection=program.solver, save="all"
+        )
+        motion = solve(call, "none")
         gap, diagonal = self.look(motion.t, motion.q, data.args)
         rows = np.concatenate([np.asarray(motion.q), np.asarray(motion.v)], axis=1)[:-1]
         impulse, timing = np.asarray(motion.impulse), Timing.of(program.scheme)

@@ -23,6 +23,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..mechanics.status import FAILURES, Status, describe
 from ..results import Arrays, Drawable, spread_columns, with_names
+from ..simulation.call import Call
 from ..simulation.lanes import Lanes
 from .checks import check_steps, takes_study
 from .options import LaneOptions, with_options
@@ -162,7 +163,8 @@ def periodic_orbit(
             force or constraints depend on t.
     """
     check_counts(iterations=iterations)
-    program, lanes, single = prepare_strobe(problem, q0, v0, options, period=period, steps=steps, cycles=cycles, t0=t0)
+    call = Call(problem, q0, v0, steps=steps, t0=t0, **options)
+    program, lanes, single = prepare_strobe(call, period, cycles)
     if extrapolate and program.scheme.traits.order is None:
         raise ValueError(
             f"extrapolate=True goes by powers of h, on which the error of {type(program.scheme).__name__} does not depend: leave it out "

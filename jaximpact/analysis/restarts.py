@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -14,75 +14,54 @@ from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.warnings import without_remarks
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.scheme import Scheme
 from ..mechanics.schemes import EventCorrected, EventDriven
 from ..results import Solution
 from ..results.interpolation import check_rows, checked_times
+from ..simulation.call import Call
 from ..simulation.canonical_arrays import full_axes
 from ..simulation.ensemble import ensemble
 from ..simulation.lanes import Lanes
 from ..simulation.solve import solve
 from .default_scheme import ORBIT
 from .forced_motions import admit
+from .options import LaneOptions, with_options
 
 ACCUMULATED = ("impulse", "joint_impulse", "friction_impulse")  # since the start
 
 
 def run_between(
-    problem: Problem,
-    scheme: Scheme,
-    rows: tuple[np.ndarray, np.ndarray, np.ndarray],
-    lane: np.ndarray,
-    row: np.ndarray,
-    t1: np.ndarray,
-    args: Any,
-    args_axes: Any,
-    e: Any,
-    friction: Any = None,
-    static_friction: Any = None,
-    **options: Any,
+    call: Call, rows: tuple[np.ndarray, np.ndarray, np.ndarray], lane: np.ndarray, row: np.ndarray
 ) -> Solution:
-    """Runs n motions, each from row ``row[i]`` of lane ``lane[i]`` of a batch to the time ``t1[i]``; returns a solution of n lanes.
+    """Runs n motions, each from row ``row[i]`` of lane ``lane[i]`` of a batch to the time ``t1[i]`` of the call; returns a solution of n lanes.
 
-    ``rows``: t (B, k), q and v (B, k, d) of the batch; ``args``, ``args_axes``: those of the batch; e, friction and static_friction: (n, m), or
-    None for the problem's own; ``options``: further arguments of `ensemble`.
+    ``rows``: t (B, k), q and v (B, k, d) of the batch; ``call``: its args and args_axes are those of the batch, its restitution and friction (n, m), or
+    None for the problem's own; its states are not read.
     """
     n = len(lane)
     size = 1 << max(n - 1, 0).bit_length()  # few sizes, few compilations
     some = np.concatenate([np.arange(n), np.zeros(size - n, int)])
     lane, row = lane[some], row[some]
     t, q, v = (np.asarray(x)[lane, row] for x in rows)
-    axes = full_axes(args, args_axes)
-    args = jax.tree.map(lambda axis, x: x if axis < 0 else np.asarray(x)[lane], axes, args)
+    axes = full_axes(call.args, call.args_axes)
+    args = jax.tree.map(lambda axis, x: x if axis < 0 else np.asarray(x)[lane], axes, call.args)
     unused: Any = dict.fromkeys(("t0", "t1", "h", "steps", "e"))
     starts = Lanes.of(Motion(q, v, args=args, **unused), Motion(0, 0, args=axes, **unused), size).only(
         "q0", "v0", "args"
     )
-    q, v = map(np.asarray, admit(problem, t, starts.motion, starts.axes))
-    of_contacts = {"e": e, "friction": friction, "static_friction": static_friction}
-    of_contacts = {name: None if x is None else x[some] for name, x in of_contacts.items()}
+    q, v = map(np.asarray, admit(call.problem, t, starts.motion, starts.axes))
+    numbers = {name: None if x is None else x[some] for name, x in call.of_contacts.items()}
+    args_axes = jax.tree.map(lambda axis: None if axis < 0 else 0, axes)
     with without_remarks():
-        found = jax.device_get(ensemble(
-            problem, q, v, t0=t, t1=t1[some], steps=1, args=args,
-            args_axes=jax.tree.map(lambda axis: None if axis < 0 else 0, axes), scheme=scheme, progress=False, **of_contacts, **options,
-        ))  # fmt: skip
-    return jax.tree.map(lambda x: x[:n], found)
+        found = ensemble(
+            call.replace(q0=q, v0=v, t0=t, t1=call.t1[some], steps=1, args=args, args_axes=args_axes, **numbers)
+        )
+    return jax.tree.map(lambda x: x[:n], jax.device_get(found))
 
 
-def recomputed(
-    problem: Problem,
-    solution: Solution,
-    t: Any,
-    *,
-    args: Any = None,
-    args_axes: Any = None,
-    e: Any = None,
-    friction: Any = None,
-    static_friction: Any = None,
-    scheme: Scheme | None = None,
-) -> Solution:
+@with_options(LaneOptions)
+def recomputed(problem: Problem, solution: Solution, t: Any, **options: Unpack[LaneOptions]) -> Solution:
     """Returns the motion at other times t, each computed by a run from the row before it: see `Solution.at`, with a problem."""
-    timing = solution.timing
+    timing, scheme = solution.timing, options["scheme"]
     if scheme is None and timing is not None and timing.locates:
         scheme = EventDriven(ORBIT, ORBIT) if timing.by_tolerance else EventCorrected()
     if scheme is None or not scheme.traits.locates:
@@ -90,9 +69,9 @@ def recomputed(
             "solution.at(t, problem) goes on from a row, whose state is all that EventDriven and EventCorrected need: this solution is of "
             f"{None if timing is None else timing.scheme}"
         )
-    of_contacts = {"e": e, "friction": friction, "static_friction": static_friction}
-    if is_traced(solution, t, args, of_contacts):
-        return _recomputed_one(problem, scheme, solution, t, args, of_contacts)
+    call = Call(problem, None, None, **{**options, "scheme": scheme})
+    if is_traced(solution, t, call.args, call.of_contacts):
+        return _recomputed_one(call, solution, t)
     times, rows = checked_times(solution, t)
     lead, k = rows.shape[:-1], len(times)
     if k == 0:
@@ -107,8 +86,9 @@ def recomputed(
     begin = np.where(at_row, 0, np.minimum(row, last - 1))
     end = np.where(at_row, batch.t[lane, 1], times[which])
     m = batch.impulse.shape[-1]
-    of_lane = [None if x is None else _by_lane(x, lanes, m, bool(lead))[lane] for x in of_contacts.values()]
-    run = run_between(problem, scheme, (batch.t, batch.q, batch.v), lane, begin, end, args, args_axes, *of_lane)
+    given = call.of_contacts.items()
+    of_lane = {name: None if x is None else _by_lane(x, lanes, m, bool(lead))[lane] for name, x in given}
+    run = run_between(call.replace(t1=end, **of_lane), (batch.t, batch.q, batch.v), lane, begin)
     pick = lambda name: np.where(
         at_row[:, None], getattr(batch, name)[lane, row], np.asarray(getattr(run, name))[:, -1]
     )
@@ -132,10 +112,8 @@ def _by_lane(e: Any, lanes: int, m: int, batch: bool) -> np.ndarray:
     return np.broadcast_to(e[:, None] if batch and e.ndim == 1 else e, (lanes, m))
 
 
-def _recomputed_one(
-    problem: Problem, scheme: Scheme, solution: Solution, t: Any, args: Any, of_contacts: dict[str, Any]
-) -> Solution:
-    """`recomputed` for one motion under a transformation of jax; ``of_contacts``: restitution and friction by name, None where not given."""
+def _recomputed_one(call: Call, solution: Solution, t: Any) -> Solution:
+    """`recomputed` for one motion under a transformation of jax."""
     check_rows(solution)
     if jnp.ndim(solution.q) != 2:
         raise TypeError("solution.at(t, problem) under a transformation of jax is of one motion: vmap over motions")
@@ -143,9 +121,8 @@ def _recomputed_one(
     row = jnp.clip(jnp.searchsorted(solution.t, times, side="left") - 1, 0, solution.t.shape[0] - 2)
 
     def one(t: Any, row: Any) -> Any:
-        run = solve(
-            problem, solution.q[row], solution.v[row], t0=solution.t[row], t1=t, steps=1, args=args, scheme=scheme, save="final", **of_contacts
-        )  # fmt: skip
+        start = {"q0": solution.q[row], "v0": solution.v[row], "t0": solution.t[row]}
+        run = solve(call.replace(**start, t1=t, steps=1, args_axes=None))
         state = {name: getattr(run, name)[-1] for name in ("q", "v", "z")}
         both = {name: (getattr(run, name), getattr(solution, name)) for name in ACCUMULATED}
         return state | {name: None if x is None or y is None else x[-1] + y[row] for name, (x, y) in both.items()}

@@ -17,6 +17,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES
 from ..results import Arrays, Drawable, Solution, spread_columns, with_names
 from ..results.save import Save
+from ..simulation.call import Call
 from .checks import check_result, check_steps, distance, takes_study
 from .default_scheme import ROWS, SECTION, choose_scheme
 from .forced_motions import ForcedMotions, check_restarts, gather
@@ -165,7 +166,7 @@ def stroboscopic(
     options, steps = choose_scheme(problem, options, steps, SECTION)
     check_counts(cycles=cycles, skip=skip)
     check_steps(steps, skip + cycles, "skip + cycles")
-    motions = gather(problem, q0, v0, period, phase, options)
+    motions = gather(Call(problem, q0, v0, **options), period, phase)
     row = 16 * motions.lanes.motion.q0.shape[1]
     found = []
     for part, live in motions.parts(row * (skip + cycles + 1)):
@@ -212,7 +213,7 @@ def impact_section(
     options, steps = choose_scheme(problem, options, steps, SECTION, ROWS)
     check_counts(cycles=cycles, skip=skip)
     check_steps(steps, max(skip, cycles), "the larger of skip and cycles")
-    motions = gather(problem, q0, v0, period, phase, options)
+    motions = gather(Call(problem, q0, v0, **options), period, phase)
     check_restarts(motions.scheme)
     records, sections, first = [], [], 0
     for begun, window, sound, section in windows(motions, steps, cycles, skip, progress):

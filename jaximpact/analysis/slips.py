@@ -157,7 +157,7 @@ def slips(
     numbers = {name: mu[0] for name, mu in own.items()}
     ends = is_located(solution)
     leaves, structure = jax.tree.flatten(lanes, is_leaf=lambda x: x is None)
-    looked = _look(problem, tuple(leaves), structure, ends, t, q, v, args, numbers)
+    looked = _look(problem, (tuple(leaves), structure), ends, (t, q, v, args, numbers))
     before, after, size, scale, limit, static = (np.asarray(x) for x in looked)
 
     given = np.diff(along, axis=1)  # of each step, as all that follows
@@ -196,14 +196,12 @@ def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None
     return (mu, 0) if by_lane else (mu[0] if np.ndim(mu) == 2 else mu, None)
 
 
-@partial(jax.jit, static_argnames=("lanes", "structure", "ends"))
-def _look(
-    problem: Problem, lanes: tuple, structure: Any, ends: bool, t: Any, q: Any, v: Any, args: Any, mu: Any
-) -> tuple[Array, ...]:
+@partial(jax.jit, static_argnames=("lanes", "ends"))
+def _look(problem: Problem, lanes: tuple, ends: bool, operands: tuple) -> tuple[Array, ...]:
     """Evaluates slip in each of the n steps of every lane: at both ends of the step, or without ``ends`` where `MoreauJean` does.
 
-    ``lanes``: vmap axes of the leaves of (t, q, v, args, mu), whose pytree is ``structure``; ``mu``: coefficients of friction by name that replace
-    those of the problem.
+    ``operands``: t, q, v, args and the coefficients of friction by name that replace those of the problem; ``lanes``: vmap axes of their leaves, and
+    the structure of these.
 
     Returns:
         Slip velocities before and after the step (B, n, m, k) each; sums of the magnitudes of the terms of the latter, for rounding errors (B, n, m);
@@ -245,7 +243,7 @@ def _look(
         excess = jnp.where(at_rest > 0, jnp.where(sliding > 0, at_rest / sliding, 1), 0)
         return *found, of_gap * sliding, excess
 
-    return jax.vmap(steps, in_axes=jax.tree.unflatten(structure, lanes))(t, q, v, args, mu)
+    return jax.vmap(steps, in_axes=jax.tree.unflatten(lanes[1], lanes[0]))(*operands)
 
 
 def _events(t: np.ndarray, modes: np.ndarray, slip: np.ndarray, load: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -17,41 +17,29 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from ..jaxtools.argument_checks import check_counts, real_array
+from ..jaxtools.argument_checks import check_counts
 from ..jaxtools.warnings import JaximpactWarning
 from ..mechanics.linearisation import Metric, span
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
-from ..simulation.arguments import OF_CONTACTS
+from ..simulation.call import Call, as_lanes, for_lanes
 from ..simulation.canonical_arrays import full_axes
-from ..simulation.lane_arguments import for_lanes, is_shared, is_single, numbers_of_one
 from ..simulation.lanes import Lanes
 from ..simulation.program import Program
 from ..simulation.sensitivities import Jacobian, state
 from ..simulation.sensitivities import jacobians as jacobians_of
-from ..simulation.validation import check_problem
 from .checks import check_steps, number_of, positive_time
 from .default_scheme import ORBIT, choose_scheme
-from .options import LaneOptions
+from .options import MotionOptions
 
 FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
 
 
 def prepare_strobe(
-    problem: Problem,
-    q0: ArrayLike,
-    v0: ArrayLike,
-    options: LaneOptions,
-    *,
-    period: Any,
-    steps: int | None,
-    cycles: int,
-    tolerance: float = ORBIT,
-    t0: Any = 0.0,
-    name: str = "period",
+    call: Call, period: Any, cycles: int, *, tolerance: float = ORBIT, name: str = "period"
 ) -> tuple[Program, Lanes, bool]:
-    """Checks the arguments of motions over ``cycles`` periods of ``steps`` steps each.
+    """Checks the arguments of motions from ``call.t0`` over ``cycles`` periods of ``call.steps`` steps each.
 
     ``tolerance``: tolerance of the default scheme if no steps are given; ``name``: the caller's name for the period, used in messages. Returns the
     program, the lanes, and whether no argument has a lane axis.
@@ -60,39 +48,15 @@ def prepare_strobe(
         raise ValueError(
             f"{name}: give the {name}, a number or a function of args; for an orbit of an autonomous system a guess, with surface=..."
         )
-    check_problem(problem)
-    options, steps = choose_scheme(problem, options, steps, tolerance)
-    scheme, args, args_axes = (options[name] for name in ("scheme", "args", "args_axes"))  # type: ignore[literal-required]
-    numbers: dict[str, Any] = {name: options[name] for name in OF_CONTACTS}  # type: ignore[literal-required]
+    given: MotionOptions = {"scheme": call.scheme}
+    options, steps = choose_scheme(call.problem, given, call.steps, tolerance)
     check_counts(cycles=cycles)
     check_steps(steps, cycles, "cycles")
-    full_axes(args, args_axes)
-    single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (period, 0))
-    if single:
-        numbers = {name: numbers_of_one(name, problem, q0, args, x, scheme) for name, x in numbers.items()}
-        single = all(map(is_shared, numbers.values()))
-    begin, length = number_of("t0", t0, args, args_axes), positive_time(name, period, args, args_axes)
-    q0 = np.asarray(real_array("q0", q0))[None] if single else q0
-    end = begin + cycles * length
-    h = (end - begin) / (steps * cycles)
-    program, lanes = for_lanes(
-        problem,
-        q0,
-        v0,
-        begin,
-        end,
-        h,
-        numbers.pop("e"),
-        args,
-        args_axes,
-        scheme,
-        options["projection"],
-        "final",
-        None,
-        **numbers,
-    )
-    # round-off in h must not make a step more
-    lanes = lanes.with_steps(steps * cycles)
+    full_axes(call.args, call.args_axes)
+    begin = number_of("t0", call.t0, call.args, call.args_axes)
+    end = begin + cycles * positive_time(name, period, call.args, call.args_axes)
+    lane_call, single = as_lanes(call.replace(**options, t0=begin, t1=end, steps=steps * cycles))
+    program, lanes = for_lanes(lane_call)
     d = lanes.motion.q0.shape[-1]
     states = {name: np.broadcast_to(getattr(lanes.motion, name), (lanes.count, d)) for name in ("q0", "v0")}
     return program.replace(sensitivity="corrected"), lanes.replace(**states), single

@@ -22,8 +22,7 @@ from ..plots import draw
 from ..results import Solution
 from ..simulation.assemble import assemble
 from ..simulation.canonical_arrays import count_steps
-from ..simulation.ensemble import ensemble
-from ..simulation.solve import solve
+from ..simulation.public import ensemble, solve
 from . import shared
 from .output import file_list, motion_columns, print_facts, summary_columns, write_arrays, write_csv, write_json
 

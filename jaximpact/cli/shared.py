@@ -13,7 +13,8 @@ import numpy as np
 
 from ..catalogue import Case, Entry, get
 from ..mechanics.method_names import PROJECTIONS, SCHEMES, suggestion
-from ..simulation.arguments import OF_FRICTION, choose_methods
+from ..mechanics.motion import OF_FRICTION
+from ..simulation.arguments import choose_methods
 
 CHOICES = """\
 what to choose:
@@ -100,7 +101,7 @@ def motion_of(entry: Entry, options: argparse.Namespace) -> MotionChoice:
 
 def given_friction(options: argparse.Namespace) -> dict[str, Any]:
     """Coefficients of friction that the command line gives, by name."""
-    return {name: x for name in OF_FRICTION if (x := getattr(options, name)) is not None}
+    return {name: x for name in OF_FRICTION if (x := getattr(options, name, None)) is not None}
 
 
 def scheme_of(entry: Entry, options: argparse.Namespace) -> str:

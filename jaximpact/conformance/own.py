@@ -11,7 +11,7 @@ import numpy as np
 
 from ..jaxtools.warnings import without_remarks
 from ..mechanics import schemes
-from ..simulation.sensitivities import sensitivities
+from ..simulation.public import sensitivities
 from .cases import get
 from .report import COARSE, FINE
 

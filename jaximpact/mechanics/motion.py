@@ -12,6 +12,10 @@ from jax.typing import ArrayLike
 
 from .problem import Problem
 
+OF_FRICTION = ("friction", "static_friction")
+OF_CONTACTS = ("e", *OF_FRICTION)  # numbers of contacts that calls give in place of the problem's
+STATED = {"e": "restitution"} | {name: name for name in OF_FRICTION}  # what the problem calls them
+
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
@@ -65,6 +69,6 @@ class Motion(NamedTuple):
 
     def stated_in(self, problem: Problem) -> Problem:
         """Returns the problem with the motion's coefficients of friction."""
-        own = {name: getattr(self, name) for name in ("friction", "static_friction")}
+        own = {name: getattr(self, name) for name in OF_FRICTION}
         own = {name: x for name, x in own.items() if x is not None}
         return problem.replace(**own) if own else problem

@@ -39,26 +39,25 @@ class Ranking(Drawable):
     @classmethod
     def of(
         cls,
-        outputs: tuple[str, ...],
-        y: np.ndarray,
-        inputs: tuple[str, ...],
-        x: np.ndarray,
+        outputs: tuple[tuple[str, ...], np.ndarray],
+        inputs: tuple[tuple[str, ...], np.ndarray],
         jacobian: np.ndarray,
         by: str,
         units: Mapping[str, str],
         status: int,
     ) -> Ranking:
-        """Ranks N inputs for each of n outputs, from outputs y (n,), inputs x (N,) and the Jacobian (n, N); ``by`` as in `Sensitivities.ranking`."""
+        """Ranks N inputs for each of n outputs, each given as names and values (n,), (N,), by the Jacobian (n, N); ``by`` as in `Sensitivities.ranking`."""
         if by not in ("relative", "absolute"):
             raise ValueError(f"by must be 'relative' or 'absolute', got {by!r}")
+        (of, y), (by_inputs, x) = outputs, inputs
         known = (y[:, None] != 0) & (x != 0)
         relative = np.where(known, jacobian * x / np.where(known, y[:, None], 1.0), np.nan)
         size = np.abs(relative if by == "relative" else jacobian)
         # the larger first, then what has no relative sensitivity, the larger derivative first
         order = np.lexsort((-np.abs(jacobian), -np.nan_to_num(size, nan=-1.0, posinf=np.inf)), axis=1)
         i, j = np.repeat(np.arange(len(y)), len(x)), order.ravel()
-        unit = np.array([quotient(units[outputs[a]], units[inputs[b]]) for a, b in zip(i, j, strict=True)])
-        names = np.array(outputs)[i], np.array(inputs)[j]
+        unit = np.array([quotient(units[of[a]], units[by_inputs[b]]) for a, b in zip(i, j, strict=True)])
+        names = np.array(of)[i], np.array(by_inputs)[j]
         return cls(names[0], y[i], names[1], x[j], jacobian[i, j], unit, relative[i, j], by, status)
 
     def _facts(self) -> list[tuple[str, str]]:

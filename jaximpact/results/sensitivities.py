@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.motion import OF_CONTACTS
 from ..mechanics.status import DOUBTS, FAILURES, Status, describe
 from .covariance import Covariance, joint
 from .ranking import Ranking
@@ -21,7 +22,7 @@ COORDINATES = {
     "q0": "q",
     "v0": "v",
 }  # whose last axis is that of the coordinates, and their quantity
-UNITS = {"e": "1", "friction": "1", "static_friction": "1", "h": "s", "t0": "s", "t1": "s"}
+UNITS = dict.fromkeys(OF_CONTACTS, "1") | {"h": "s", "t0": "s", "t1": "s"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,7 +97,7 @@ class Sensitivities(Drawable):
         strange = sorted(set(known) - {*outputs, *inputs})
         if strange:
             raise ValueError(f"units: {strange[0]!r} is none of {', '.join((*outputs, *inputs))}")
-        return Ranking.of(outputs, y[0], inputs, x[0], jacobian[0], by, known, int(self.status))
+        return Ranking.of((outputs, y[0]), (inputs, x[0]), jacobian[0], by, known, int(self.status))
 
     def covariance(self, inputs: Any) -> Covariance:
         """Covariance of the outputs that follows from a spread of the inputs, by the delta method: C_y = J C_x J'.

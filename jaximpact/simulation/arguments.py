@@ -1,4 +1,4 @@
-"""Conversion of the arguments of `solve` to a `Problem` and a `Motion`, and checks of them; `lane_arguments` does so for many motions.
+"""The methods, the grid, the starts and the end of motions: what users give of them is checked, and chosen where they do not.
 
 Under a jax transformation numbers are unknown: shapes and types are still checked, values are not.
 """
@@ -22,7 +22,6 @@ from ..jaxtools.argument_checks import (
     is_array,
     is_number,
     is_traced,
-    real_array,
     short,
 )
 from ..jaxtools.shapes import as_array
@@ -31,7 +30,7 @@ from ..mechanics.contact.active_set import ActiveSet
 from ..mechanics.contact.conjugate_gradients import ConjugateGradients
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.joints import MayDepend
-from ..mechanics.motion import Motion
+from ..mechanics.motion import OF_FRICTION, Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..mechanics.schemes.event_driven import EventDriven
@@ -42,55 +41,33 @@ from ..mechanics.trials.stops import Until
 from ..mechanics.user_functions import differentiable, outcome
 from ..results.save import Save
 from .backends import execution_of, native_or_xla
-from .canonical_arrays import (
-    canonical_state,
-    cast_numbers,
-    check_coefficients,
-    check_finite,
-    check_restitution,
-    check_times,
-    split_friction,
-    split_restitution,
-)
 from .lanes import Lanes
 from .limits import DEFAULT_ROWS, DEFAULT_STEPS
 from .start_report import StartReport, raise_or_warn, start_report
-from .validation import check_functions, check_problem, without_empty_gaps
+from .validation import check_problem
 
 NODES = 1000  # of a Gauss-Legendre rule
-OF_FRICTION = ("friction", "static_friction")
-OF_CONTACTS = ("e", *OF_FRICTION)  # numbers of contacts that calls give in place of the problem's
-STATED = {"e": "restitution"} | {name: name for name in OF_FRICTION}  # what the problem calls them
 
 
-def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[Any, Any]:
-    """Scheme and projection, with defaults for None; raises for classes or names in place of instances."""
-    if problem is not None:
-        check_problem(problem)
-    listed = problem is not None and problem.listed
-    given: list[tuple[str, Any, type, str]] = []
-    if scheme is not None:
-        given.append(("scheme", scheme, Scheme, "PaoliSchatzman()"))
-    if projection is not None:
-        given.append(("projection", projection, ContactSolver, "ActiveSet()"))
+def choose_methods(scheme: Any, projection: Any, problem: Any) -> tuple[Any, Any]:
+    """Scheme and projection, with the defaults for the problem for None; raises for classes or names in place of instances."""
+    check_problem(problem)
     if scheme is None:
         scheme = _default_scheme(problem)
+    else:
+        _check_method("scheme", scheme, Scheme, "PaoliSchatzman()")
     if projection is None:
-        projection = ConjugateGradients() if listed else ActiveSet()
-    for name, value, kind, example in given:
-        check_kind(name, value, kind, f"a {name} such as {example}")
-        _check_options(value)
-    if listed and not projection.takes_lists:
+        projection = ConjugateGradients() if problem.listed else ActiveSet()
+    else:
+        _check_method("projection", projection, ContactSolver, "ActiveSet()")
+    if problem.listed and not projection.takes_lists:
         raise ValueError(
             f"{type(projection).__name__} needs a matrix of all contacts, which a list of near pairs has not: use ConjugateGradients()"
         )
     return scheme, projection
 
 
-def _default_scheme(problem: Any) -> Scheme:
-    """The scheme for a problem if the user gives none; ``problem``: a `Problem` or None."""
-    if problem is None:
-        return PaoliSchatzman()
+def _default_scheme(problem: Problem) -> Scheme:
     if problem.listed:
         return Maury() if problem.slip is None else MoreauJean()
     if problem.reset is not None:
@@ -99,8 +76,9 @@ def _default_scheme(problem: Any) -> Scheme:
     return PaoliSchatzman() if plain else MoreauJean()
 
 
-def _check_options(method: Any) -> None:
-    """Checks the options of a scheme or projection: flags, counts from 1 on, and finite numbers >= 0; and that jax knows its class."""
+def _check_method(name: str, method: Any, kind: type, example: str) -> None:
+    """Checks a scheme or projection and its options: flags, counts from 1 on, and finite numbers >= 0; and that jax knows its class."""
+    check_kind(name, method, kind, f"a {name} such as {example}")
     if jax.tree_util.all_leaves([method]):
         raise TypeError(
             f"{type(method).__name__} is a class that jax does not know: write @jax.tree_util.register_dataclass above its @dataclass(frozen=True)"
@@ -123,51 +101,6 @@ def _check_options(method: Any) -> None:
             raise TypeError(f"{name} must be a number, got {short(value)}")
         elif not 0 <= value < np.inf:
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")
-
-
-def canonical(
-    problem: Problem,
-    q0: Any,
-    v0: Any,
-    t0: Any,
-    t1: Any,
-    h: Any,
-    steps: int | None,
-    e: Any,
-    args: Any,
-    scheme: Scheme,
-    friction: Any = None,
-    static_friction: Any = None,
-) -> tuple[Problem, Motion]:
-    """Converts arguments of one motion to arrays of one dtype, and checks them; if ``steps`` is given, h is (t1 - t0)/steps.
-
-    Returns the problem without restitution and friction that are numbers, and the `Motion`, which has them.
-    """
-    check_problem(problem)
-    q0, v0 = canonical_state(q0, v0)
-    if q0.ndim != 1 or q0.shape[0] == 0:
-        raise ValueError(f"q0 must have shape (d,), got {q0.shape}; many trajectories at once go through ensemble")
-    if v0.shape != q0.shape:
-        raise ValueError(f"v0 must have the shape of q0, {q0.shape}, got {v0.shape}")
-    dtype = q0.dtype
-    t0, t1 = real_array("t0", t0).astype(dtype), real_array("t1", t1).astype(dtype)
-    check_step(h, steps)
-    h = (t1 - t0) / steps if h is None else real_array("h", h).astype(dtype)
-    for name, value in {"t0": t0, "t1": t1, "h": h}.items():
-        if value.ndim:
-            raise ValueError(f"{name} must be one number, got shape {value.shape}; for a sweep use ensemble")
-    args = cast_numbers("args", args, dtype)
-    problem, e = split_restitution(problem, e, dtype)
-    problem, friction = split_friction(problem, friction, dtype)
-    problem, static_friction = split_friction(problem, static_friction, dtype, "static_friction")
-    check_finite(q0=q0, v0=v0)
-    check_times(t0, t1, h)
-    check_restitution(e)
-    check_coefficients(friction)
-    check_coefficients(static_friction, "static_friction")
-    motion = Motion(q0, v0, t0, t1, h, steps, e, args, friction, static_friction)
-    check_functions(motion.stated_in(problem), scheme, q0, v0, t0, e, args)
-    return without_empty_gaps(problem, q0, args), motion
 
 
 def check_step(h: Any, steps: Any) -> None:
@@ -226,25 +159,25 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None, one: Persistent
     return call(problem, starts.motion)
 
 
-def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
-    """Raises if the start is not admissible or a number is invalid; traced numbers are not checked.
+def check_start(problem: Problem, one: Lanes) -> tuple[Problem, str | None]:
+    """Raises if the start of ``one`` motion is not admissible or a number is invalid; traced numbers are not checked.
 
     Returns the problem, with room for the near pairs at the start (`fit_room`) and joints marked if rows depend on others (`fit_joints`); and a
     remark for the user, for instance that v0 has to be projected, or None.
     """
-    one = Lanes.of(motion, jax.tree.map(lambda _: -1, motion), 1)
+    h = one.motion.h
     if is_traced(problem, one.only("q0", "v0", "t0", "args", *OF_FRICTION).motion):
         return MayDepend.of(problem), None
     # within another's jit operations are recorded, not done, unless told: one by one, each compiled, which takes longer
     with nullcontext() if is_concrete() else jax.ensure_compile_time_eval(), differentiable():
-        report = start_reports(problem, one, None if is_traced(motion.h) else motion.h)
+        report = start_reports(problem, one, None if is_traced(h) else h)
     if is_traced(report):
         # numbers that the problem's functions close over are not known
         return MayDepend.of(problem), None
     report = jax.tree.map(np.asarray, report)
     fitting = fit_room(problem, report)
     if fitting is not problem:
-        return check_start(fitting, motion)
+        return check_start(fitting, one)
     return fit_joints(problem, report), raise_or_warn(report, lanes=False)
 
 

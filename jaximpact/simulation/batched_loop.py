@@ -25,7 +25,7 @@ class BatchedLoop:
         self.motion_loop, self.program, self.motion = motion_loop, motion_loop.program, motion_loop.moving
         # part steps up to the time of a row are made for saved rows only, after the loop over all steps
         program = self.program
-        self.afterwards = program.function is None or (program.every is None and motion_loop.locates)
+        self.afterwards = program.function is None or (not program.every and motion_loop.locates)
         self.keeper = RowWriter(program, self.motion, self.content)
 
     def content(self, k: Any, row: Row, i: Any) -> Any:
@@ -34,11 +34,11 @@ class BatchedLoop:
         The value is computed from the row interpolated to that time. A row is saved as it is, and `collect` interpolates it after the loop.
         """
         program, motion = self.program, self.motion
-        if program.every is not None:
+        if program.every:
             row = row._replace(before=None)
         if self.afterwards:
             return row
-        t = motion.time(k) if program.every is not None else jnp.take(program.times, i, mode="clip")
+        t = motion.time(k) if program.every else jnp.take(program.times, i, mode="clip")
         return self.motion_loop.value(t, self.motion_loop.in_time(t, row, motion.time(k) - t))
 
     def start_carry(self, begin: tuple) -> tuple:
@@ -121,10 +121,10 @@ class BatchedLoop:
         program, motion, motion_loop, index = self.program, self.motion, self.motion_loop, self.keeper.index
         t1, final = motion.t1, motion_loop.row_at_end(row)
         times = jnp.asarray(program.times)
-        if program.every is not None:
+        if program.every:
             times = motion.time(jnp.arange(program.rows) * program.every)
         if self.afterwards and program.rows:
-            back = motion.time(index) - times if program.every is None else jnp.zeros_like(times)
+            back = jnp.zeros_like(times) if program.every else motion.time(index) - times
             kept = jax.vmap(motion_loop.in_time)(times, kept, back)
             kept = kept if program.function is None else jax.vmap(motion_loop.value)(times, kept)
         ending = final if program.function is None else motion_loop.value(t1, final)

@@ -48,6 +48,8 @@ def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
 
 def full_axes(args: Any, args_axes: Any) -> Any:
     """Expands args_axes to a pytree like args: 0 for a leaf with a lane axis, -1 for one without; ValueError if it is no prefix of args."""
+    if args_axes is None:
+        return jax.tree.map(lambda _: -1, args)
     message = f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}"
     given = jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)
     if not all(axis is None or (is_whole(axis) and axis == 0) for axis in given):

@@ -139,7 +139,7 @@ class Value(LaneFunction):
 
     def without_row_count(self, many: bool = False) -> Value:
         program, motion = self.unflatten([0] * self.structure.num_leaves)
-        rows, every = min(program.rows, 1), program.every and 1
+        rows, every = min(program.rows, 1), min(program.every, 1)
         # a motion by itself that rests is told sooner by its depth than by the step that it would make
         account = self.tells or self.differentiated or not many
         program = program.replace(length=None, rows=rows, every=every, account=account)

@@ -51,7 +51,7 @@ class LaneLoop:
     def next_row(self, carry: Any, turn: RowRequest) -> tuple[Any, Any]:
         """Makes steps up to the row that ``turn`` requests; returns the carry after them and the content of the row."""
         motion = self.motion
-        of_time = self.program.every is None
+        of_time = not self.program.every
         number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number
         target = jnp.where(turn.last, motion.steps, number)
         carry = self.step_to(target, carry)
@@ -67,11 +67,11 @@ class LaneLoop:
         The content is (time, state, impulses, energy), or (time, value of the save function).
         """
         program, motion, row = self.program, self.motion, carry[1]
-        if program.every is not None or program.rows == 0:
+        if program.every or program.rows == 0:
             row = row._replace(before=None)
         t, clock = motion.t1, self.motion_loop.ended.time(target)
         if turn is not None:
-            t = jnp.where(turn.last, t, turn.time if program.every is None else motion.time(target))
+            t = jnp.where(turn.last, t, motion.time(target) if program.every else turn.time)
             clock = jnp.where(turn.last, clock, motion.time(target))
         row = self.motion_loop.in_time(t, row, clock - t)
         if program.function is not None:

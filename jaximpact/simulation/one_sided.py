@@ -11,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..jaxtools.argument_checks import real
-from ..mechanics.motion import Motion
+from ..mechanics.motion import STATED, Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
-from .arguments import STATED
 from .lane_arguments import check_lanes
 from .lanes import Lanes
 

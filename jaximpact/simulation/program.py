@@ -34,7 +34,7 @@ class Program:
     Attributes:
         problem, scheme, solver: the problem, the scheme and the contact solver.
         times: times of the rows before the last (k,) [s], where they are given.
-        rows: number of rows before the last. every: number of steps from row to row, in place of times.
+        rows: number of rows before the last. every: number of steps from row to row, 0 where times are given.
         function: save function, whose values replace the state (`Save`).
         impacts, kinds: number of impacts, or events of some kinds, from the first on, whose times and states are kept (`Events`).
         until: the condition (`Until`) at which the motion ends, if it holds before t1.
@@ -53,7 +53,7 @@ class Program:
     solver: ContactSolver
     times: Any
     rows: int = field(default=0, metadata=static)
-    every: int | None = field(default=None, metadata=static)
+    every: int = field(default=0, metadata=static)
     function: Callable | None = field(default=None, metadata=static)
     impacts: int = field(default=0, metadata=static)
     kinds: tuple[str, ...] = field(default=(IMPACT,), metadata=static)
@@ -106,12 +106,14 @@ class Program:
         elif save.times is not None:
             times = _saved_times(save, motion)
             rows = times.shape[0]
-        return cls(problem, scheme, solver, times, rows, save.every, save.function, save.impacts, save.kinds, until)
+        return cls(
+            problem, scheme, solver, times, rows, save.every or 0, save.function, save.impacts, save.kinds, until
+        )
 
     @cached_property
     def without_rows(self) -> Program:
         """The program for native code: without its saved times and numbers of steps and rows, which native code is given at run time."""
-        rows, every = min(self.rows, 1), self.every and 1
+        rows, every = min(self.rows, 1), min(self.every, 1)
         return self.replace(
             per_lane_branches=True, length=None, times=self.times[:0], rows=rows, every=every, reports_progress=False
         )

@@ -67,7 +67,7 @@ class Backwards:
         if lanes is not None and not any(self.carried[: self.count]):
             self.by_lane[opened(range(self.count))[1].q0] = True
         program, differ = opened(members)[0], opened(self.carried)[1]
-        if program.rows and program.every is None and (differ.t0 or differ.h):
+        if program.rows and not program.every and (differ.t0 or differ.h):
             raise Unsupported("reverse mode of times that belong to other steps in other lanes")
         leaves, given = list(members[: self.count]), members[self.count :]
         # how many times there are is no part of the code
@@ -190,7 +190,7 @@ class Backwards:
         program, motion = self.opened(leaves)
         every = RowRequest.of(program)
         numbers = every.number
-        if program.every is None:
+        if not program.every:
             numbers = step_at_or_after(every.time, motion.t0, motion.h, np)
         return np.where(every.last, self.steps, np.clip(numbers, 0, self.steps)).tolist(), every
 

@@ -79,11 +79,9 @@ class RowRequest(NamedTuple):
         """Requests for all rows of a program."""
         xp = jnp if is_traced(program.times) else np
         times = xp.asarray(program.times)
-        if program.every is None:
-            times = xp.append(times, xp.zeros(1, times.dtype))
-        else:
-            times = xp.zeros(program.rows + 1, times.dtype)
-        number = np.arange(len(times)) * (program.every or 0)
+        zeros = lambda count: xp.zeros(count, times.dtype)
+        times = zeros(program.rows + 1) if program.every else xp.append(times, zeros(1))
+        number = np.arange(len(times)) * program.every
         return cls(number.astype(np.int32), times, np.arange(len(times)) == program.rows)
 
 
@@ -131,7 +129,7 @@ class RowWriter:
         if rows == 0:
             return kept
         buffer, pointer = kept
-        if every is not None:
+        if every:
             where, following = jnp.where(k % every == 0, jnp.minimum(k // every, rows), rows), pointer
         else:
             due = (pointer < rows) & (jnp.take(self.index, pointer, mode="clip") == k)
@@ -145,10 +143,10 @@ class RowWriter:
     def rows_after(self, n: Array) -> Array:
         """Mask (rows,) of the rows that belong to steps after step n."""
         every = self.program.every
-        return (self.index if every is None else jnp.arange(self.program.rows, dtype=jnp.int32) * every) > n
+        return (jnp.arange(self.program.rows, dtype=jnp.int32) * every if every else self.index) > n
 
     def all(self, kept: RowBuffer) -> Any:
         """Saved rows (rows, ...) from the buffer, without its spare entry; saved times that lie in one step get the same row."""
         found = jax.tree.map(lambda b: b[: self.program.rows], kept.buffer)
         # times that share a step
-        return found if self.program.every is not None else jax.tree.map(lambda b: b[self.first], found)
+        return found if self.program.every else jax.tree.map(lambda b: b[self.first], found)

@@ -12,22 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import as_tuple, check_choice
 from ..jaxtools.trace_context import platform
 from ..jaxtools.warnings import without_remarks
-from ..mechanics.contact.solver import ContactSolver
-from ..mechanics.motion import By, Motion
-from ..mechanics.problem import Problem
-from ..mechanics.scheme import Scheme
+from ..mechanics.motion import OF_FRICTION, STATED, By, Motion
 from ..mechanics.status import Status
 from ..mechanics.user_functions import named_errors
 from ..results import Sensitivities, Solution
-from .arguments import OF_FRICTION, STATED, start_reports
+from .arguments import start_reports
 from .backends import batch_backend, execution_of, one_lane, through_xla
+from .call import Call, as_lanes, for_lanes
 from .chunked_runs import devices, in_chunks
-from .lane_arguments import for_lanes, is_shared, is_single, numbers_of_one, refuse_traced
+from .lane_arguments import refuse_traced
 from .lanes import Lanes
 from .limits import (
     FEW_MOTIONS,
@@ -59,97 +56,29 @@ def end_of_motion(solution: Solution) -> dict:
 
 
 def sensitivities(
-    problem: Problem,
-    q0: ArrayLike,
-    v0: ArrayLike,
-    *,
-    t1: ArrayLike,
-    h: ArrayLike | None = None,
-    steps: int | None = None,
+    call: Call,
     wrt: str | Sequence[str] = ("q0", "v0"),
     output: Callable[[Solution], Any] = state,
-    t0: ArrayLike = 0.0,
-    scheme: Scheme | None = None,
-    projection: ContactSolver | None = None,
-    args: Any = None,
-    args_axes: Any = None,
-    e: ArrayLike | None = None,
-    friction: ArrayLike | None = None,
-    static_friction: ArrayLike | None = None,
-    save: Any = "final",
-    until: Any = None,
     sensitivity: str = "corrected",
     mode: str | None = None,
     direction: Mapping[str, Any] | None = None,
-    chunk: int | None = None,
-    progress: bool | None = None,
-    execution: str = "auto",
 ) -> Sensitivities:
-    """Jacobians of the outputs of one motion, or of each motion of a batch, with respect to its inputs.
-
-    Args:
-        problem, q0, v0, t1, h, steps, t0, scheme, projection, args, args_axes, e, friction, static_friction, save, chunk, progress, execution:
-            as in `ensemble`. If no argument has a lane axis, there is one motion, and the results have no lane axis. Native code is used for forward
-            mode with saved rows only for the default output, and for reverse mode on a CPU for lanes of as many steps.
-        wrt: names among "q0", "v0", "e", "friction", "static_friction", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
-            "t1" the number of steps is kept, h stretches with t1 - t0.
-        output: ``output(solution) -> pytree`` of arrays, of the `Solution` of one motion; by default {"q": ..., "v": ...},
-            (d,) at t1, or (k, d) with saved rows, and with ``until`` the time "t" too. Pass the same function object in every call: a new one
-            is compiled again.
-        until: as in `ensemble`: for a motion that ends before t1, the derivatives are those of the time and the state at which it reaches the
-            surface.
-        sensitivity: "corrected" or "discrete", as in `solve`.
-        mode: "forward", "reverse", or by default the cheaper one: forward if there are at most as many inputs as outputs, or up to 32 inputs and
-            native code.
-        direction: changes of inputs by name, {"q0": (d,), ...}, broadcast to the inputs; of args a pytree with None for leaves that stay. The
-            Jacobian is then one-sided: the limit of the Jacobians of motions displaced in this direction, to about the tolerance of `EventDriven`,
-            which it needs. Where two impacts coincide and the motion is only piecewise smooth, this Jacobian times the direction is the derivative
-            along the direction, the B-derivative of arXiv 2102.10702.
-
-    Returns:
-        `Sensitivities`: ``found.jacobian["q"]["e"]`` is dq(t1)/de. Arrays of a batch stay on a GPU as those of `ensemble` do.
-
-    Raises:
-        ValueError, TypeError: as `ensemble`, or if ``wrt`` names something else.
-    """
+    """Jacobians of the outputs of motions by their inputs: see `jaximpact.sensitivities`."""
     wrt = as_tuple(wrt)
     unknown = [name for name in wrt if not (isinstance(name, str) and name in NAMES)]
     if unknown or not wrt:
         raise ValueError(f"wrt={wrt!r}: name some of {', '.join(map(repr, NAMES))}")
-    if "args" in wrt and args is None:
+    if "args" in wrt and call.args is None:
         raise ValueError("wrt names 'args', but args is None: hand the problem's numbers over in args")
     check_choice("sensitivity", sensitivity, ("corrected", "discrete"))
     check_choice("mode", mode, ("forward", "reverse", None))
     if not callable(output):
         raise TypeError("output must be a function output(solution) -> pytree of arrays")
-    refuse_traced((problem, q0, v0, t0, t1, h, e, args, friction, static_friction))
-    single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0))
-    if single:
-        e = numbers_of_one("e", problem, q0, args, e, scheme)
-        friction = numbers_of_one("friction", problem, q0, args, friction, scheme)
-        static_friction = numbers_of_one("static_friction", problem, q0, args, static_friction, scheme)
-        single = is_shared(e) and is_shared(friction) and is_shared(static_friction)
-    q0 = np.asarray(q0)[None] if single else q0
+    refuse_traced((call.problem, call.q0, call.v0, call.t0, call.t1, call.h, call.args, call.of_contacts))
+    problem, until = call.problem, call.until
+    lane_call, single = as_lanes(call)
+    program, lanes = for_lanes(lane_call)
     output = end_of_motion if until is not None and output is state else output
-    program, lanes = for_lanes(
-        problem,
-        q0,
-        v0,
-        t0,
-        t1,
-        h,
-        e,
-        args,
-        args_axes,
-        scheme,
-        projection,
-        save,
-        chunk,
-        steps,
-        until,
-        friction,
-        static_friction,
-    )
     if "e" in wrt and callable(program.problem.restitution):
         raise ValueError(
             "wrt names 'e', but restitution is a function: name 'args', and let it take its numbers from there"
@@ -168,28 +97,17 @@ def sensitivities(
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
     marks = Motion(*(jax.tree.map(lambda _, n=name: n in wrt, x) for name, x in lanes.motion._asdict().items()))
     program = program.replace(sensitivity=sensitivity, by=By.of(marks))
-    mode = cheaper(program, lanes.take(0), wrt, output, execution) if mode is None else mode
+    mode = cheaper(program, lanes.take(0), wrt, output, call.execution) if mode is None else mode
     near = lanes if direction is None else displace_lanes(program.problem, program.scheme, lanes, direction)
-    found = jacobians(program, near, Jacobian(wrt, output, mode), execution, chunk, progress)
+    found = jacobians(program, near, Jacobian(wrt, output, mode), call.execution, call.chunk, call.progress)
     jacobian, (value, status) = found if direction is None else extrapolate_to_zero(found, lanes.count)
     one = lanes.take(0)
     if not single:
         return Sensitivities(value, jacobian, status, mode, chosen_numbers(lanes, wrt))
     jacobian, value, status = jax.tree.map(lambda x: x[0], jax.device_get((jacobian, value, status)))
-    options = {
-        "wrt": wrt,
-        "output": output,
-        "scheme": scheme,
-        "projection": projection,
-        "save": save,
-        "mode": mode,
-        "until": until,
-        "direction": direction,
-    }
     stated = program.problem if callable(problem.restitution) else problem
-    again = JacobianAtInputs(
-        stated, one, options | {"sensitivity": sensitivity, "chunk": chunk, "execution": execution}
-    )
+    options = {"wrt": wrt, "output": output, "sensitivity": sensitivity, "mode": mode, "direction": direction}
+    again = JacobianAtInputs(call.replace(problem=stated, progress=False), one, options)
     inputs = jax.tree.map(lambda x: x[0], chosen_numbers(lanes, wrt))
     return Sensitivities(value, jacobian, status, mode, inputs, again=again)
 
@@ -207,9 +125,9 @@ def chosen_numbers(lanes: Lanes, wrt: tuple[str, ...]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class JacobianAtInputs:
-    """Recomputes the Jacobian of the motion ``one`` at other inputs; ``options``: further arguments of `sensitivities`."""
+    """Recomputes the Jacobian of the motion ``one`` of a ``call`` at other inputs; ``options``: further arguments of `sensitivities`."""
 
-    problem: Problem
+    call: Call
     one: Motion
     options: dict[str, Any]
 
@@ -241,27 +159,26 @@ class JacobianAtInputs:
         unused: Any = dict.fromkeys(("t1", "h", "steps", "e"))
         starts = Motion(values["q0"], values["v0"], values["t0"], args=args, **unused, **{x: values[x] for x in rubs})
         axes = Motion(0, 0, 0, args=marks, **unused, **dict.fromkeys(rubs, 0))
-        report = jax.tree.map(np.asarray, start_reports(self.problem, Lanes.of(starts, axes, count)))
+        report = jax.tree.map(np.asarray, start_reports(self.call.problem, Lanes.of(starts, axes, count)))
         status = np.where(refused_lanes(report), int(Status.INPUT_INVALID), 0)
         status |= np.where(within, 0, int(Status.INPUT_INVALID))
         started = status == 0
         if not started.any():
             return None, status
         times = {name: values[name][started] for name in ("t0", "t1")} | {"e": e[started], "h": np.asarray(h)[started]}
-        if callable(self.problem.restitution):
+        if callable(self.call.problem.restitution):
             del times["e"]
         times |= {name: values[name].reshape(count, -1)[started] for name in rubs}
         with without_remarks():
-            found = sensitivities(
-                self.problem,
-                values["q0"][started],
-                values["v0"][started],
+            call = self.call.replace(
+                q0=values["q0"][started],
+                v0=values["v0"][started],
+                steps=None,
                 **times,
                 args=jax.tree.map(lambda mark, x: x if mark < 0 else x[started], marks, args),
                 args_axes=jax.tree.map(lambda mark: None if mark < 0 else 0, marks),
-                progress=False,
-                **self.options,
             )
+            found = sensitivities(call, **self.options)
         return found, status
 
 

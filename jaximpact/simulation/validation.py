@@ -18,6 +18,7 @@ from ..jaxtools.argument_checks import check_kind, is_traced
 from ..jaxtools.jaxpr_tools import depends_on, moves_with
 from ..jaxtools.shapes import as_array, as_array_tree, cached_by_types
 from ..jaxtools.warnings import remark
+from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.problem_parts import OfSpeed
 from ..mechanics.scheme import Scheme
@@ -184,20 +185,14 @@ def check_friction(
             f"{type(scheme).__name__} knows friction in the plane, with one direction of slip at a contact, and {stated} gives {shape[1]}: use "
             "EventCorrected() or MoreauJean()"
         )
-    if isinstance(problem.friction, OfSpeed):
-        check_friction_of_speed(problem.friction, shape_of, m, q0.dtype, args)
-    else:
-        check_coefficients_of("friction", problem.friction, shape_of, m, args)
-    if problem.static_friction is not None:
-        check_coefficients_of("static_friction", problem.static_friction, shape_of, m, args)
-    for name in ("friction", "static_friction"):
+    for name in OF_FRICTION:
         given = getattr(problem, name)
-        if (
-            problem.listed
-            and callable(given)
-            and not isinstance(given, OfSpeed)
-            and shape_of(f"{name}(args)", given, args) != ()
-        ):
+        if isinstance(given, OfSpeed):
+            check_friction_of_speed(given, shape_of, m, q0.dtype, args)
+        elif given is not None:
+            check_coefficients_of(name, given, shape_of, m, args)
+            if not (problem.listed and callable(given)) or shape_of(f"{name}(args)", given, args) == ():
+                continue
             raise ValueError(f"{name}(args) must return one number: listed contacts come and go")
 
 
@@ -295,7 +290,7 @@ def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
         raise ValueError(
             f"restitution must be one number, got shape {jnp.shape(e)}: listed contacts come and go{dense}"
         )
-    for name in ("friction", "static_friction"):
+    for name in OF_FRICTION:
         mu = getattr(problem, name)
         if problem.slip is not None and mu is not None and not callable(mu) and jnp.ndim(mu) > 0:
             raise ValueError(

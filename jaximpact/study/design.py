@@ -13,7 +13,7 @@ import scipy
 
 from ..jaxtools.argument_checks import check_whole
 from ..mechanics.method_names import suggestion
-from ..simulation.arguments import OF_FRICTION
+from ..mechanics.motion import OF_FRICTION
 
 ROOTS = ("q0", "v0", "e", "h", "t0", "t1", *OF_FRICTION)
 FORM = re.compile(r"(?P<root>[^.\[\]]+)(?P<path>(\.[^.\[\]]+)*)(?P<index>\[\d+(,\s*\d+)*\])?")

@@ -300,15 +300,7 @@ class Reading(StudyLike):
         values = self._values(self._index(index))
         system = self._system
         with settings_of(self._record.settings):
-            return solve(
-                system.problem,
-                **system.lane(values),
-                scheme=system.scheme,
-                projection=system.projection,
-                save=system.save if save is None else save,
-                until=system.until,
-                sensitivity="none",
-            )
+            return solve(system.call(system.lane(values), save=system.save if save is None else save), "none")
 
     def _index(self, index: int | tuple[int, ...] | Mapping[str, int]) -> tuple[int, ...]:
         if isinstance(index, Mapping):

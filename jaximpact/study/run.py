@@ -8,27 +8,26 @@ import time
 from collections.abc import Iterator
 from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import numpy as np
 from tqdm import tqdm
 
+from ..analysis.options import MotionOptions, with_options
 from ..bodies.growth import enlarge, grow, trim_room
 from ..jaxtools.argument_checks import check_counts
-from ..mechanics.contact import ContactSolver
+from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Timing
-from ..mechanics.schemes import Scheme
 from ..mechanics.status import Status
 from ..results import Solution
 from ..results.provenance import now, provenance
 from ..results.save import Save
 from ..results.tables import MEANING
-from ..simulation.arguments import OF_FRICTION, canonical, check_start, check_until, choose_methods
+from ..simulation.arguments import check_start
 from ..simulation.backends import listed_lane
-from ..simulation.canonical_arrays import count_steps
-from ..simulation.program import Program
+from ..simulation.call import Call, canonical, program_of
 from ..simulation.trajectory import resume_until_step
 from .design import Blocks
 from .fingerprint import calls_of, hash_of, sources
@@ -70,6 +69,7 @@ class Run:
         >>> solution = run.run(progress=True)
     """
 
+    @with_options(MotionOptions)
     def __init__(
         self,
         path: str | Path,
@@ -80,35 +80,26 @@ class Run:
         t1: Any,
         h: Any,
         t0: Any = 0.0,
-        scheme: Scheme | None = None,
-        projection: ContactSolver | None = None,
-        args: Any = None,
-        e: Any = None,
-        friction: Any = None,
-        static_friction: Any = None,
         save: Any = 1,
         until: Any = None,
         block: int | None = None,
+        **options: Unpack[MotionOptions],
     ) -> None:
         kept = Save.of(save)
         if kept.every is None or kept.function is not None:
             raise ValueError("save: a run keeps every k-th step, a whole number k, or 'all'")
-        scheme, projection = choose_methods(scheme, projection, problem)
-        stated, motion = canonical(problem, q0, v0, t0, t1, h, None, e, args, scheme, friction, static_friction)
-        fitted, _ = check_start(stated, motion)
-        eps = float(np.finfo(motion.q0.dtype).eps)
-        steps = int(count_steps(float(motion.t0), float(motion.t1), float(motion.h), eps))
-        self._motion = motion._replace(steps=np.asarray(steps, np.int32))
-        self._stated, self._naming = fitted, problem.naming
-        ends = check_until(until, fitted, self._motion)
-        program = Program.of(fitted, scheme, projection, Save(), self._motion, ends)
+        call = Call(problem, q0, v0, t1, h, t0=t0, until=until, **options)
+        known, lanes = canonical(call)
+        self._motion = lanes.motion
+        self._stated, self._naming = check_start(known.problem, lanes)[0], problem.naming
+        program = program_of(known, lanes, self._stated)
         self._program, self._every = program.replace(sensitivity="none"), kept.every
         self.store = ZarrStore(path)
         self._variables = self._description()
         size = sum(np.prod(x.shape, dtype=float) * x.dtype.itemsize for x in self._variables)
         if block is not None:
             check_counts(block=block)
-        rows = -(-steps // kept.every) + 1
+        rows = -(-int(self._motion.steps) // kept.every) + 1
         self.blocks = Blocks.of((rows,), int(max(1, BLOCK_BYTES // size)) if block is None else int(block))
         if self.store.exists:
             self._check()

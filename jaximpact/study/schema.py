@@ -10,12 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..mechanics.labels import QUANTITIES, Labels
+from ..mechanics.motion import OF_CONTACTS
 from ..mechanics.status import bit_numbers
 from ..results import Solution
 from ..results.tables import MEANING, PURE, SECOND, STATE
-from ..simulation.arguments import OF_CONTACTS, OF_FRICTION, canonical, check_until
-from ..simulation.canonical_arrays import count_steps
-from ..simulation.program import Program
+from ..simulation.call import canonical, program_of
 from ..simulation.trajectory import trajectory
 from .design import Blocks, Design
 from .system import StudySystem
@@ -119,26 +118,11 @@ def results(system: StudySystem, design: Design) -> tuple[tuple[Variable, ...], 
     one = system.lane({key: column[0] for key, column in design.values.items()})
     save, roots = system.save, {key.root for key in design.keys}
     one["h"] = np.max(design.values.get("h", one["h"]))  # the largest limits how close saved times may be
-    problem, motion = canonical(
-        system.problem,
-        one["q0"],
-        one["v0"],
-        one["t0"],
-        one["t1"],
-        one["h"],
-        None,
-        one["e"],
-        one["args"],
-        system.scheme,
-        *(one[name] for name in OF_FRICTION),
-    )
-    eps = float(jnp.finfo(motion.q0.dtype).eps)
-    number = count_steps(float(motion.t0), float(motion.t1), float(motion.h), eps)
-    motion = motion._replace(steps=np.asarray(number, np.int32))
+    call, lanes = canonical(system.call(one))
+    motion = lanes.motion
     if save.every is not None and roots & {"h", "t0", "t1"}:
         raise ValueError("save: lanes of different h, t0 or t1 have different steps: give times, or 'final'")
-    until = check_until(system.until, problem, motion)
-    program = Program.of(problem, system.scheme, system.projection, save, motion, until)
+    program = program_of(call, lanes, call.problem)
     if save.times is not None and roots & {"t0", "t1"}:
         begins, ends = (np.atleast_1d(design.values.get(name, one[name])) for name in ("t0", "t1"))
         if not (begins.max() <= np.min(save.times) and np.max(save.times) < ends.min()):
@@ -146,7 +130,7 @@ def results(system: StudySystem, design: Design) -> tuple[tuple[Variable, ...], 
                 f"save: with t0 or t1 in the design, times must lie in [{begins.max():g}, {ends.min():g}), before t1 of every lane"
             )
     common = None
-    if until is None and "t1" not in roots and (save.every is None or not roots & {"t0", "h"}):
+    if program.until is None and "t1" not in roots and (save.every is None or not roots & {"t0", "h"}):
         rows = program.times if save.every is None else motion.time(jnp.arange(program.rows) * save.every)
         common = np.append(np.asarray(rows), np.asarray(motion.t1))
     function = save.function is not None

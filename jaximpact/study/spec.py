@@ -11,12 +11,13 @@ import numpy as np
 from ..catalogue import Case, get
 from ..jaxtools.argument_checks import check_kind, dotted_entries, is_number, is_whole, real_array
 from ..mechanics.method_names import projection_from_name, scheme_from_name, suggestion
+from ..mechanics.motion import OF_CONTACTS, OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..mechanics.trials.stops import Until
 from ..results.safe_reading import first_mismatch
 from ..results.save import Save
-from ..simulation.arguments import OF_CONTACTS, OF_FRICTION, choose_grid, choose_methods
+from ..simulation.arguments import choose_grid, choose_methods
 from .design import ROOTS, Design
 from .importing import LIBRARY, folder_of, load, load_problem, problem_name
 from .plain import encode, names_in
@@ -89,7 +90,6 @@ class Spec:
         projection: Any = None,
         save: Any = "final",
         until: Any = None,
-        t0: Any = 0.0,
         **base: Any,
     ) -> Spec:
         """Makes a `Spec` from the arguments of `Study`; checks each of them alone, not whether they fit together.
@@ -100,7 +100,7 @@ class Spec:
         check_kind("design", design, Design, "a Design, e.g. Design.grid(e=[0.5, 0.9])")
         name = problem_name(problem)
         stated = load_problem(name)
-        values = dict.fromkeys(BASE) | {"t0": t0} | base
+        values = dict.fromkeys(BASE) | {"t0": 0.0} | base
         if ":" not in name:
             values = _with_case(values, _case(name, case))
         elif case is not None:

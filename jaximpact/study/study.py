@@ -11,19 +11,18 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import jax
 import numpy as np
 from tqdm import tqdm
 
+from ..analysis.options import MotionOptions, with_options
 from ..jaxtools.argument_checks import check_counts, check_kind, is_number
 from ..jaxtools.operating_system import core_count
 from ..jaxtools.trace_context import platform
 from ..jaxtools.warnings import JaximpactWarning
-from ..mechanics.contact import ContactSolver
 from ..mechanics.problem import Problem
-from ..mechanics.schemes import Scheme
 from ..mechanics.status import FAILURES, Status
 from ..results.provenance import CHECKS, now, provenance, settings_now, settings_of
 from ..results.save import Save
@@ -74,6 +73,7 @@ class Study(Reading):
     _results: tuple[tuple[Variable, ...], np.ndarray | None] | None = None
 
     @renamed_argument("path", "store")
+    @with_options(MotionOptions)
     def __init__(
         self,
         store: str | os.PathLike[str] | Store,
@@ -85,28 +85,14 @@ class Study(Reading):
         t1: Any = None,
         h: Any = None,
         t0: Any = 0.0,
-        args: Any = None,
-        e: Any = None,
-        friction: Any = None,
-        static_friction: Any = None,
         case: str | None = None,
-        scheme: Scheme | None = None,
-        projection: ContactSolver | None = None,
         save: Save | Any = "final",
         until: Any = None,
         chunk: int | None = None,
+        **options: Unpack[MotionOptions],
     ) -> None:
-        spec = Spec.of(
-            problem,
-            design,
-            case=case,
-            scheme=scheme,
-            projection=projection,
-            save=save,
-            until=until,
-            **{"q0": q0, "v0": v0, "t0": t0, "t1": t1, "h": h, "e": e, "args": args},
-            **{"friction": friction, "static_friction": static_friction},
-        )
+        given: dict[str, Any] = {"q0": q0, "v0": v0, "t0": t0, "t1": t1, "h": h, **options}
+        spec = Spec.of(problem, design, case=case, save=save, until=until, **given)
         self._make(as_store(store), spec, chunk)
 
     @classmethod

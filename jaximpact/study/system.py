@@ -13,10 +13,11 @@ import numpy as np
 from ..analysis.checks import of_one_lane
 from ..jaxtools.argument_checks import named_leaves, with_leaves
 from ..mechanics.method_names import suggestion
+from ..mechanics.motion import OF_CONTACTS, OF_FRICTION
 from ..mechanics.problem import Problem
 from ..mechanics.trials.stops import Until
 from ..results.save import Save
-from ..simulation.arguments import OF_CONTACTS, OF_FRICTION
+from ..simulation.call import Call
 from ..simulation.canonical_arrays import check_coefficients, check_restitution, check_times
 from .design import ROOTS, Design, Key
 from .importing import load_problem
@@ -79,6 +80,11 @@ class StudySystem:
         chosen = {name: columns[name][0] if name in swept else columns[name] for name in ROOTS}
         chosen |= {name: of_one_lane(columns[name]) for name in OF_CONTACTS}
         return chosen | {"args": jax.tree.map(lambda some, x: x[0] if some else x, varies, columns["args"])}
+
+    def call(self, values: Mapping[str, Any], **more: Any) -> Call:
+        """The call of motions with these arguments by name, of `columns` or `lane`; ``more``: further ones."""
+        of_all = {"scheme": self.scheme, "projection": self.projection, "save": self.save, "until": self.until}
+        return Call(self.problem, **values, **of_all | more)
 
     def check(self, design: Design) -> None:
         """Raises ValueError for quantities of the design that are unknown or have another shape, or wrong e or friction."""

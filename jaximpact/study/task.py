@@ -13,9 +13,9 @@ import numpy as np
 
 from ..bodies.growth import trim_room
 from ..jaxtools.warnings import without_remarks
-from ..mechanics.motion import Motion
+from ..mechanics.motion import OF_FRICTION, Motion
 from ..results.provenance import TRACED, changes, provenance, settings_of
-from ..simulation.arguments import OF_FRICTION, start_reports
+from ..simulation.arguments import start_reports
 from ..simulation.canonical_arrays import cast_numbers, count_steps, split_friction, split_restitution
 from ..simulation.ensemble import ensemble
 from ..simulation.lane_arguments import is_shared
@@ -154,19 +154,8 @@ def _compute(task: Task) -> BlockResult:
     # a lane that cannot start is computed as a copy of one that can: all chunks keep their shape
     source = np.where(bad, np.argmin(bad), np.arange(count))
     columns, varies = system.columns({key: column[source] for key, column in lanes.items()})
-    solution = ensemble(
-        system.problem,
-        columns.pop("q0"),
-        columns.pop("v0"),
-        **columns,
-        args_axes=jax.tree.map(lambda some: 0 if some else None, varies),
-        scheme=system.scheme,
-        projection=system.projection,
-        save=system.save,
-        until=system.until,
-        chunk=task.batch,
-        progress=False,
-    )
+    axes = jax.tree.map(lambda some: 0 if some else None, varies)
+    solution = ensemble(system.call(columns, args_axes=axes, chunk=task.batch))
     solution = trim_room(jax.tree.map(np.array, solution), system.problem)  # which can be written to
     arrays = named_arrays(solution, system.save.function is not None, task.common_times)
     for array in arrays.values():
