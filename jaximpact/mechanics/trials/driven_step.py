@@ -56,7 +56,7 @@ class StepTotals(NamedTuple):
     status: Array
     record: ImpactRecord | None
     stop: Stop | None
-    joints: JointInfo | None = None
+    joints: JointInfo
     error: Any = None
     until: Any = None
     spread: Any = None
@@ -150,7 +150,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     def accept() -> TrialCarry:
         flown = base.behind(found, s)
         status = told.status | _doubts(step, base, found, frozen(s), covers)
-        status = status if found.joint_status is None else status | found.joint_status
+        status |= found.joint_status
         joints = add_joint_impulse(told.joints, found.joint_impulse, found.joint_residual)
         began, has_reset, impulse = base, jnp.zeros((), bool), told.impulse + found.impulse
         if pieces is not None and switched is not None:
@@ -403,8 +403,7 @@ def _arrive_rubbing(
         )
         failure |= bits
     joints = add_late_impulse(told.joints, delay, flown)
-    if joints is not None:
-        joints = add_joint_impulse(joints, metric.joints.reaction(found.momentum))  # type: ignore[union-attr]
+    joints = add_joint_impulse(joints, metric.joints.reaction(found.momentum))
     more = told._replace(
         impulse=told.impulse + delay * flown.force + found.impulse, met=told.met | found.impact, residual=jnp.maximum(told.residual, frozen(found.error)),
         latest=jnp.where(jnp.any(found.impact), frozen(t), told.latest), status=told.status | status | failure, record=record, joints=joints,

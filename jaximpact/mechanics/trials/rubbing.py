@@ -155,9 +155,7 @@ def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> tu
     force, view = _forces(place, where, closed), place.view
     a = view.free + place.cones.response @ force.ravel()
     push = place.cones.scales() * force[:, 0] + place.rounding() + slack
-    of_joints = view.joint_force
-    if view.joints is not None:
-        of_joints = of_joints + view.joints.reaction(place.cones.rows.T @ force.ravel())
+    of_joints = view.joint_force + view.joints.reaction(place.cones.rows.T @ force.ravel())
     return a, force, frozen(jnp.where(closed, push, 0)), of_joints
 
 
