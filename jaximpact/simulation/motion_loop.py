@@ -126,7 +126,7 @@ class MotionLoop:
             row = row._replace(friction_impulse=none, friction_last=none)
             row = row._replace(before=(state, (impulse, held, none))) if self.locates else row
         account = Account.start(status, motion.t0, joints.residual, info.error)
-        return state, row, account.with_step(self.problem, motion, 0, state, info)
+        return state, row, account.with_step(self.problem, motion, 0, state, info._replace(joints=joints))
 
     # steps
 
@@ -421,7 +421,8 @@ class MotionLoop:
         If no derivatives were asked for, bits on derivatives are removed.
         """
         if self.program.per_lane_branches:  # in which a step counts the state that it leaves
-            still = Info.none(state.q, state.v, len(row.impulse))
+            joints = JointInfo(row.joint_last, account.joint_residual)
+            still = Info.none(state.q, state.v, len(row.impulse))._replace(joints=joints)
             account = account.with_step(self.problem, self.ended, self.moving.steps, state, still)
         account = self.check_stability(state, account)
         if self.tells:
