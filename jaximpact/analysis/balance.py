@@ -198,7 +198,7 @@ def _interval(problem: Problem, args: Any, e: Array, begin: tuple, end: tuple, i
     if slip is not None:
         driven = driven - jnp.sum(rubbed * slip.drift)
         friction = -jnp.sum(rubbed * slip.of(v_at + 0.5 * response))
-    if held is not None and metric.joints is not None:
+    if held is not None:
         driven = driven - held @ metric.joints.rate
         gained = gained + contacts.jacobian.T @ p + metric.joints.jacobian.T @ held
         if slip is not None:

@@ -95,6 +95,10 @@ class PairContacts:
         """Velocity jump M^-1 G' L, (d,), by impulses L (m,)."""
         return self._sum_by_body(self.ri * impulse[:, None], self.rj * impulse[:, None]).ravel()
 
+    def push(self, impulse: Array) -> Array:
+        """Generalised impulse G' L, (d,), of impulses L (m,)."""
+        return self._sum_by_body(self.gi * impulse[:, None], self.gj * impulse[:, None]).ravel()
+
     def velocity_terms(self, v: Array) -> Array:
         """|G| |v|, (m,): the sizes of the terms of G v, which bound its round-off."""
         return self._at_bodies(jnp.abs(self.gi), jnp.abs(self.gj), jnp.abs(v))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ PROJECTIONS = (
 
 class ProjectedPosition(NamedTuple):
     """Result of `put_on_joints`: a position ``q`` (d,) on the joints and its rounding remainder ``low`` as in `State`; the ``joints`` as
-    linearised where the projection began; the ``residual`` max |c| () after it; and status bits."""
+    linearised where the projection began; the ``residual`` |c| (j,) after it; and status bits."""
 
     q: Array
     low: Array | None
@@ -33,7 +34,7 @@ class ProjectedPosition(NamedTuple):
 
     def velocity(self, v: Array) -> Array:
         """Returns the velocity (d,) nearest to v, in the kinetic metric, that keeps the joints."""
-        return v - self.joints.restore(self.joints.velocity(v))
+        return v - self.joints.restore(self.joints.velocity(v)) if self.joints.size else v
 
 
 def put_on_joints(
@@ -51,7 +52,10 @@ def put_on_joints(
     ``shift`` (d,): the displacement that led to q, which sets the tolerance; ``before``: the joints at an earlier position, None for none. The status
     includes `singular_status`, with ``steep``.
     """
-    joints: Any = Metric.at(problem, q, args, t).joints
+    if problem.joints is None:
+        joints = Joints.none(len(q), q.dtype)
+        return ProjectedPosition(q, low, joints, jnp.zeros_like(joints.value), jnp.zeros((), jnp.int32))
+    joints = Metric.at(problem, q, args, t).joints
     q, low = add_compensated(q, -joints.restore(joints.value), low)
     # once more with the same gradients: the error of a distance x is then of the order of x^3
     q, low = add_compensated(q, -joints.restore(problem.joint_values(t, q, args)), low)
@@ -59,7 +63,7 @@ def put_on_joints(
     status = as_status(~jnp.all(left <= joint_tolerance(joints, q, shift)), Status.JOINTS_NOT_MET)
     if before is not None:
         status |= singular_status(before, joints, steep)
-    return ProjectedPosition(q, low, joints, jnp.max(left), status)
+    return ProjectedPosition(q, low, joints, left, status)
 
 
 def nearest_on_joints(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
@@ -88,17 +92,27 @@ def singular_status(before: Joints, after: Joints, steep: float) -> Array:
 
 
 def project_state(
-    problem: Problem, t: Array, new: State, shift: Array, before: Joints, impulse: Array, acts: Array, args: Any
+    problem: Problem,
+    t: Array,
+    new: State,
+    shift: Array,
+    before: Joints,
+    impulse: Callable[[], Array],
+    acts: Array,
+    args: Any,
 ) -> tuple[State, JointInfo, Array]:
     """Projects a scheme's ``new`` state onto the joints at time t; returns it, the report on the joints, and status bits.
 
-    ``shift`` (d,): displacement in the step; ``before``: joints at an earlier position; ``impulse`` (j,): impulses of the joints in the step so far.
+    ``shift`` (d,): displacement in the step; ``before``: joints at an earlier position; ``impulse``: function that returns the impulses (j,) of the
+    joints in the step so far, called only if there are joints.
     Where a contact ``acts`` (), the velocity is projected too: after an impact it keeps the joints only at a position O(h) away.
     """
+    if not before.size:
+        return new, JointInfo.without_joints(shift.dtype), jnp.zeros((), jnp.int32)
     found = put_on_joints(problem, t, new.q, new.low, shift, before, args)
     more = jnp.where(acts, -found.joints.forces(found.joints.velocity(new.v)), 0)
     new = new._replace(q=found.q, low=found.low, v=new.v + found.joints.response @ more)
-    return new, JointInfo(impulse + found.joints.least(more), found.residual), found.status
+    return new, JointInfo(impulse() + found.joints.least(more), found.residual), found.status
 
 
 def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: Any) -> tuple[Array, Array]:
@@ -106,35 +120,37 @@ def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Arr
 
     The impulses act along the gradients at the start of the step. Ryckaert, Ciccotti and Berendsen, J. Comput. Phys. 23 (1977).
     """
-    joints: Any = metric.joints
+    joints = metric.joints
     total = jnp.zeros_like(joints.value)
-    for _ in range(SHAKEN):
+    for _ in range(SHAKEN if joints.size else 0):
         more = -joints.forces(problem.joint_values(t, q + h * u, args)) / h
         u, total = u + joints.response @ more, total + more
     return u, joints.least(total)
 
 
 def land_chord(
-    problem: Problem, t: Array, new: State, h: Array, before: Joints, impulse: Array, args: Any
+    problem: Problem, t: Array, new: State, h: Array, before: Joints, impulse: Callable[[], Array], args: Any
 ) -> tuple[State, JointInfo, Array]:
     """As `project_state`, for a scheme whose velocities are those of the chords, (q_new - q_old)/h: the velocity follows the projected position."""
+    if not before.size:
+        return new, JointInfo.without_joints(new.v.dtype), jnp.zeros((), jnp.int32)
     found = put_on_joints(problem, t, new.q, new.low, h * new.v, before, args)
     new = new._replace(q=found.q, low=found.low, v=new.v + (found.q - new.q) / h)
-    return new, JointInfo(impulse, found.residual), found.status
+    return new, JointInfo(impulse(), found.residual), found.status
 
 
-def start_on_joints(metric: Metric, q: Array, v: Array, h: Array) -> tuple[Array, JointInfo | None, Array]:
-    """Projects the velocity v (d,) at a start onto the joints; returns it, the report on the joints (None without any), and status bits."""
-    joints, none = metric.joints, jnp.zeros((), jnp.int32)
-    if joints is None:
-        return v, None, none
+def start_on_joints(metric: Metric, q: Array, v: Array, h: Array) -> tuple[Array, JointInfo, Array]:
+    """Projects the velocity v (d,) at a start onto the joints; returns it, the report on the joints, and status bits."""
+    joints = metric.joints
+    if not joints.size:
+        return v, JointInfo.without_joints(v.dtype), jnp.zeros((), jnp.int32)
     wrong, broken = start_errors(joints, q, v, h)
     impulse = -joints.forces(joints.velocity(v))
     status = as_status(jnp.any(wrong), Status.JOINTS_NOT_MET)
     status |= as_status(jnp.any(broken), Status.START_VELOCITY_PROJECTED)
     if joints.loose is not None:
         status |= as_status(jnp.any(~joints.independent()), Status.IMPULSES_NOT_UNIQUE)
-    residual = jnp.max(jnp.abs(lax.stop_gradient(joints.value)))
+    residual = jnp.abs(lax.stop_gradient(joints.value))
     return v + joints.response @ impulse, JointInfo(joints.least(impulse), residual), status
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
@@ -44,13 +45,12 @@ class MayDepend:
     @classmethod
     def of(cls, problem: Problem) -> Problem:
         """Returns the problem with its joints marked as possibly dependent."""
-        if problem.joints is None or isinstance(problem.joints, cls):
-            return problem
-        return problem.replace(joints=cls(problem.joints))
+        joints = problem.joints
+        return problem if joints is None or isinstance(joints, cls) else problem.replace(joints=cls(joints))
 
 
 class Joints(NamedTuple):
-    """Joints linearised at one configuration.
+    """Joints linearised at one configuration; j is 0 without joints, and the methods then cost nothing.
 
     ``value`` c (j,), ``jacobian`` J (j, d), ``rate`` c_t (j,), ``response`` M^-1 J' (d, j), ``gram`` J M^-1 J' (j, j), its ``inverse`` (j, j), in
     which rows of joints that depend on earlier ones are zero, and the ``pivots`` (j,) of its factorisation, zero for these joints. ``loose`` is a
@@ -67,8 +67,22 @@ class Joints(NamedTuple):
     loose: tuple[()] | None = None
 
     @classmethod
+    def none(cls, d: int, dtype: Any) -> Joints:
+        """Makes those of a system of d coordinates without joints: arrays of size 0."""
+        # constants of numpy, which no program computes
+        zero = lambda *shape: np.zeros(shape, dtype)
+        return cls(zero(0), zero(0, d), zero(0), zero(d, 0), zero(0, 0), zero(0, 0), zero(0))  # type: ignore[arg-type]
+
+    @property
+    def size(self) -> int:
+        """Number j of equations."""
+        return self.value.shape[0]
+
+    @classmethod
     def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: Any) -> Joints:
         """Linearises the joints of a problem at (t, q) in a `Metric`, whose own joints are ignored."""
+        if problem.joints is None:
+            return cls.none(q.shape[0], q.dtype)
         return _at(problem, metric, jnp.asarray(t, q.dtype), q, args)
 
     @classmethod
@@ -98,7 +112,7 @@ class Joints(NamedTuple):
 
         They are zero for dependent rows.
         """
-        return solve_by_inverse(self.gram, self.inverse, rates)
+        return solve_by_inverse(self.gram, self.inverse, rates) if self.size else rates
 
     def least(self, impulse: Array) -> Array:
         """Returns the impulses (j,) of least norm that have the same effect J' l on the motion as ``impulse`` (j,)."""
@@ -106,7 +120,7 @@ class Joints(NamedTuple):
 
     def project(self, x: Array) -> Array:
         """Returns the part of velocities x, (d,) or (d, k), that the joints allow: J x = 0."""
-        return x - self.restore(self.jacobian @ x)
+        return x - self.restore(self.jacobian @ x) if self.size else x
 
     def restore(self, rates: Array) -> Array:
         """Returns the change of velocity (d,) that changes the joint velocities by ``rates`` (j,), the least one in the kinetic metric."""
@@ -114,6 +128,8 @@ class Joints(NamedTuple):
 
     def reaction(self, momentum: Array) -> Array:
         """Returns the impulses (j,) with which the joints react to an impulse ``momentum`` (d,) on the system."""
+        if not self.size:
+            return jnp.zeros_like(self.value)
         return -self.least(self.forces(self.response.T @ momentum))
 
     def velocity(self, v: Array) -> Array:

@@ -52,13 +52,13 @@ class Metric(NamedTuple):
 
     ``matrix`` is None (identity), a scalar, a (d,) diagonal, a (d, d) matrix, or the blocks (N, D, D) of one that is block-diagonal;
     ``factor`` the factor of a matrix, or of each block, see `linalg.factorise`. For the iteration matrix of an implicit scheme ``inverse`` takes
-    its place (`from_iteration_matrix`), with ``restoring`` if there are joints. With ``joints``, `solve` gives the response of the jointed system.
+    its place (`from_iteration_matrix`), with ``restoring`` if there are joints. `solve` gives the response of the system with its ``joints``.
     """
 
     matrix: Array | None
+    joints: Joints
     factor: Array | None = None
     inverse: Array | None = None
-    joints: Joints | None = None
     restoring: Restoring | None = None
 
     def times(self, x: Array) -> Array:
@@ -72,8 +72,7 @@ class Metric(NamedTuple):
                 return self.inverse @ x
             free = solve_by_inverse(self.matrix, self.inverse, x)
             return free - self.restoring.of(self.restoring.rows @ free)
-        free = self.solve_without_joints(x)
-        return free if self.joints is None else self.joints.project(free)
+        return self.joints.project(self.solve_without_joints(x))
 
     def solve_without_joints(self, x: Array) -> Array:
         """Returns M^-1 x for x of shape (d,) or (d, k), whether there are joints or not."""
@@ -105,45 +104,54 @@ class Metric(NamedTuple):
 
     def restore(self, rates: Array) -> Array:
         """Returns the velocity change (d,) that changes joint velocities by ``rates`` (j,)."""
-        assert self.joints is not None
         return self.joints.restore(rates) if self.restoring is None else self.restoring.of(rates)
+
+    def keep(self, later: Array, v: Array, share: float) -> Array:
+        """Returns the velocity ``later`` (d,) with the change by which share * later + (1 - share) * v keeps the joints; v (d,) is the one before."""
+        if not self.joints.size:
+            return later
+        return later - self.restore(self.joints.velocity(share * later + (1 - share) * v) / share)
 
     @classmethod
     def at(cls, problem: Problem, q: Array, args: Any, t: ArrayLike | None = None) -> Metric:
         """Makes the metric of a problem's mass matrix at q; given a time t, with the problem's joints at (t, q), which `solve` then keeps."""
         metric = cls._of_mass(problem, q, args)
-        if problem.joints is None or t is None:
-            return metric
-        return metric._replace(joints=Joints.at(problem, metric, t, q, args))
+        return metric if t is None else metric.with_joints(problem, t, q, args)
+
+    def with_joints(self, problem: Problem, t: ArrayLike, q: Array, args: Any) -> Metric:
+        """Returns a copy that keeps the problem's joints, as linearised at (t, q)."""
+        return self._replace(joints=Joints.at(problem, self, t, q, args))
 
     def to_joints(self, problem: Problem, t: Array, q: Array, h: Array, u: Array, args: Any) -> Array:
         """Corrects the velocity u (d,) so that q + h u satisfies the joints at t + h, by one Newton step."""
         # otherwise energy drifts as without the mean over the chord: a double pendulum's by 1.5e-6 a second at h = 1e-3, rather than by 3e-10
-        return u - self.restore(problem.joint_values(t + h, q + h * u, args)) / h
+        return u - self.restore(problem.joint_values(t + h, q + h * u, args)) / h if self.joints.size else u
 
     def over_chord(self, problem: Problem, t: Array, q: Array, h: Array, u: Array, args: Any) -> Metric:
         """Returns a copy with the joints averaged over the chord from (t, q) with velocity u (d,) for a time h."""
-        return self._replace(joints=Joints.over_chord(problem, self._replace(joints=None), t, q, h, u, args))
+        if not self.joints.size:
+            return self
+        kinetic = self._replace(joints=Joints.none(len(u), u.dtype))
+        return self._replace(joints=Joints.over_chord(problem, kinetic, t, q, h, u, args))
 
     @classmethod
     def _of_mass(cls, problem: Problem, q: Array, args: Any) -> Metric:
-        mass = problem.mass_at(q, args)
-        if mass is None:
-            return cls(None)
-        if mass.ndim == 3:
-            return cls(mass, jax.vmap(linalg.factorise)(lax.stop_gradient(mass)))
-        return cls(mass, linalg.factorise(lax.stop_gradient(mass))) if mass.ndim == 2 else cls(mass)
+        mass, joints = problem.mass_at(q, args), Joints.none(q.shape[0], q.dtype)
+        if mass is None or mass.ndim < 2:
+            return cls(mass, joints)
+        factorise = jax.vmap(linalg.factorise) if mass.ndim == 3 else linalg.factorise
+        return cls(mass, joints, factorise(lax.stop_gradient(mass)))
 
     @classmethod
-    def from_iteration_matrix(cls, matrix: Array, joints: Joints | None = None) -> Metric:
-        """Makes the metric whose `solve` applies the inverse of an iteration matrix W = M - h theta dg/dv - ..., keeping the joints if any.
+    def from_iteration_matrix(cls, matrix: Array, joints: Joints) -> Metric:
+        """Makes the metric whose `solve` applies the inverse of an iteration matrix W = M - h theta dg/dv - ..., keeping the joints.
 
         W (d, d) need not be symmetric.
         """
-        if joints is None:
-            return cls(matrix, inverse=linalg.inverse(matrix))
+        if not joints.size:
+            return cls(matrix, joints, inverse=linalg.inverse(matrix))
         inverse, restoring = _restoring(matrix, joints)
-        return cls(matrix, inverse=inverse, joints=joints, restoring=restoring)
+        return cls(matrix, joints, inverse=inverse, restoring=restoring)
 
 
 @outlined
@@ -210,6 +218,10 @@ class Contacts(NamedTuple):
     def jump(self, impulse: Array) -> Array:
         """Returns the velocity jump M^-1 G' L (d,) of impulses L (m,)."""
         return self.response @ impulse
+
+    def push(self, impulse: Array) -> Array:
+        """Returns the generalised impulse G' L (d,) of impulses L (m,)."""
+        return self.jacobian.T @ impulse
 
     def velocity_terms(self, v: Array) -> Array:
         """Returns |G| |v| (m,), the magnitude of the terms of `velocity`, for its round-off."""
@@ -485,15 +497,15 @@ def acceleration(problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Ar
 
 def joint_acceleration(
     problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: Any
-) -> tuple[Array, Array | None]:
-    """Returns the acceleration (d,) without contact forces, and the joints' forces (j,), None without joints."""
+) -> tuple[Array, Array]:
+    """Returns the acceleration (d,) without contact forces, and the joints' forces (j,)."""
     force = problem.generalised_force(t, q, v, args)
     free = metric.solve(force)
+    joints = metric.joints
     if problem.joints is None:
-        return free, None
-    if metric.joints is None:
+        return free, jnp.zeros_like(joints.value)
+    if not joints.size:
         raise ValueError("the metric of an acceleration with joints is Metric.at(problem, q, args, t)")
     turning = joint_turning(problem, t, q, v, args)
-    joints = metric.joints
     answer = -joints.forces(joints.response.T @ force + turning)
     return free - metric.restore(turning), joints.least(answer)

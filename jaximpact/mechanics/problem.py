@@ -281,7 +281,9 @@ class Problem(metaclass=Named):
         return shape_of_result(as_array, self.constraints, np.zeros((), q.dtype), q, args).shape[0]
 
     def joint_values(self, t: ArrayLike, q: Array, args: Any) -> Array:
-        """Returns c(t, q), shape (j,), in the dtype of q; zero where the joints hold."""
+        """Returns c(t, q), shape (j,), in the dtype of q; zero where the joints hold, empty without joints."""
+        if self.joints is None:
+            return jnp.zeros((0,), q.dtype)
         return jnp.asarray(_value_of(self.joints, jnp.asarray(t, q.dtype), q, args), q.dtype)
 
     def joint_count(self, t: ArrayLike, q: Array, args: Any) -> int:

@@ -79,18 +79,21 @@ def add_compensated(q: Array, shift: Array, low: Array | None) -> tuple[Array, A
 
 
 class JointInfo(NamedTuple):
-    """Report of one step on the joints c(t, q) = 0: their ``impulse`` (j,) in the step, and the ``residual`` max |c| () at its end."""
+    """Report of one step on the joints c(t, q) = 0: their ``impulse`` (j,) in the step, and the ``residual`` |c| (j,) at its end."""
 
     impulse: Array
     residual: Array
 
     @classmethod
-    def none(cls, problem: Problem, q: Array, args: Any) -> JointInfo | None:
-        """Zero impulses and residual, to start sums from; None without joints."""
-        if problem.joints is None:
-            return None
-        zero = jnp.zeros((), q.dtype)
-        return cls(jnp.zeros(problem.joint_count(zero, q, args), q.dtype), zero)
+    def none(cls, problem: Problem, q: Array, args: Any) -> JointInfo:
+        """Zero impulses and residuals, to start sums from."""
+        zero = jnp.zeros(problem.joint_count(jnp.zeros((), q.dtype), q, args), q.dtype)
+        return cls(zero, zero)
+
+    @classmethod
+    def without_joints(cls, dtype: Any) -> JointInfo:
+        """The report on no joints."""
+        return cls(jnp.zeros(0, dtype), jnp.zeros(0, dtype))
 
 
 class Step(NamedTuple):
@@ -111,7 +114,7 @@ class Info(NamedTuple):
 
     ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the contacts in the step, ``acts`` () whether a
     contact has an impulse or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits; the
-    reports on ``joints`` and on ``friction``, None where there are none; the estimated ``error`` () of the step in units of the tolerance, from schemes
+    reports on ``joints`` and on ``friction``, the latter None where there is none; the estimated ``error`` () of the step in units of the tolerance, from schemes
     that estimate it (`Traits.tells_error`), else None; ``remark`` bits () of a free step, which do not make it invalid as those of ``status`` do, or None;
     the time ``ended`` () at which a step that did not reach its end failed, NaN for others, and the number ``near`` () of the event that it met last
     (`status.event_name`), or None.
@@ -124,7 +127,7 @@ class Info(NamedTuple):
     residual: Array
     iterations: Array
     status: Array
-    joints: JointInfo | None = None
+    joints: JointInfo
     friction: FrictionInfo | None = None
     error: Any = None
     remark: Any = None
@@ -149,7 +152,8 @@ class Info(NamedTuple):
             found.residual,
             found.iterations,
             status,
-            friction=found.friction,
+            JointInfo.without_joints(z.dtype),
+            found.friction,
         )
 
     @classmethod
@@ -157,7 +161,8 @@ class Info(NamedTuple):
         """Makes the info of m contacts without impulses, with z = q and chord = v: that of `Scheme.init`, which makes no step."""
         zero = jnp.zeros((), jnp.int32)
         none = jnp.zeros(m, q.dtype)
-        return cls(q, v, none, jnp.zeros((), bool), jnp.zeros((), q.dtype), zero, zero, friction=friction)
+        joints = JointInfo.without_joints(q.dtype)
+        return cls(q, v, none, jnp.zeros((), bool), jnp.zeros((), q.dtype), zero, zero, joints, friction)
 
 
 class Traits(NamedTuple):

@@ -14,23 +14,24 @@ from ..mechanics.status import FAILURES, Status, as_status
 
 
 class Account(NamedTuple):
-    """Running totals over the steps of a motion, all of shape (); part of the loop's carry. `Solution` has fields of the same names."""
+    """Running totals over the steps of a motion, of shape () but for ``joint_residual`` (j,), until it is `closed`; part of the loop's carry.
+
+    `Solution` has fields of the same names.
+    """
 
     penetration: Array
     residual: Array
     iterations: Array
     status: Array
     failed_at: Array
-    joint_residual: Any = None
+    joint_residual: Any
     error: Any = None
     failed_by: Any = None
 
     @classmethod
-    def start(
-        cls, status: Array, t0: Array, joint_residual: Array | None = None, error: Array | None = None
-    ) -> Account:
-        """The account at t0, from the status bits of the start and the residual max |c| () of the joints, None without joints; ``error`` () is zero,
-        None for schemes that do not estimate it."""
+    def start(cls, status: Array, t0: Array, joint_residual: Array, error: Array | None = None) -> Account:
+        """The account at t0, from the status bits of the start and the residuals |c| (j,) of the joints; ``error`` () is zero, None for schemes that
+        do not estimate it."""
         zero, none = jnp.zeros_like(t0), jnp.zeros((), jnp.int32)
         failed_by = None if error is None else none - 1
         never = jnp.full_like(zero, jnp.nan)
@@ -42,10 +43,12 @@ class Account(NamedTuple):
         return self._replace(status=self.status | bits, failed_at=jnp.where(failing, t, self.failed_at))
 
     def with_joints(self, info: Info) -> Account:
-        """The account whose largest joint residual includes that in the `Info` of a step; unchanged without joints."""
-        if info.joints is None:
-            return self
+        """The account whose largest joint residuals include those in the `Info` of a step."""
         return self._replace(joint_residual=jnp.maximum(self.joint_residual, info.joints.residual))
+
+    def closed(self) -> Account:
+        """The account as a `Solution` has it: the largest joint residual, (), None without joints."""
+        return self._replace(joint_residual=jnp.max(self.joint_residual) if self.joint_residual.size else None)
 
     def with_step(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
         """Adds a ``state`` and the `Info` of step ``k``; with XLA the step ends at that state, in native code it starts from it."""

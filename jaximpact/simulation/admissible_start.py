@@ -15,14 +15,12 @@ from ..mechanics.schemes.rubbing import scale_at_start
 from ..mechanics.status import Status, as_status
 
 
-def admissible_start(
-    problem: Problem, law: ContactLaw, motion: Motion
-) -> tuple[Motion, Array, JointInfo | None, Array]:
+def admissible_start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Array, JointInfo, Array]:
     """Makes the start admissible by an inelastic impact at t0: Paoli 2010, initial data (P4).
 
     Returns:
         The motion with v0 projected onto the tangent cone T(t0, q0) in the kinetic metric; the impulse (m,) of contacts; impulse and residual of
-        the joints, None without joints; status bits ().
+        the joints; status bits ().
     """
     q0, v0, t0, h, e, args = motion.q0, motion.v0, motion.t0, motion.h, motion.e, motion.args
     metric = Metric.at(problem, q0, args, t0)
@@ -43,7 +41,5 @@ def admissible_start(
         | as_status(jnp.any(at.violated), Status.INPUT_INVALID)
         | as_status(~inside, Status.INPUT_INVALID)
     )
-    if joints is not None and metric.joints is not None:
-        status = status | held
-        joints = joints._replace(impulse=joints.impulse + metric.joints.reaction(contacts.jacobian.T @ found.impulse))
-    return motion._replace(v0=v0 + found.jump), found.impulse, joints, status
+    joints = joints._replace(impulse=joints.impulse + metric.joints.reaction(contacts.push(found.impulse)))
+    return motion._replace(v0=v0 + found.jump), found.impulse, joints, status | held

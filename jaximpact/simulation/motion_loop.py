@@ -87,7 +87,7 @@ class MotionLoop:
         self.over = jnp.where(over > ALIGNED * motion.h, over, 0) if self.locates else jnp.zeros_like(over)
         self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
 
-    def admissible(self, motion: Motion, neighbours: Any) -> tuple[Motion, Array, JointInfo | None, Array]:
+    def admissible(self, motion: Motion, neighbours: Any) -> tuple[Motion, Array, JointInfo, Array]:
         """Makes the start admissible by `admissible_start`, and returns the same four results.
 
         Where derivatives are taken, the motion is differentiated as if its start were projected onto the surfaces of contacts that are closed and
@@ -113,21 +113,20 @@ class MotionLoop:
         q0, v0 = motion.q0, motion.v0
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
         row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.has_touched(impulse, None))
-        held = None if joints is None else joints.impulse
+        held = joints.impulse
+        row = row._replace(joint_impulse=held, joint_last=held)
         row = row._replace(before=(state, (impulse, held, None))) if self.locates else row
         if self.by_step is not None:
             row = row._replace(stop=jnp.full_like(motion.t0, jnp.inf), watch=Watch.start(motion))
         elif self.program.until is not None:
             row = row._replace(stop=state.stop.time)
-        if joints is not None:
-            row = row._replace(joint_impulse=joints.impulse, joint_last=joints.impulse)
         if info.friction is not None:
             # a zero of its own, which depends on v0 as later impulses do
             none = info.friction.impulse + 0 * v0[0]
             row = row._replace(friction_impulse=none, friction_last=none)
             row = row._replace(before=(state, (impulse, held, none))) if self.locates else row
-        account = Account.start(status, motion.t0, None if joints is None else joints.residual, info.error)
-        return state, row, account.with_step(self.problem, motion, 0, state, info)
+        account = Account.start(status, motion.t0, joints.residual, info.error)
+        return state, row, account.with_step(self.problem, motion, 0, state, info._replace(joints=joints))
 
     # steps
 
@@ -221,9 +220,8 @@ class MotionLoop:
             free_row = self.row_of(new, info, row, state)
         else:
             # the last row alone counts, which a contact step makes
-            free_row = row._replace(impulse=row.impulse + info.impulse)
-            if info.joints is not None:
-                free_row = free_row._replace(joint_impulse=row.joint_impulse + info.joints.impulse)
+            held = row.joint_impulse + info.joints.impulse
+            free_row = row._replace(impulse=row.impulse + info.impulse, joint_impulse=held)
             if info.friction is not None:
                 # contacts that rubbed in the step before do so no longer, which `law_after` reads
                 now = {"last": info.impulse, "friction_last": info.friction.impulse}
@@ -261,10 +259,8 @@ class MotionLoop:
         kept = (begin, (before, row.joint_impulse, row.friction_impulse)) if self.locates else None
         pairs, touched = self.pairs_of(state), self.has_touched(info.impulse, row.touched)
         stop = row.stop if self.program.until is None or self.by_step is not None else state.stop.time
-        others: dict[str, Array] = {}
-        if info.joints is not None:
-            held = jnp.where(finite(state), row.joint_impulse + info.joints.impulse, jnp.nan)
-            others |= {"joint_impulse": held, "joint_last": info.joints.impulse}
+        held = jnp.where(finite(state), row.joint_impulse + info.joints.impulse, jnp.nan)
+        others = {"joint_impulse": held, "joint_last": info.joints.impulse}
         if info.friction is not None:
             earlier = jnp.zeros_like(row.friction_impulse) if self.listed else row.friction_impulse
             rubbed = jnp.where(finite(state), earlier + info.friction.impulse, jnp.nan)
@@ -425,15 +421,16 @@ class MotionLoop:
         If no derivatives were asked for, bits on derivatives are removed.
         """
         if self.program.per_lane_branches:  # in which a step counts the state that it leaves
-            still = Info.none(state.q, state.v, len(row.impulse))
+            joints = JointInfo(row.joint_last, account.joint_residual)
+            still = Info.none(state.q, state.v, len(row.impulse))._replace(joints=joints)
             account = account.with_step(self.problem, self.ended, self.moving.steps, state, still)
         account = self.check_stability(state, account)
         if self.tells:
             near = self.problem.near(getattr(state, "neighbours", None))
             status = status_at_end(near, self.scheme, self.ended, self.moving.steps, state)
-            return account._replace(status=account.status | status)
+            return account._replace(status=account.status | status).closed()
         unasked = 0 if self.tells_jumps and not self.tells else int(DERIVATIVES)
-        return account._replace(status=account.status & ~unasked) if self.locates else account
+        return (account._replace(status=account.status & ~unasked) if self.locates else account).closed()
 
     def row_at_end(self, row: Row) -> Row:
         """Row at t1, from the ``row`` after the last step."""
@@ -446,7 +443,8 @@ class MotionLoop:
         t, q, v, z, impulse, energy, joint_impulse, friction_impulse = rows
         events = LocatedImpacts(*state.record) if self.program.impacts else None
         stopped = None if self.program.until is None else jnp.isfinite(row.stop)
-        more = {"pairs": pairs, "events": events, "stopped": stopped, "joint_impulse": joint_impulse}
+        more = {"pairs": pairs, "events": events, "stopped": stopped}
+        more |= {"joint_impulse": joint_impulse if joint_impulse.shape[-1] else None}
         more |= {"friction_impulse": friction_impulse}
         more |= account._asdict()
         found = Solution(t, q, v, z, impulse, energy, values, timing=Timing.of(self.program.scheme), **more)

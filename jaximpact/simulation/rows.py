@@ -27,7 +27,7 @@ class Row(NamedTuple):
         touched: whether any contact has had an impulse so far (), for bodies in lists if derivatives are corrected; else None.
         stop: time () at which the motion ended, infinity while it goes on; None without ``until``.
         watch: since when the motion is at rest (`mechanics.rest.Watch`), with ``until`` at rest or jammed.
-        joint_impulse, joint_last: impulses of joints (j,), accumulated and of the last step; None without joints.
+        joint_impulse, joint_last: impulses of joints (j,), accumulated and of the last step.
         friction_impulse, friction_last: impulses of friction (m, k), accumulated and of the last step; None without friction.
     """
 
@@ -57,8 +57,7 @@ class Row(NamedTuple):
         The position lies on the chord, and impulses are spread evenly over the step; impulses between listed bodies stay those of the whole step.
         """
         moved = self._replace(q=self.q - back * self.chord)
-        if self.joint_impulse is not None:
-            moved = moved._replace(joint_impulse=self.joint_impulse - (back / h) * self.joint_last)
+        moved = moved._replace(joint_impulse=self.joint_impulse - (back / h) * self.joint_last)
         if self.friction_impulse is not None and self.pairs is None:
             moved = moved._replace(friction_impulse=self.friction_impulse - (back / h) * self.friction_last)
         return moved if self.pairs is not None else moved._replace(impulse=self.impulse - (back / h) * self.last)

@@ -155,7 +155,7 @@ class FrictionReport(NamedTuple):
         """Report for bodies in lists, from their `PairContacts`, with gradients by either body's coordinates; empty slots of the list are not
         judged."""
         rows = lambda x: jnp.concatenate([x.gi, x.gj], axis=1)
-        slip: Any = Slip.at(problem, Metric(None), t, q, jnp.zeros_like(q), args)
+        slip: Any = Slip.at(problem, Metric(None, Joints.none(len(q), q.dtype)), t, q, jnp.zeros_like(q), args)
         found = cls.along(problem, rows(contacts), jnp.stack([rows(x) for x in slip.tangents], axis=1), args)
         occupied = (contacts.i < contacts.bodies) & (contacts.diagonal() > 0)
         return found._replace(tangentless=found.tangentless & occupied)
@@ -285,7 +285,7 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
         bodies = near.constraints.facts(t0, q0, args)  # type: ignore[union-attr]
     contacts = linearise(near, metric, t0, q0, args)
     joints, given = metric.joints, v0
-    if joints is not None:
+    if joints.size:
         v0 = v0 - joints.restore(joints.velocity(v0))
     gap_velocity = contacts.gap_velocity(v0)
     force = problem.generalised_force(t0, q0, v0, args)
@@ -310,7 +310,7 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
         else:
             report = FrictionReport.of_list(near, contacts, t0, q0, args)
         found = found._replace(friction=report)
-    return found if joints is None else found._replace(joints=JointReport.of(joints, q0, given, h))
+    return found._replace(joints=JointReport.of(joints, q0, given, h)) if joints.size else found
 
 
 def _beside(x: Array) -> Array:

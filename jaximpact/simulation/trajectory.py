@@ -63,7 +63,10 @@ def resume_until_step(
     )
     t = row.time(jnp.where(ended, motion.t1, motion.time(state.n)))
     told = {"t": t, "q": found.q, "v": found.v, "z": found.z, "impulse": found.impulse, "pairs": found.pairs}
-    told |= {"energy": loop.energy(t, found), "joint_impulse": found.joint_impulse}
+    told |= {
+        "energy": loop.energy(t, found),
+        "joint_impulse": found.joint_impulse if found.joint_impulse.size else None,
+    }
     told |= {"friction_impulse": found.friction_impulse}
     closed = loop.close_account(state, row, account)
     full = full | (carry[2].status & int(Status.NEIGHBOURS_LOST) != 0)

@@ -20,15 +20,15 @@ class View(NamedTuple):
     """Quantities at one state.
 
     Linearised ``contacts``; the acceleration ``free`` (d,) without contact forces; gap velocities (m,), and the accelerations of the gaps (m,) for
-    constant velocity; linearised ``joints``, and their forces (j,) without contact forces, both None without joints.
+    constant velocity; linearised ``joints``, and their forces (j,) without contact forces.
     """
 
     contacts: Contacts
     free: Array
     gap_velocity: Array
     gap_acceleration: Array
-    joints: Joints | None = None
-    joint_force: Any = None
+    joints: Joints
+    joint_force: Array
 
     @classmethod
     def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> View:
@@ -37,11 +37,9 @@ class View(NamedTuple):
         contacts = linearise(problem, metric, t, q, args)
         return cls(contacts, free, *gap_derivatives(problem, t, q, v, args), metric.joints, force)
 
-    def joint_forces(self, push: Array) -> Any:
-        """Returns the forces (j,) of the joints under contact forces ``push`` (m,); None without joints."""
-        if self.joints is None or self.joint_force is None:
-            return None
-        return self.joint_force + self.joints.reaction(self.contacts.jacobian.T @ push)
+    def joint_forces(self, push: Array) -> Array:
+        """Returns the forces (j,) of the joints under contact forces ``push`` (m,)."""
+        return self.joint_force + self.joints.reaction(self.contacts.push(push))
 
     def taylor(self, a: Array) -> tuple[Array, Array, Array]:
         """Returns the coefficients c, b, a (m,) of the gaps' Taylor polynomials c + b s + a s^2 under an acceleration (d,)."""
@@ -71,10 +69,9 @@ class Event(NamedTuple):
         contacts = linearise(problem, metric, t, q, args)
         return cls(t, q, v, metric, contacts, contacts.gap_velocity(v))
 
-    def joint_impulse(self, impulse: Array) -> Any:
-        """Returns the impulses (j,) with which the joints react to impulses (m,) of the contacts; None without joints."""
-        joints = self.metric.joints
-        return None if joints is None else joints.reaction(self.contacts.jacobian.T @ impulse)
+    def joint_impulse(self, impulse: Array) -> Array:
+        """Returns the impulses (j,) with which the joints react to impulses (m,) of the contacts."""
+        return self.metric.joints.reaction(self.contacts.push(impulse))
 
 
 @outlined

@@ -93,8 +93,7 @@ def arrive(
     before = Rubbing(closed, still, stopped, did.direction, jammed)
     found = collide_rubbing(problem, law, motion, event, slip, before, candidates, near, pulled, progress.met, left, h)
     joints = progress.joints
-    if joints is not None:
-        joints = joints._replace(impulse=joints.impulse + event.metric.joints.reaction(found.momentum))  # type: ignore[union-attr]
+    joints = joints._replace(impulse=joints.impulse + event.metric.joints.reaction(found.momentum))
     strikes = jnp.any(found.impact)
     return progress._replace(
         q=found.q, v=found.v, closed=found.closed, impulse=progress.impulse + found.impulse,
@@ -146,13 +145,12 @@ def advance(
         border = border.ended_at(problem, motion, path, s, crosses, which & impact)
     shift, v = path.along(s)
     arrived, low = add_compensated(path.q, shift, progress.low)
+    landed = put_on_joints(problem, t + s, arrived, low, shift, here.view.joints, args, STEEP)
+    arrived, low, v, failure = landed.q, landed.low, landed.velocity(v), failure | landed.status
+    force, force_end = (_joint_forces(p, x) for p, x in ((here, segment.force), (there, segment.force_end)))
+    held = s * (force + (0.5 * (s / nonzero(r))) * (force_end - force))
     joints = progress.joints
-    if joints is not None:
-        landed = put_on_joints(problem, t + s, arrived, low, shift, here.view.joints, args, STEEP)
-        arrived, low, v, failure = landed.q, landed.low, landed.velocity(v), failure | landed.status
-        force, force_end = (_joint_forces(p, x) for p, x in ((here, segment.force), (there, segment.force_end)))
-        held = s * (force + (0.5 * (s / nonzero(r))) * (force_end - force))
-        joints = JointInfo(joints.impulse + held, jnp.maximum(joints.residual, landed.residual))
+    joints = JointInfo(joints.impulse + held, jnp.maximum(joints.residual, landed.residual))
     if border is not None and border.slide is not None:
         border, v = border.slid_to(motion, t + s, arrived, v, closed, leaves)
 
@@ -262,8 +260,7 @@ def _behind(
 
 def _joint_forces(place: Place, force: Array) -> Array:
     """Returns the forces (j,) of the joints under contact forces (m, 1 + k)."""
-    joints: Any = place.view.joints
-    return place.view.joint_force + joints.reaction(place.cones.rows.T @ force.ravel())
+    return place.view.joint_force + place.view.joints.reaction(place.cones.rows.T @ force.ravel())
 
 
 def _frame(problem: Problem, motion: Motion, state: Any) -> tuple[Array | None, Array, Array]:

@@ -80,7 +80,7 @@ class Progress(NamedTuple):
     met: Array
     status: Array
     did: FrictionInfo
-    joints: JointInfo | None = None
+    joints: JointInfo
     where: Where | None = None
     frame: Array | None = None
     apart: Array | None = None

@@ -249,9 +249,8 @@ class Corrected(Wrapping):
         )
         surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
         of_joints = surrogate_info.joints
-        if of_joints is not None:
-            held = of_joints.impulse + salted.joint_impulse
-            surrogate_info = surrogate_info._replace(joints=of_joints._replace(impulse=held))
+        of_joints = of_joints._replace(impulse=of_joints.impulse + salted.joint_impulse)
+        surrogate_info = surrogate_info._replace(joints=of_joints)
         new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
         did = Contact(active, impact, rebound, reacting, lasting, lax.stop_gradient(salted.closed))

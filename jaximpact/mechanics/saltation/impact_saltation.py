@@ -18,7 +18,6 @@ from ...jaxtools.batched_branch import run_where_needed
 from ...jaxtools.derivative_rules import graft
 from ...jaxtools.linalg import MAX_UNROLLED
 from ...jaxtools.remembered import remember
-from ..joints import Joints
 from ..linearisation import (
     Contacts,
     Metric,
@@ -46,7 +45,7 @@ class Instant(NamedTuple):
         noise: round-off (m,) of gap velocities.
         threshold: approach speed (m,) below which there is no impact.
         acceleration: acceleration (d,) without contact forces.
-        joints, joint_force: linearised joints, and their forces (j,) without contact forces; None without joints.
+        joints, joint_force: linearised joints, and their forces (j,) without contact forces.
     """
 
     contacts: Any
@@ -55,14 +54,12 @@ class Instant(NamedTuple):
     noise: Array
     threshold: Array
     acceleration: Array
-    joints: Joints | None = None
-    joint_force: Any = None
+    joints: Any  # Joints
+    joint_force: Array
 
-    def joint_forces(self, force: Array) -> Any:
-        """Returns the forces (j,) of the joints under contact forces ``force`` (m,); None without joints."""
-        if self.joints is None:
-            return None
-        return self.joint_force + self.joints.reaction(self.contacts.jacobian.T @ force)
+    def joint_forces(self, force: Array) -> Array:
+        """Returns the forces (j,) of the joints under contact forces ``force`` (m,)."""
+        return self.joint_force + self.joints.reaction(self.contacts.push(force))
 
 
 def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any) -> Instant:
@@ -136,14 +133,14 @@ def solve_active_forces(
 
 
 class StateAfterImpacts(NamedTuple):
-    """State after the impacts of a step: q, v and acceleration a (d,), closed contacts (m,), impulses (m,), and those of the joints (j,) or None."""
+    """State after the impacts of a step: q, v and acceleration a (d,), closed contacts (m,), impulses (m,), and those of the joints (j,)."""
 
     q: Array
     v: Array
     a: Array
     closed: Array
     impulse: Array
-    joint_impulse: Any = None
+    joint_impulse: Array
 
 
 def cross_impacts(
@@ -182,7 +179,7 @@ def cross_impacts(
         here.acceleration + here.contacts.jump(force),
         closed,
         jnp.zeros(m, q.dtype),
-        None if here.joints is None else 0 * here.joint_force,
+        0 * here.joint_force,
     )
 
     def strike(
@@ -220,9 +217,8 @@ def cross_impacts(
         )
         a_after = here.acceleration + here.contacts.jump(force_after)
         impulse = impulse + jnp.where(some, percussion + delay * (force - force_after), 0)
-        if metric.joints is not None:
-            held = metric.joints.reaction(contacts.jacobian.T @ percussion)
-            joint_impulse += jnp.where(some, held + delay * (before - here.joint_forces(force_after)), 0)
+        held = metric.joints.reaction(contacts.push(percussion))
+        joint_impulse += jnp.where(some, held + delay * (before - here.joint_forces(force_after)), 0)
         closed, force = jnp.where(some, staying, closed), jnp.where(some, force_after, force)
         q = jnp.where(some, q_at - delay * v_after, q)
         v = jnp.where(some, v_after - delay * a_after, v)

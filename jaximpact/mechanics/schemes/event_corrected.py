@@ -92,7 +92,7 @@ class _Progress(NamedTuple):
     events: Array
     met: Array
     status: Array
-    joints: JointInfo | None = None
+    joints: JointInfo
     where: Where | None = None
 
 
@@ -212,8 +212,8 @@ class EventCorrected(Scheme):
         m = closed.shape[0]
         zero = jnp.zeros((), q.dtype)
         none = jnp.zeros((), jnp.int32)
-        progress = _Progress(zero, q, low, v, closed, jnp.zeros(m, q.dtype), zero, none, jnp.zeros(m, bool), none)
-        progress = progress._replace(joints=JointInfo.none(problem, q, motion.args), where=state.where)
+        begun = jnp.zeros(m, q.dtype), zero, none, jnp.zeros(m, bool), none
+        progress = _Progress(zero, q, low, v, closed, *begun, JointInfo.none(problem, q, motion.args), state.where)
         pieces = located_pieces(problem, motion.time(n), q, v, motion.args)
         step = Step(self, problem, law, motion, motion.time(n), r, pieces)
 
@@ -249,18 +249,16 @@ class EventCorrected(Scheme):
         there = View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
         shift, v_new = Path(t, r, q, v, a, there.free - a, args).along(r)
         q_new, low = add_compensated(q, shift, low)
-        joints, bits = None, jnp.zeros((), jnp.int32)
-        if here.joint_force is not None:
-            landed = put_on_joints(problem, t + r, q_new, low, shift, here.joints, args, STEEP)
-            q_new, low, v_new, bits = landed.q, landed.low, landed.velocity(v_new), landed.status
-            joints = JointInfo(0.5 * r * (here.joint_force + there.joint_force), landed.residual)
+        landed = put_on_joints(problem, t + r, q_new, low, shift, here.joints, args, STEEP)
+        q_new, low, v_new = landed.q, landed.low, landed.velocity(v_new)
+        joints = JointInfo(0.5 * r * (here.joint_force + there.joint_force), landed.residual)
         allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
         event = closed | (problem.gaps(t + r, q_new, args) < -allowed) | double_crossing(taylor, r, closed, allowed)
         event |= near_grazing(taylor, r, h, closed, allowed)
         info = Info.none(q_new, (q_new - q) / r, closed.shape[0])
         acts = jnp.any(event) if pieces is None else jnp.any(event) | crosses
-        info = info._replace(acts=acts, status=mass_status(Metric.at(problem, q_new, args)), joints=joints)
-        info = info if joints is None else info._replace(status=info.status | bits)
+        status = mass_status(Metric.at(problem, q_new, args)) | landed.status
+        info = info._replace(acts=acts, status=status, joints=joints)
         if problem.slip is not None:
             info = info._replace(friction=FrictionInfo.none(closed.shape[0], state.breaks.shape[1], q.dtype))
         return EventState(n + 1, q_new, v_new, closed, latest, low, *state[6:]), info
@@ -359,10 +357,9 @@ class EventCorrected(Scheme):
         shift, v = path.along(s)
         arrived, low = add_compensated(q, shift, low)
         impulse = impulse + s * (push + (0.5 * (s / nonzero(r))) * (push_end - push))
-        if joints is not None:
-            landed = put_on_joints(problem, t + s, arrived, low, shift, here.joints, args, STEEP)
-            arrived, low, v, failure = landed.q, landed.low, landed.velocity(v), failure | landed.status
-            joints = JointInfo(joints.impulse + flight.joint_impulse(s), jnp.maximum(joints.residual, landed.residual))
+        landed = put_on_joints(problem, t + s, arrived, low, shift, here.joints, args, STEEP)
+        arrived, low, v, failure = landed.q, landed.low, landed.velocity(v), failure | landed.status
+        joints = JointInfo(joints.impulse + flight.joint_impulse(s), jnp.maximum(joints.residual, landed.residual))
 
         if border is not None and border.slide is not None:
             border, v = border.slid_to(motion, t + s, arrived, v, closed, leaves)
@@ -421,8 +418,7 @@ class EventCorrected(Scheme):
         found = collide(problem, law, motion, slowest, event, closed, candidates, near, pulled, met, left, h)
         residual = jnp.maximum(residual, jnp.max(found.error, initial=0.0))
         impulse, met, status = impulse + found.impulse, met | found.impact, status | found.status
-        if joints is not None:
-            joints = joints._replace(impulse=joints.impulse + event.joint_impulse(found.impulse))
+        joints = joints._replace(impulse=joints.impulse + event.joint_impulse(found.impulse))
         told = events, met, status, joints, where
         progress = _Progress(elapsed, found.q, low, found.v, found.closed, impulse, residual, *told)
         return progress, found.impact

@@ -84,15 +84,13 @@ class Maury(Scheme):
         h, args = motion.h, motion.args
         n, q, u = state[:3]
         t, t_new = motion.time(n), motion.time(n + 1)
-        metric, plain = Metric.at(problem, q, args), problem if problem.joints is None else problem.replace(joints=None)
+        metric = Metric.at(problem, q, args)
         if self.half_kick:
-            free = u + h * acceleration(plain, metric, t, q, u, args)
+            free = u + h * metric.solve(problem.generalised_force(t, q, u, args))
         else:
             free = u + h * mean_acceleration(problem, metric, t, h, q, u, args, self.nodes)
-        held: Any = 0
-        if problem.joints is not None:
-            metric = Metric.at(problem, q, args, t_new)
-            free, held = shake(problem, metric, t_new, q, h, free, args)
+        metric = metric.with_joints(problem, t_new, q, args)
+        free, held = shake(problem, metric, t_new, q, h, free, args)
         here = linearise(problem, metric, t_new, q, args)
         contacts = ahead_of_kinks(problem, metric, t_new, q, h * free, here, args)
         if problem.slip is not None:
@@ -101,18 +99,13 @@ class Maury(Scheme):
         chord = found = law.velocity(contacts.sliding(free), velocities)
         if problem.slip is not None:
             found = self.whole_impacts(law, contacts, free, state, chord, velocities)
-        before, u = u, free + chord.jump
-        joints, bits = None, None
-        if metric.joints is not None:
-            u, more = shake(problem, metric, t_new, q, h, u, args)
-            held = held + more + metric.joints.reaction(momentum_of(contacts, found))
-            new, joints, bits = land_chord(problem, t_new, state.moved(h * u, u), h, metric.joints, held, args)
-            u = new.v
-        else:
-            new = state.moved(h * u, u)
+        before = u
+        u, more = shake(problem, metric, t_new, q, h, free + chord.jump, args)
+        whole = lambda: held + more + metric.joints.reaction(momentum_of(contacts, found))
+        new, joints, status = land_chord(problem, t_new, state.moved(h * u, u), h, metric.joints, whole, args)
+        u = new.v
         info = Info.of(found, metric, new.q, u, jnp.zeros_like(h))._replace(joints=joints)
-        status = gradient_status(law, problem, metric, here, t_new, q, h * free, found.acts, args)
-        status = status if bits is None else status | bits
+        status |= gradient_status(law, problem, metric, here, t_new, q, h * free, found.acts, args)
         if problem.slip is not None:
             w = u + (found.jump - chord.jump)
             past = None if state.friction is None else lax.stop_gradient(found.friction)

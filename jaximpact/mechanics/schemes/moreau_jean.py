@@ -128,8 +128,7 @@ class MoreauJean(Scheme):
         n, q, v = state[:3]
         t, t_new = motion.time(n), motion.time(n + 1)
         theta = self.theta
-        middle = None if problem.joints is None else t + theta * h
-        metric = Metric.at(problem, q + (theta * h) * v, args, middle)
+        metric = Metric.at(problem, q + (theta * h) * v, args, t + theta * h)
         contacts = linearise(problem, metric, t, q, args)
         if problem.slip is not None:
             # at the new position: a contact that sticks to a moving body then moves with it, to second order
@@ -152,18 +151,15 @@ class MoreauJean(Scheme):
         spent: Any = 0
         for _ in range(iterations):
             # J at q + h v / 2 is near enough to the mean over a chord for a first iteration; J at q + theta h v with another theta is not
-            if metric.joints is not None and theta > 0 and (w is not v or theta != 0.5):
+            if theta > 0 and (w is not v or theta != 0.5):
                 metric = self.over_chord(problem, metric, t, q, h, theta * w + (1 - theta) * v, args)
             if known_impulse is not None:
                 operator, free = metric, v + metric.solve(known_impulse)
-                free = free if metric.joints is None else free - metric.restore(2 * metric.joints.velocity(v))
             else:
                 operator, w = self.linearise_defect(problem, metric, momentum_defect, w)
                 free = w - operator.solve(momentum_defect(w))
-                if metric.joints is not None:
-                    share = max(theta, 0.5)
-                    free -= operator.restore(metric.joints.velocity(share * w + (1 - share) * v) / share)
                 contacts = contacts.under(operator)
+            free = operator.keep(free, v, max(theta, 0.5))
             closing = contacts.gap_velocity(free)
             # the round-off of a gap must not open a contact for a step: less than forces move it in the step is none
             active |= contacts.gap + self.activation * h * before <= NONE * h * jnp.abs(closing - before)
@@ -192,7 +188,7 @@ class MoreauJean(Scheme):
             # penetration at a kink of a gap is no drift along a curved surface
             curved = gap_switches(problem, t, q, args) is None
             bend = partial(self.bend, problem, metric, contacts, t, q, v, args) if curved else None
-            later = v if metric.joints is None else w
+            later = w if metric.joints.size else v
             status |= self.depth_status(metric, contacts, motion, state, before, found.acts, bend, later, free - v)
         if theta > 0 and iterations > 1:
 
@@ -201,13 +197,11 @@ class MoreauJean(Scheme):
 
             iterates = earlier, last, w
             status |= self.convergence_status(problem, metric, motion, state, iterates, free, remaining)
-        if metric.joints is not None:
-            held = -metric.joints.reaction(momentum_defect(w) - momentum_of(contacts, found))
-            new, joints, bits = project_state(
-                problem, t_new, new, h * chord, metric.joints, held, jnp.any(found.acts), args
-            )
-            info, status = info._replace(z=new.q, joints=joints), status | bits
-        return new, info._replace(status=info.status | status)
+        held = lambda: -metric.joints.reaction(momentum_defect(w) - momentum_of(contacts, found))
+        new, joints, bits = project_state(
+            problem, t_new, new, h * chord, metric.joints, held, jnp.any(found.acts), args
+        )
+        return new, info._replace(z=new.q, joints=joints, status=info.status | status | bits)
 
     def known_impulse(self, problem: Problem, motion: Motion, state: State, old_force: Array) -> Array | None:
         """Returns the impulse (d,) of forces in a step if it does not depend on the new state, else None; ``old_force`` (d,) is that at the start.
@@ -370,7 +364,7 @@ class MoreauJean(Scheme):
             return jax.jvp(lambda q: problem.gaps(t, q, args), (q,), (v,))[1]
 
         turning = jax.jvp(rates, (t, q), (jnp.ones_like(t), v))[1]
-        if metric.joints is None:
+        if not metric.joints.size:
             return turning
         return turning - contacts.velocity(metric.restore(joint_turning(problem, t, q, v, args)))
 

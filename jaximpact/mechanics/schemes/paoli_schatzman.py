@@ -30,7 +30,7 @@ from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import implicit_root
 from ..contact.laws import ContactLaw, Open, Reaction, Target
 from ..joint_projection import land_chord, shake
-from ..linearisation import Metric, acceleration, jacobian, linearise, noise
+from ..linearisation import Metric, jacobian, linearise, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Jump, Scheme, State, Traits, mean_acceleration, metric_norm, state_switches
@@ -149,13 +149,10 @@ class PaoliSchatzman(Scheme):
         h, e, args = motion.h, motion.e, motion.args
         n, q, v = state[:3]
         t = motion.time(n)
-        metric = operator = Metric.at(problem, q, args)
-        # forces without the reaction of joints
-        plain = problem
-        if problem.joints is not None:
-            plain, t_new = problem.replace(joints=None), motion.time(n + 1)
-            operator = Metric.at(problem, q, args, t_new)
-        start = None if first is None else self._start(plain, metric, t, h, q, v, args)
+        # the first one without joints, for forces without their reaction
+        metric, t_new = Metric.at(problem, q, args), motion.time(n + 1)
+        operator = metric.with_joints(problem, t_new, q, args)
+        start = None if first is None else self._start(problem, metric, t, h, q, v, args)
 
         def choose(x: Any, y: Array) -> Array:
             return y if first is None else jnp.where(first, x, y)
@@ -164,36 +161,35 @@ class PaoliSchatzman(Scheme):
         scale = h * part
         time = t + scale * keep
 
-        def advance(kick: Array) -> tuple[Array, Target, Reaction, Any]:
-            if operator.joints is None:
-                target = self._target(time, q, scale * (keep * v + kick), scale)
-                found = law.position(problem, metric, target, args)
-                return v + kick + found.jump, target, found, None
+        def advance(kick: Array) -> tuple[Array, Target, Reaction, Callable]:
             free, held = shake(problem, operator, t_new, q, h, v + kick, args)
-            target = self._target(t_new, q, h * free, h)
+            # with joints keep is 1, and scale is h
+            increment = free if operator.joints.size else keep * v + kick
+            target = self._target(time, q, scale * increment, scale)
             found = law.position(problem, operator, target, args)
             u, more = shake(problem, operator, t_new, q, h, free + found.jump, args)
-            place = q if self.normal == "explicit" else target.point(found.jump)
-            gradients = jacobian(problem, t_new, place, args)[1]
-            return u, target, found, held + more + operator.joints.reaction(gradients.T @ found.impulse)
+
+            def whole() -> Array:
+                place = q if self.normal == "explicit" else target.point(found.jump)
+                gradients = jacobian(problem, t_new, place, args)[1]
+                return held + more + operator.joints.reaction(gradients.T @ found.impulse)
+
+            return u, target, found, whole
 
         def kick(force: Array) -> Array:
             return choose(start, h * force)
 
         status = jnp.zeros((), jnp.int32)
         if self.force == "centred":
-            centred, status = self._centred_velocity(plain, metric, motion, state, lambda f: advance(kick(f))[0])
-            force = acceleration(plain, metric, t, q, centred, args)
+            centred, status = self._centred_velocity(problem, metric, motion, state, lambda f: advance(kick(f))[0])
+            force = metric.solve(problem.generalised_force(t, q, centred, args))
         else:
-            force = self._force(plain, metric, t, h, q, v, args)
+            force = self._force(problem, metric, t, h, q, v, args)
         v_new, target, found, held = advance(kick(force))
         info = Info.of(found, metric, target.point(found.jump), v_new, e)
-        if operator.joints is not None:
-            new, joints, bits = land_chord(
-                problem, t_new, state.moved(h * v_new, v_new), h, operator.joints, held, args
-            )
-            return new, info._replace(z=new.q, chord=new.v, status=info.status | status | bits, joints=joints)
-        return state.moved(h * v_new, v_new), info._replace(status=info.status | status)
+        new, joints, bits = land_chord(problem, t_new, state.moved(h * v_new, v_new), h, operator.joints, held, args)
+        z = new.q if operator.joints.size else info.z
+        return new, info._replace(z=z, chord=new.v, status=info.status | status | bits, joints=joints)
 
     def _start(self, problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any) -> Array:
         """Returns the velocity increment (d,) of the first step, by the option ``start``."""
@@ -202,13 +198,13 @@ class PaoliSchatzman(Scheme):
         if self.start == "euler":
             return jnp.zeros_like(v)
         if self.start == "taylor":
-            return 0.5 * h * acceleration(problem, metric, t, q, v, args)
+            return 0.5 * h * metric.solve(problem.generalised_force(t, q, v, args))
         return h * self._force(problem, metric, t, h, q, v, args)
 
     def _force(self, problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any) -> Array:
         if self.force == "mean":
             return mean_acceleration(problem, metric, t, h, q, v, args, self.nodes)
-        return acceleration(problem, metric, t, q, v, args)
+        return metric.solve(problem.generalised_force(t, q, v, args))
 
     def _target(self, time: Array, base: Array, increment: Array, scale: Array) -> Target:
         return Target(time, base, increment, scale, "geodesic" if self.metric == "geodesic" else self.normal)
@@ -223,7 +219,7 @@ class PaoliSchatzman(Scheme):
         t, q, v, args = motion.time(state.n), state.q, state.v, motion.args
 
         def update(centred: Array) -> Array:
-            return 0.5 * (v + advance(acceleration(problem, metric, t, q, centred, args)))
+            return 0.5 * (v + advance(metric.solve(problem.generalised_force(t, q, centred, args))))
 
         def solve(_: Any, guess: Array) -> tuple[Array, Array]:
             def body(carry: tuple) -> tuple:

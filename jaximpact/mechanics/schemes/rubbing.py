@@ -69,7 +69,7 @@ def rubbing(
 
 def momentum_of(contacts: Contacts, found: Reaction) -> Array:
     """Returns the generalised impulse (d,) of the contacts in a step, G' L and with friction T' r."""
-    normal = contacts.jacobian.T @ found.impulse
+    normal = contacts.push(found.impulse)
     if found.friction is None:
         return normal
     return normal + jnp.einsum("mkd,mk->d", contacts.slip.jacobian, found.friction.impulse)  # type: ignore[union-attr]

@@ -20,20 +20,18 @@ SURE = 3  # times the estimated error of a motion: distance of a gap from zero w
 NOTHING = 1e-3  # of the tolerance: gaps up to which a contact counts as closed, and displacements or velocities that a push gives in a substep
 
 
-def add_joint_impulse(told: JointInfo | None, impulse: Array | None, residual: Array | None = None) -> JointInfo | None:
-    """Adds the ``impulse`` (j,) of the joints in a trial, and the ``residual`` max |c| () after it, to their report ``told``; None without joints."""
-    if told is None or impulse is None:
-        return told
+def add_joint_impulse(told: JointInfo, impulse: Array, residual: Array | None = None) -> JointInfo:
+    """Adds the ``impulse`` (j,) of the joints in a trial, and the ``residual`` |c| (j,) after it, to their report ``told``."""
     left = told.residual if residual is None else jnp.maximum(told.residual, residual)
     return JointInfo(told.impulse + impulse, left)
 
 
-def add_late_impulse(told: JointInfo | None, delay: Array, flown: Base) -> JointInfo | None:
+def add_late_impulse(told: JointInfo, delay: Array, flown: Base) -> JointInfo:
     """Adds the joints' impulse between the end ``flown`` of a trial and an event a ``delay`` () later to their report ``told``.
 
     The delay is zero in value up to the search's tolerance, and has the derivative of the event's time.
     """
-    return told if told is None else add_joint_impulse(told, delay * flown.joint_force)
+    return add_joint_impulse(told, delay * flown.joint_force)
 
 
 def at_impact(

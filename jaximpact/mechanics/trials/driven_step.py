@@ -65,7 +65,7 @@ class StepTotals(NamedTuple):
     status: Array
     record: ImpactRecord | None
     stop: Stop | None
-    joints: JointInfo | None = None
+    joints: JointInfo
     error: Any = None
     until: Any = None
     spread: Any = None
@@ -170,13 +170,12 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     def accept() -> TrialCarry:
         flown = base.behind(found, s)
         status = told.status | _doubts(step, base, found, frozen(s), covers)
-        status = status if found.joint_status is None else status | found.joint_status
+        status |= found.joint_status
         joints = add_joint_impulse(told.joints, found.joint_impulse, found.joint_residual)
         began, has_reset, impulse = base, jnp.zeros((), bool), told.impulse + found.impulse
         if pieces is not None and switched is not None:
             cross = pieces.end if isinstance(pieces, RubbingContacts) else partial(cross_border, pieces)
-            at = hold, switched, t, base, flown
-            flown, has_reset, bits = cross(*at, search.substep, tolerance.absolute, args)
+            flown, has_reset, bits = cross(hold, switched, t, base, flown, search.substep, tolerance.absolute, args)
             late = flown.elapsed - base.elapsed - s
             joints, impulse = add_late_impulse(joints, late, flown), impulse + late * flown.force
             began, status = base._replace(closed=flown.closed), status | bits
@@ -297,12 +296,13 @@ def _jolt(
     """Finds what happens at once at a state (t, q, v) at the end ``flown`` of a trial that ends on the border that has ``switched``; also returns the
     pieces of the force, that of the trial, and the levels (k,) of time and place whose borders are crossed."""
     pieces, piece = force_in_pieces(step, flown.where)
+    m, j = len(flown.closed), len(flown.joint_force)
     if switched is None or pieces.count == 0:
-        return Jolt.none(step.problem, v, len(flown.closed)), (pieces, piece, jnp.zeros(0, bool))
+        return Jolt.none(step.problem, v, m, j), (pieces, piece, jnp.zeros(0, bool))
     of_force = switched[len(switched) - pieces.count :]
     crossed = crossed_at(pieces, piece, of_force, t, q, v, flown.a, step.motion.args)
     atol = step.scheme.tolerance(q.dtype).absolute
-    return jolt_at(pieces, piece, crossed, t, q, v, flown.closed, atol, step.motion.args), (pieces, piece, crossed)
+    return jolt_at(pieces, piece, crossed, t, q, v, flown.closed, j, atol, step.motion.args), (pieces, piece, crossed)
 
 
 def _arrive(
@@ -466,8 +466,7 @@ def _arrive_rubbing(
         )
         failure |= bits
     joints = add_joint_impulse(add_late_impulse(told.joints, delay, flown), jolt.joint_impulse)
-    if joints is not None:
-        joints = add_joint_impulse(joints, metric.joints.reaction(found.momentum))  # type: ignore[union-attr]
+    joints = add_joint_impulse(joints, metric.joints.reaction(found.momentum))
     more = told._replace(
         impulse=told.impulse + delay * flown.force + found.impulse, met=told.met | found.impact, residual=jnp.maximum(told.residual, frozen(found.error)),
         latest=jnp.where(jnp.any(found.impact), frozen(t), told.latest), status=told.status | status | failure, record=record, joints=joints,
@@ -482,7 +481,8 @@ def _status_of_crossing(
     """Returns DERIVATIVE_EVENTS if borders are ``crossed`` (k,) at the instant of an ``impact`` (m,), or where slip or stick ends (``ends``, (m,)), or if
     several are crossed that would not be so with other data; ``now`` = (t, q, v, args)."""
     main = crossed & (jnp.arange(len(crossed)) == jnp.argmax(crossed))
-    _, rate = pieces.rates(piece.sides, *now[:3], frozen(a), now[3])
+    t, q, v, args = now
+    _, rate = pieces.rates(piece.sides, t, q, v, frozen(a), args)
     apart = cross_apart(pieces, piece.sides, crossed, main, now, rate)
     return as_status(jnp.any(crossed) & (jnp.any(impact | ends) | apart), Status.DERIVATIVE_EVENTS)
 

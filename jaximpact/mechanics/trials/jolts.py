@@ -23,22 +23,22 @@ ROUNDING = 1e3  # roundings of the terms of a number, up to which it counts as z
 
 
 class Jolt(NamedTuple):
-    """What happens at once: the ``problem`` with what it prescribes on the new sides; the velocity v (d,) behind it; the impulses of the joints (j,),
-    None without; closed contacts (m,) that are ``struck``, that open (``parted``), or whose slip has jumped (``shoved``); and status bits."""
+    """What happens at once: the ``problem`` with what it prescribes on the new sides; the velocity v (d,) behind it; the impulses of the joints
+    (j,); closed contacts (m,) that are ``struck``, that open (``parted``), or whose slip has jumped (``shoved``); and status bits."""
 
     problem: Problem
     v: Array
-    joint_impulse: Any
+    joint_impulse: Array
     struck: Array
     parted: Array
     shoved: Array
     status: Array
 
     @classmethod
-    def none(cls, problem: Problem, v: Array, m: int) -> Jolt:
+    def none(cls, problem: Problem, v: Array, m: int, j: int) -> Jolt:
         """Makes that of a problem in which nothing is prescribed by pieces."""
         no = jnp.zeros(m, bool)
-        return cls(problem, v, None, no, no, no, jnp.zeros((), jnp.int32))
+        return cls(problem, v, jnp.zeros(j, v.dtype), no, no, no, jnp.zeros((), jnp.int32))
 
 
 def crossed_at(
@@ -52,27 +52,34 @@ def crossed_at(
 
 
 def jolt_at(
-    pieces: Pieces, where: Where, crossed: Array, t: Array, q: Array, v: Array, closed: Array, atol: Array, args: Any
+    pieces: Pieces,
+    where: Where,
+    crossed: Array,
+    t: Array,
+    q: Array,
+    v: Array,
+    closed: Array,
+    j: int,
+    atol: Array,
+    args: Any,
 ) -> Jolt:
-    """Finds what happens where a motion with velocity v (d,) crosses the borders of levels (k,); ``closed`` (m,): contacts; ``atol`` (): error of
-    joints."""
+    """Finds what happens where a motion with velocity v (d,) crosses the borders of levels (k,); ``closed`` (m,): contacts; j: number of joints;
+    ``atol`` (): their error."""
     m = len(closed)
     if not pieces.prescribes:
-        return Jolt.none(pieces.problem, v, m)
+        return Jolt.none(pieces.problem, v, m, j)
     some, sides = jnp.any(crossed), pieces.beyond(where, crossed, *frozen((t, q, v, args)))
     old, new = pieces.bound(where.sides), pieces.bound(sides)
-    impulse, status = None, jnp.zeros((), jnp.int32)
+    impulse, status = jnp.zeros(j, v.dtype), jnp.zeros((), jnp.int32)
     metric, start = Metric.at(new, q, args, t), v
     if "joints" in pieces.prescribes:
-        after: Any = metric.joints
+        after = metric.joints
         before = Joints.at(old, metric, t, q, args)
         change = jnp.where(some, before.velocity(v) - after.velocity(v), 0)
         impulse = after.least(after.forces(change))
         v = v + after.restore(change)
         moved = jnp.abs(after.value - before.value) > atol + ROUNDING * jnp.finfo(q.dtype).eps * after.terms(q)
         status = as_status(some & jnp.any(frozen(moved)), Status.JOINTS_NOT_MET)
-    elif metric.joints is not None:
-        impulse = jnp.zeros_like(metric.joints.value)
     if m == 0:
         return Jolt(new, v, impulse, closed, closed, closed, status)
     contacts = linearise(new, metric, t, q, args)

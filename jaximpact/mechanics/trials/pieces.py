@@ -62,7 +62,7 @@ def switching(
     """
     functions: dict[str, Callable] = {}
     if problem.joints is not None:
-        functions["joints"] = lambda t, q, v, args: problem.joints(t, q, args)
+        functions["joints"] = lambda t, q, v, args: problem.joint_values(t, q, args)
     if problem.slip is not None and problem.between is None:
         functions["slip"] = partial(contact_velocities, problem)
     marks = TIME, STATE, STATE | SPEED, DATA
@@ -399,8 +399,8 @@ class Pieces:
         """
         found, rates = self.each(where, t, q, v, closed, slack, args)
         part = linalg.solve_masked((rates[1:] - rates[:1]).T, -rates[0], jnp.any(where.slides, axis=1))
-        a, force, push, *joint_force = (x[0] + part @ (x[1:] - x[:1]) for x in found if x is not None)
-        return (a, force, frozen(push), joint_force[0] if joint_force else None), part
+        a, force, push, joint_force = (x[0] + part @ (x[1:] - x[:1]) for x in found)
+        return (a, force, frozen(push), joint_force), part
 
     def hold(self, where: Where) -> Hold:
         """Returns the function that gives accelerations on the sides ``where``, sliding included, with the arguments and results of `trial.held`."""

@@ -214,9 +214,7 @@ def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> tu
     force, view = _forces(place, where, closed), place.view
     a = view.free + place.cones.response @ force.ravel()
     push = place.cones.scales() * force[:, 0] + place.rounding() + slack
-    of_joints = view.joint_force
-    if view.joints is not None:
-        of_joints = of_joints + view.joints.reaction(place.cones.rows.T @ force.ravel())
+    of_joints = view.joint_force + view.joints.reaction(place.cones.rows.T @ force.ravel())
     return a, force, frozen(jnp.where(closed, push, 0)), of_joints
 
 
@@ -307,11 +305,11 @@ def base_in_modes(
     closed, where, status = frozen(lax.cond(changed, anew, as_before))
     a, force, push, of_joints = held_in_modes(place, where, closed, slack)
     of_force = place.rounding() + slack
-    rounding = [place.noise + NOTHING * atol, of_force, of_force]
+    parts = [place.noise + NOTHING * atol, of_force, of_force]
     if pieces.count:
-        rounding.append(rounding_of_levels(pieces, piece.sides, t, q, v, a, atol, span, args))
-        where = where._replace(piece=piece._replace(allowed=frozen(rounding[-1])))
-    rounding = jnp.concatenate(rounding)
+        parts.append(rounding_of_levels(pieces, piece.sides, t, q, v, a, atol, span, args))
+        where = where._replace(piece=piece._replace(allowed=frozen(parts[-1])))
+    rounding = jnp.concatenate(parts)
     where = where._replace(force=frozen(force), allowed=frozen(rounding))
     status |= as_status(where.several, Status.IMPULSES_NOT_UNIQUE)
     base = Base(

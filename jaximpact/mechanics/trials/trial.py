@@ -35,7 +35,7 @@ class Base(NamedTuple):
     Time ``elapsed`` since the step began; q, v and acceleration a (d,); of contacts (m,): which are ``closed``, their ``force``, and their ``push``,
     the force in units of acceleration plus round-off and ``slack``, negative where they would have to pull; the round-off ``allowed`` of
     negative gaps and ``still`` of gap velocities; ``slack`` (), the acceleration that counts as zero. ``low`` as in `State`; ``joint_force``
-    (j,), None without joints; ``where``, the sides of a force with jumps (`pieces.Where`); ``held`` (), the largest acceleration that contacts keep a
+    (j,); ``where``, the sides of a force with jumps (`pieces.Where`); ``held`` (), the largest acceleration that contacts keep a
     coordinate from, since the last event.
     """
 
@@ -49,8 +49,8 @@ class Base(NamedTuple):
     allowed: Array
     still: Array
     slack: Array
+    joint_force: Array
     low: Array | None = None
-    joint_force: Any = None
     where: Any = None
     held: Any = None
 
@@ -85,7 +85,7 @@ class GapRecord(NamedTuple):
     of_rate: Array
     of_push: Array
     of_force: Array
-    of_joints: Any = None
+    of_joints: Array
 
 
 class Sight(NamedTuple):
@@ -140,8 +140,8 @@ class Trial(NamedTuple):
 
     At its end q, v and acceleration a (d,), ``force`` and ``push`` of closed contacts (m,) as in `Base`; their ``impulse`` (m,) over the trial; gaps
     and rates (m,) ``before`` and ``after`` it; its ``error`` () in units of the tolerance; ``negative`` () as in `GapRecord`; ``low`` as in `State`;
-    the `Sight` of a surface that ends the motion and of the ``borders`` of pieces of the force, None where there are none; with joints their force
-    and impulse (j,), the residual max |c| () and status bits at the end, else None.
+    the `Sight` of a surface that ends the motion and of the ``borders`` of pieces of the force, None where there are none; force, impulse
+    and residual |c| (j,) of the joints, and status bits of these, at the end.
     """
 
     q: Array
@@ -157,10 +157,10 @@ class Trial(NamedTuple):
     low: Array | None
     sight: Sight | None
     borders: Any
-    joint_force: Any = None
-    joint_impulse: Array | None = None
-    joint_residual: Array | None = None
-    joint_status: Array | None = None
+    joint_force: Array
+    joint_impulse: Array
+    joint_residual: Array
+    joint_status: Array
 
 
 @cache
@@ -180,11 +180,11 @@ def gap_rates(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tupl
 
 def held(
     problem: Problem, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
-) -> tuple[Array, Array, Array, Array | None]:
+) -> tuple[Array, Array, Array, Array]:
     """Returns the acceleration (d,) with the ``closed`` contacts (m,) kept closed, whether they push or pull.
 
     Also returns the forces (m,) of these contacts; their push (m,) as in `Base`, for which ``slack`` () is the acceleration that counts as zero; and
-    the forces (j,) of the joints, None without joints.
+    the forces (j,) of the joints.
     """
     metric = Metric.at(problem, q, args, t)
     free, joint_force = joint_acceleration(problem, metric, t, q, v, args)
@@ -192,7 +192,7 @@ def held(
     if len(closed) == 0:
         return free, none, none, joint_force
 
-    def bound() -> tuple[Array, Array, Array, Array | None]:
+    def bound() -> tuple[Array, Array, Array, Array]:
         contacts = linearise(problem, metric, t, q, args)
         view = View(contacts, free, *_turning(problem, t, q, v, args), metric.joints, joint_force)
         return hold(view, closed, slack)
@@ -205,7 +205,7 @@ def _turning(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple
     return jax.jvp(rate, (jnp.zeros_like(t),), (jnp.ones_like(t),))
 
 
-def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array, Array | None]:
+def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array, Array]:
     """As `held`, from the `View` of a state."""
     contacts = view.contacts
     normal = contacts.velocity(view.free) + view.gap_acceleration
@@ -248,7 +248,7 @@ def attempt(
     seen = GapRecord(
         *before, jnp.ones((), q.dtype), jnp.outer(weights, before[1]), jnp.outer(weights, base.push),
         float(tableau.velocity[-1, 0]) * base.force,
-        None if base.joint_force is None else float(tableau.velocity[-1, 0]) * base.joint_force,
+        float(tableau.velocity[-1, 0]) * base.joint_force,
     )  # fmt: skip
     accelerations = jnp.zeros((len(tableau.nodes), len(q)), q.dtype).at[0].set(base.a)
 
@@ -263,8 +263,7 @@ def attempt(
         x = q + shift
         y = v + s * (row.velocity @ kept)
         a, force, push, joint_force = hold(t + row.node * s, x, y, closed, base.slack, args)
-        if joint_force is not None:
-            seen = seen._replace(of_joints=seen.of_joints + row.weight * joint_force)
+        seen = seen._replace(of_joints=seen.of_joints + row.weight * joint_force)
         if m:
             gap, rate = gap_rates(problem, steady[0] + row.node * steady[1], *frozen((x, y)), steady[3])
             below = jnp.any(~closed & (gap < -base.allowed)) | jnp.any(push < 0)
@@ -285,16 +284,14 @@ def attempt(
     start = (accelerations, v, v, base.force, base.push, base.joint_force, seen, sights)
     (kept, shift, y, force, push, joint_force, seen, sights), passed = lax.scan(stage, start, rows)
     x, low = add_compensated(q, shift, base.low)
-    of_joints: tuple = ()
-    if joint_force is not None:
-        began = Metric.at(problem, q, args, t).joints
-        landed = put_on_joints(problem, t + s, x, low, shift, began, args)
-        x, low, y = landed.q, landed.low, landed.velocity(y)
-        of_joints = joint_force, s * seen.of_joints, landed.residual, landed.status
-        if m:
-            seen = seen._replace(
-                **dict(zip(("gap", "rate"), gap_rates(problem, *frozen((t + s, x, y)), steady[3]), strict=True))
-            )
+    began = Metric.at(problem, q, args, t).joints
+    landed = put_on_joints(problem, t + s, x, low, shift, began, args)
+    x, low, y = landed.q, landed.low, landed.velocity(y)
+    of_joints = joint_force, s * seen.of_joints, landed.residual, landed.status
+    if began.size and m:
+        seen = seen._replace(
+            **dict(zip(("gap", "rate"), gap_rates(problem, *frozen((t + s, x, y)), steady[3]), strict=True))
+        )
     error = frozen(_error(tableau, base, kept, x, y, push, s, seen, sights, before[0], tolerance))
     if passed is not None and since is not None:
         along = (jnp.concatenate([first[None], rest]) for first, rest in zip((q, v), passed, strict=True))
