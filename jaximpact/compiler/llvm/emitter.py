@@ -76,6 +76,8 @@ class LLVMEmitter:
 
     def as_value(self, x: Any) -> LaneValue:
         """Returns a scalar of the interpreter, constant or not, as a value of the IR."""
+        if type(x) is LaneValue:
+            return x
         if isinstance(x, StreamEntry):
             raise Unsupported("arithmetic with the rows of a stream")
         return packs.scalar_of(self.w, x)
@@ -83,11 +85,11 @@ class LLVMEmitter:
     def op(self, name: str, params: Any, *values: Any) -> LaneValue:
         return self.op_of(name, params, [self.as_value(x) for x in values])
 
-    def op_of(self, name: str, params: Any, values: Sequence[LaneValue]) -> LaneValue:
+    def op_of(self, name: str, params: Any, values: list[LaneValue]) -> LaneValue:
         """Emits the elementwise primitive ``name`` on values of the IR."""
         if name not in RULES:
             raise Unsupported(name)
-        return RULES[name](self.w, params, list(values))
+        return RULES[name](self.w, params, values)
 
     def elementwise(
         self, machine: ScalarInterpreter, name: str, params: Any, structural: bool, arrays: Sequence[np.ndarray]
@@ -406,12 +408,15 @@ def emit(
         blocks: whether steps are made for a block of lanes before the next ones (`lane_blocks`), if the program can be cut so.
         in_place: whether the code of outlined functions stands wherever they are called.
     """
-    if blocks:
-        try:
-            return _emit(closed, variables, varies, width, fused, register, max_scalars, pack, threads, True, in_place)
-        except NoSections:
-            pass
-    return _emit(closed, variables, varies, width, fused, register, max_scalars, pack, threads, False, in_place)
+    with np.errstate(all="ignore"):  # of constants that are folded
+        if blocks:
+            try:
+                return _emit(
+                    closed, variables, varies, width, fused, register, max_scalars, pack, threads, True, in_place
+                )
+            except NoSections:
+                pass
+        return _emit(closed, variables, varies, width, fused, register, max_scalars, pack, threads, False, in_place)
 
 
 def _emit(
