@@ -76,14 +76,12 @@ class LLVMEmitter:
 
     def as_value(self, x: Any) -> LaneValue:
         """Returns a scalar of the interpreter, constant or not, as a value of the IR."""
-        if type(x) is LaneValue:
-            return x
         if isinstance(x, StreamEntry):
             raise Unsupported("arithmetic with the rows of a stream")
         return packs.scalar_of(self.w, x)
 
     def op(self, name: str, params: Any, *values: Any) -> LaneValue:
-        return self.op_of(name, params, [self.as_value(x) for x in values])
+        return self.op_of(name, params, [x if type(x) is LaneValue else self.as_value(x) for x in values])
 
     def op_of(self, name: str, params: Any, values: list[LaneValue]) -> LaneValue:
         """Emits the elementwise primitive ``name`` on values of the IR."""

@@ -66,7 +66,7 @@ class ScalarInterpreter:
         """
         return self.apply(name, x, params, structural)
 
-    def apply(self, name: str, x: Sequence[Any], params: Any, structural: bool) -> Any:
+    def apply(self, name: str, x: Sequence[Any], params: Any = None, structural: bool = True) -> Any:
         """As a call, with the scalars in a sequence."""
         constants = [isinstance(y, np.generic) for y in x]
         if False not in constants:
