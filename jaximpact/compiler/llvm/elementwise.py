@@ -28,22 +28,25 @@ def constant_like(x: LaneValue, value: Any) -> LaneValue:
 def _arithmetic_rule(real: str, whole: str) -> Rule:
     """Returns the rule for an operation that is one LLVM instruction, called ``real`` for floats and ``whole`` for integers."""
 
+    real = f"{real} {FUSED}"
+
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
-        return w.op(f"{real} {FUSED}" if values[0].is_float else whole, *values)
+        return w.op(real if values[0].dtype.kind == "f" else whole, *values)
 
     return rule
 
 
+_difference, _product = _arithmetic_rule("fsub", "sub"), _arithmetic_rule("fmul", "mul")
+
+
 def _sub(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
-    found = _arithmetic_rule("fsub", "sub")(w, params, values)
+    found = _difference(w, params, values)
     w.operands_of_difference[found.name] = (values[0], values[1])
     return found
 
 
 def _mul(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
-    if values[0].dtype == BOOL:
-        return w.op("and", *values)
-    return _arithmetic_rule("fmul", "mul")(w, params, values)
+    return w.op("and", *values) if values[0].dtype == BOOL else _product(w, params, values)
 
 
 def _div(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:

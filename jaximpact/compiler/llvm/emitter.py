@@ -81,13 +81,13 @@ class LLVMEmitter:
         return packs.scalar_of(self.w, x)
 
     def op(self, name: str, params: Any, *values: Any) -> LaneValue:
-        return self.op_of(name, params, [self.as_value(x) for x in values])
+        return self.op_of(name, params, [x if type(x) is LaneValue else self.as_value(x) for x in values])
 
-    def op_of(self, name: str, params: Any, values: Sequence[LaneValue]) -> LaneValue:
+    def op_of(self, name: str, params: Any, values: list[LaneValue]) -> LaneValue:
         """Emits the elementwise primitive ``name`` on values of the IR."""
         if name not in RULES:
             raise Unsupported(name)
-        return RULES[name](self.w, params, list(values))
+        return RULES[name](self.w, params, values)
 
     def elementwise(
         self, machine: ScalarInterpreter, name: str, params: Any, structural: bool, arrays: Sequence[np.ndarray]
@@ -406,12 +406,15 @@ def emit(
         blocks: whether steps are made for a block of lanes before the next ones (`lane_blocks`), if the program can be cut so.
         in_place: whether the code of outlined functions stands wherever they are called.
     """
-    if blocks:
-        try:
-            return _emit(closed, variables, varies, width, fused, register, max_scalars, pack, threads, True, in_place)
-        except NoSections:
-            pass
-    return _emit(closed, variables, varies, width, fused, register, max_scalars, pack, threads, False, in_place)
+    with np.errstate(all="ignore"):  # of constants that are folded
+        if blocks:
+            try:
+                return _emit(
+                    closed, variables, varies, width, fused, register, max_scalars, pack, threads, True, in_place
+                )
+            except NoSections:
+                pass
+        return _emit(closed, variables, varies, width, fused, register, max_scalars, pack, threads, False, in_place)
 
 
 def _emit(

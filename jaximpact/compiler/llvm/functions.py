@@ -1,8 +1,7 @@
 """Functions of the IR besides the main one: code that is called from several places, emitted once, and long branches of programs of a single lane.
 
 LLVM takes most of the time before a first result. Its time grows with the number of instructions, and for a long function faster than its length.
-Also, values that a step with contact keeps would occupy registers in steps without contact. A function reads its arguments from scratch memory, and
-writes its results there.
+Also, values that a step with contact keeps would occupy registers in steps without contact. A function writes its results to scratch memory.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ class Function(NamedTuple):
 
     Attributes:
         name: its name.
-        taken: the arguments that it reads: pairs of the number of an argument and the place in memory from which the function loads it.
+        taken: numbers of the arguments that it reads.
         results: its results, as values that exist inside the function; they give the forms of the results of a call.
         given: for each scalar, pack or pointer in the results (`values_of`), the place where the function stores it or, if it is one of the
             arguments, the number of this argument.
     """
 
     name: str
-    taken: list[tuple[int, Place]]
+    taken: list[int]
     results: list[Value]
     given: list[Place | int]
 
@@ -68,9 +67,8 @@ class Functions:
     def __init__(self, emitter: Any) -> None:
         self.emitter = emitter
         self.known: dict[Any, Function] = {}
-        self.counts: Counter = (
-            Counter()
-        )  # places from which each jaxpr is called in the program; of one that has none as functions, empty
+        # places from which each jaxpr is called in the program; of one that has none as functions, empty
+        self.counts: Counter = Counter()
 
     def read(self, closed: Any, in_place: bool) -> None:
         """Counts from how many places a program calls each outlined jaxpr; ``in_place``: whether their code stands there all the same."""
@@ -272,13 +270,14 @@ def _emit_function(
     e.counter = None
     try:
         w.begin_block("entry")
-        taken, known, loaded = list[tuple[int, Place]](), list[LaneValue](), dict[Any, LaneValue]()
+        taken, known, named = list[int](), list[LaneValue](), dict[Any, LaneValue]()
         for i, x in enumerate(values_of(values)):
             key = x if distinct else i
-            if key not in loaded:
-                taken.append((i, at := _reserve_place(w, x)))
-                loaded[key] = w.load(w.pointer_to(at.offset), at.dtype, at.is_vector)
-            known.append(loaded[key])
+            if key not in named:
+                taken.append(i)
+                named[key] = LaneValue(f"%{w.fresh_name('a')}", x.dtype, x.is_vector)
+                w.depth[named[key].name] = 0
+            known.append(named[key])
         parts = iter(known)
         results = body([_consisting_of(e, x, parts) for x in values])
         places: dict[LaneValue, Place | int] = {x: i for i, x in enumerate(known)}
@@ -290,7 +289,8 @@ def _emit_function(
     finally:
         e.w, e.counter = outer, counter
     entry, *lines = w.lines
-    head = f"define internal void {name}(ptr noalias %work) noinline {attributes} nounwind alignstack(64) {{"
+    given_to = ", ".join(["ptr noalias %work", *map(w.typed_name, named.values())])
+    head = f"define internal void {name}({given_to}) noinline {attributes} nounwind alignstack(64) {{"
     outer.with_function(w, name, join_lines([head, entry, *w.entry_lines, *lines, "  ret void", "}"]))
     return Function(name, taken, results, [places[x] for x in given])
 
@@ -304,9 +304,9 @@ def _reserve_place(w: Writer, x: LaneValue) -> Place:
 def _call_function(e: Any, function: Function, values: Sequence[Value]) -> list[Value]:
     """Emits a call of a function with the arguments ``values``, and returns its results."""
     w, given = e.w, list(values_of(values))
-    for i, at in function.taken:
-        w.store(w.pointer_to(at.offset), given[i])
-    w.emit(f"call void {function.name}(ptr %work)")
+    taken = [given[i] for i in function.taken]
+    w.note_uses(taken)
+    w.emit(f"call void {function.name}({', '.join(['ptr %work', *map(w.typed_name, taken)])})")
     loaded: dict[Place, LaneValue] = {}
     for at in dict.fromkeys(x for x in function.given if isinstance(x, Place)):
         loaded[at] = w.load(w.pointer_to(at.offset), at.dtype, at.is_vector)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-NAME = re.compile(r"%[\w.]+")
+NAME = re.compile(r"%[\w.]+", re.ASCII)
 OPERAND = r"(splat \([^)]*\)|<[^>]*>|[^\s,]+)"
 ARITHMETIC = re.compile(rf"  (%[\w.]+) = f(mul|add|sub) contract (<\d+ x \w+>|\w+) {OPERAND}, {OPERAND}$")
 SUFFIXES = {"double": "f64", "float": "f32"}
@@ -18,8 +18,9 @@ SUFFIXES = {"double": "f64", "float": "f32"}
 def fuse_products(text: str) -> str:
     """Returns the IR of a module with ``llvm.fma`` where a flag allows it, and without these flags."""
     declared: dict[str, str] = {}
-    parts = [_of_function(part, declared) for part in re.split(r"(?<=\n})\n", text)]
-    return "\n".join([*parts, *(x for x in declared.values() if x not in text)]) + "\n"
+    end = "\n}\n"  # of a function
+    parts = end.join(_of_function(part, declared) for part in text.split(end))
+    return "\n".join([parts, *(x for x in declared.values() if x not in text)]) + "\n"
 
 
 def _of_function(text: str, declared: dict[str, str]) -> str:

@@ -19,7 +19,7 @@ BOOL, INT, LONG = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
 POINTER = np.dtype("V8")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # nothing changes one; a frozen one takes four times as long to make
 class LaneValue:
     """An SSA value or constant of the IR: its name or literal text, its dtype, and whether it is a vector with an element per lane."""
 
@@ -45,6 +45,12 @@ def llvm_scalar_type(dtype: Any) -> str:
         raise Unsupported(f"numbers of type {dtype}") from error
 
 
+@cache
+def llvm_vector_type(width: int, dtype: Any) -> str:
+    """LLVM type of a vector of ``width`` lanes, which is a scalar if there is one."""
+    return f"<{width} x {llvm_scalar_type(dtype)}>" if width > 1 else llvm_scalar_type(dtype)
+
+
 def constant(value: Any, dtype: Any) -> LaneValue:
     """A scalar constant of the IR."""
     dtype = np.dtype(dtype)
@@ -52,8 +58,7 @@ def constant(value: Any, dtype: Any) -> LaneValue:
     if dtype == BOOL:
         return LaneValue("true" if value else "false", dtype, False)
     if dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            exact = float(dtype.type(value))  # LLVM writes float constants as the bits of the equal double
+        exact = float(dtype.type(value))  # LLVM writes float constants as the bits of the equal double
         return LaneValue(f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}", dtype, False)
     return LaneValue(str(int(value)), dtype, False)
 

@@ -12,14 +12,10 @@ from typing import Any
 import numpy as np
 
 from .ir_lines import SCOPE_BEGINS, SCOPE_ENDS, Loop, PhiNode, join_lines
-from .ir_values import BOOL, LONG, POINTER, LaneValue, constant, llvm_scalar_type, memory_dtype
+from .ir_values import BOOL, LONG, POINTER, LaneValue, constant, llvm_scalar_type, llvm_vector_type, memory_dtype
 
-PROPAGATES_NONFINITE = {
-    "fadd",
-    "fsub",
-    "fmul",
-    "fneg",
-}  # an infinite or NaN operand makes the result infinite or NaN: 0 * inf is NaN
+# an infinite or NaN operand makes the result infinite or NaN: 0 * inf is NaN
+PROPAGATES_NONFINITE = ("fadd", "fsub", "fmul", "fneg")
 BROADCASTS = ("insertelement", "shufflevector")  # instructions that broadcast a scalar
 # loop-invariant instructions that stay in their loop: they may trap, or cost much where the loop would not have run them
 NOT_HOISTED = ("load", "sdiv", "udiv", "srem", "urem", "call double @", "call float @", "call i")
@@ -40,9 +36,8 @@ class Writer:
         self.lines: list = []  # see `join_lines`
         self.phi_nodes: dict[str, PhiNode] = {}  # by the name of their value
         self.block = "entry"  # label of the current basic block
-        self.declared: dict[
-            str, str
-        ] = {}  # declarations and definitions of other functions, and global constants, by name
+        # declarations and definitions of other functions, and global constants, by name
+        self.declared: dict[str, str] = {}
         self.entry_lines: list[str] = []  # first lines of the entry block: addresses of scratch memory
         self.scratch_bytes = 0  # scratch memory reserved so far
         # Results by instruction, one table per scope. A scope sees the tables of the scopes around it: their blocks dominate it.
@@ -59,13 +54,11 @@ class Writer:
         self._count = 0
 
     def llvm_type(self, dtype: Any, is_vector: bool) -> str:
-        return (
-            f"<{self.width} x {llvm_scalar_type(dtype)}>" if is_vector and self.width > 1 else llvm_scalar_type(dtype)
-        )
+        return llvm_vector_type(self.width, dtype) if is_vector else llvm_scalar_type(dtype)
 
     def type_of(self, x: LaneValue) -> str:
         """LLVM type of a value."""
-        return self.llvm_type(x.dtype, x.is_vector)
+        return llvm_vector_type(self.width, x.dtype) if x.is_vector else llvm_scalar_type(x.dtype)
 
     def typed_name(self, x: LaneValue) -> str:
         """Type and name of a value, as operands are written."""
@@ -85,14 +78,16 @@ class Writer:
         ``what``: text that identifies the instruction, apart from its operands and the width of vectors; equal instructions are emitted once.
         """
         dtype = np.dtype(dtype)
-        key = what, tuple(x.name for x in operands), dtype
+        key = what, tuple([x.name for x in operands]), dtype
         if (known := self.lookup(key)) is not None:
             return known
-        self.note_uses(operands)
-        found = LaneValue("%" + self.fresh_name(), dtype, is_vector)
+        if self.register_view is not None:
+            self.note_uses(operands)
+        self._count += 1
+        found = LaneValue(f"%v{self._count}", dtype, is_vector)
         line, depth = f"  {found.name} = {instruction}", len(self.loops)
         if (
-            self.loops
+            depth
             and (not is_vector or self.hoists_vectors or instruction.startswith(BROADCASTS))
             and not instruction.startswith(NOT_HOISTED)
         ):
@@ -110,8 +105,11 @@ class Writer:
 
     def deepest(self, operands: Sequence[LaneValue]) -> int:
         """Returns the number of loops around the innermost of the instructions that gave the ``operands``."""
-        inside = len(self.loops)
-        return max((self.depth.get(x.name, inside) for x in operands if x.name.startswith("%")), default=inside)
+        inside, found = len(self.loops), -1
+        for x in operands:
+            if x.name[0] == "%":
+                found = max(found, self.depth.get(x.name, inside))
+        return inside if found < 0 else found
 
     def note_uses(self, operands: Iterable[LaneValue]) -> None:
         """Records the values that an instruction reads, within a `register_scope`, where parts of vectors are loaded only if they are read."""
@@ -137,14 +135,16 @@ class Writer:
 
     def op(self, name: str, *values: LaneValue, dtype: Any = None) -> LaneValue:
         """Emits an instruction whose operands have one type; its result has the same type, or ``dtype`` if that is given."""
-        first, *_ = operands = self.broadcast(values)
-        instruction = f"{name} {self.type_of(first)} {', '.join(x.name for x in operands)}"
+        operands = self.broadcast(values)
+        first = operands[0]
+        instruction = f"{name} {self.type_of(first)} {', '.join([x.name for x in operands])}"
         found = self.emit_value(first.dtype if dtype is None else dtype, first.is_vector, name, operands, instruction)
-        if found.dtype == BOOL and found.name not in self.origins:
-            # operands before broadcasting, so that a comparison of scalars stays recognisable
-            compared = name.startswith(("icmp", "fcmp"))
-            self.origins[found.name] = ("compared", name, *values) if compared else (name, *values)
-        elif name.partition(" ")[0] in PROPAGATES_NONFINITE:
+        if found.dtype == BOOL:
+            if found.name not in self.origins:
+                # operands before broadcasting, so that a comparison of scalars stays recognisable
+                compared = name.startswith(("icmp", "fcmp"))
+                self.origins[found.name] = ("compared", name, *values) if compared else (name, *values)
+        elif name.startswith(PROPAGATES_NONFINITE):
             self.implies_finite[found.name] = values
         return found
 
@@ -204,7 +204,9 @@ class Writer:
 
     def as_vector(self, x: LaneValue) -> LaneValue:
         """Returns the value as a vector; broadcasts a scalar."""
-        if x.is_vector or self.width == 1:
+        if x.is_vector:
+            return x
+        if self.width == 1:
             return LaneValue(x.name, x.dtype, True)
         if not x.name.startswith("%"):
             return LaneValue(f"splat ({llvm_scalar_type(x.dtype)} {x.name})", x.dtype, True)
@@ -245,10 +247,12 @@ class Writer:
         steps = ", ".join(f"{llvm_scalar_type(first.dtype)} {i}" for i in range(self.width))
         return self.op("add", first, LaneValue(f"<{steps}>", first.dtype, True))
 
-    def broadcast(self, values: Iterable[LaneValue]) -> list[LaneValue]:
+    def broadcast(self, values: Sequence[LaneValue]) -> Sequence[LaneValue]:
         """Broadcasts all values to vectors if any of them is a vector."""
-        values = list(values)
-        return [self.as_vector(x) for x in values] if any(x.is_vector for x in values) else values
+        for x in values:
+            if x.is_vector:
+                return [self.as_vector(y) for y in values]
+        return values
 
     def any_lane(self, x: LaneValue) -> LaneValue:
         """Emits a scalar condition: whether the condition x holds in any lane."""

@@ -34,7 +34,7 @@ DEAR = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # as `LaneValue`
 class PackEntry:
     """An entry of a pack; the instruction that extracts it is emitted only if the entry is used as a scalar."""
 

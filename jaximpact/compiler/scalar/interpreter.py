@@ -64,12 +64,16 @@ class ScalarInterpreter:
         ``structural``: whether a constant 0 comes from a sparse tangent, so that 0 * x may be dropped. If False, 0 * x is the user's own, and is
         kept, as it may be NaN.
         """
-        constants = list(map(is_constant, x))
-        if all(constants):
+        return self.apply(name, x, params, structural)
+
+    def apply(self, name: str, x: Sequence[Any], params: Any = None, structural: bool = True) -> Any:
+        """As a call, with the scalars in a sequence."""
+        constants = [isinstance(y, np.generic) for y in x]
+        if False not in constants:
             found = fold(name, x, params)
             if found is not None:
                 return found
-        elif structural and name in SIMPLIFIED and (any(constants) or name == "select_n"):
+        elif structural and (True in constants or name == "select_n") and name in SIMPLIFIED:
             found = SIMPLIFIED[name](self, *x)
             if found is not None:
                 return found
@@ -94,7 +98,7 @@ class ScalarInterpreter:
         if self.emitter.pack > 1 and arrays[0].size > 1:
             return self.emitter.elementwise(self, name, params, structural, arrays)
         entries = zip(*(a.flat for a in arrays), strict=True)
-        return object_array(arrays[0].shape, (self(name, *x, params=params, structural=structural) for x in entries))
+        return object_array(arrays[0].shape, (self.apply(name, x, params, structural) for x in entries))
 
     def run(self, jaxpr: Any, values: Sequence[Value]) -> list[Value]:
         """Evaluates a jaxpr, open or closed, and returns its outputs for the inputs ``values``."""

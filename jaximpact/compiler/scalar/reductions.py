@@ -20,7 +20,7 @@ from .values import Unsupported, Value, is_constant, object_array, scalar_array
 def sum_entries(m: Any, entries: Iterable[Any], dtype: Any) -> Any:
     """Returns the sum of scalars, added from left to right; of booleans, whether any is true."""
     add = "or" if np.dtype(dtype) == bool else "add"
-    return reduce(lambda x, y: m(add, x, y), entries, np.dtype(dtype).type(0))
+    return reduce(lambda x, y: m.apply(add, (x, y)), entries, np.dtype(dtype).type(0))
 
 
 def arrange_axes(x: Value, batch: Sequence[int], contract: Sequence[int], last: bool) -> tuple[list[int], list[int]]:
@@ -55,7 +55,7 @@ def _dot_general(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         parts = [product_side_by_side(m, x[i], y[i], dtype) for i in range(b)]
         return [object_array((*batch, *rows, *columns), (z for part in parts for z in part.flat))]
     sums = (
-        sum_entries(m, [m("mul", x[i, j, k], y[i, k, l]) for k in range(n)], dtype)
+        sum_entries(m, [m.apply("mul", pair) for pair in zip(x[i, j], y[i, :, l], strict=True)], dtype)
         for i in range(b)
         for j in range(x.shape[1])
         for l in range(y.shape[2])  # noqa: E741
@@ -104,7 +104,8 @@ def product_side_by_side(m: Any, x: np.ndarray, y: np.ndarray, dtype: Any) -> np
             for i, j in np.ndindex(rows, columns)
         )
         return object_array((rows, columns), sums)
-    sums = (sum_entries(m, [m("mul", x[i, k], y[k, j]) for k in range(n)], dtype) for i, j in np.ndindex(rows, columns))
+    terms = lambda i, j: [m.apply("mul", pair) for pair in zip(x[i], y[:, j], strict=True)]
+    sums = (sum_entries(m, terms(i, j), dtype) for i, j in np.ndindex(rows, columns))
     return object_array((rows, columns), sums)
 
 
