@@ -78,7 +78,7 @@ def for_lanes(
     if (found := known_calls.find(key)) is not None:
         program, lanes, size = found
         q0, v0, args = _states_and_args(q0, v0, args)
-        lanes = Lanes(lanes.motion._replace(q0=q0, v0=v0, args=args), lanes.axes, lanes.count)
+        lanes = Lanes(lanes.motion._replace(q0=q0, v0=v0, args=args), lanes.axes, lanes.count, lanes.seen)
         problem = check_lanes(program.problem, lanes)
     else:
         before = remarks_so_far()
@@ -316,8 +316,9 @@ def check_lanes(problem: Problem, lanes: Lanes) -> Problem:
         """Reports of the starts, or for each what ``one`` computes, of a chunk of lanes after the other."""
 
         def part(begin: int) -> Any:
+            some = lanes if lanes.count <= size else lanes.some(slice(begin, begin + size))
             with differentiable():
-                found = start_reports(problem, lanes.some(slice(begin, begin + size)), shortest, *one)
+                found = start_reports(problem, some, shortest, *one)
             refuse_traced(found)
             return jax.tree.map(np.asarray, found)
 
