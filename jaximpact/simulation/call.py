@@ -239,7 +239,7 @@ def for_lanes(call: Call) -> tuple[Program, Lanes]:
         q0, v0 = canonical_state(call.q0, call.v0)
         args = cast_numbers("args", call.args, q0.dtype)
         check_finite(q0=q0, v0=v0)
-        lanes = Lanes(lanes.motion._replace(q0=q0, v0=v0, args=args), lanes.axes, lanes.count)
+        lanes = Lanes(lanes.motion._replace(q0=q0, v0=v0, args=args), lanes.axes, lanes.count, lanes.seen)
         problem = check_lanes(program.problem, lanes)
     else:
         before = remarks_so_far()

@@ -7,6 +7,7 @@ lane's numbers do not depend on its neighbours.
 from __future__ import annotations
 
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from threading import Lock
@@ -25,7 +26,7 @@ from ..mechanics.motion import Motion
 from ..mechanics.user_functions import differentiable
 from .chunk_sizes import divide, split
 from .lanes import Lanes
-from .limits import CHUNK_BYTES, MAX_CHUNK_LANES, MAX_DEVICE_CHUNK_LANES, MAX_RESULT_SHARE
+from .limits import CHUNK_BYTES, MAX_CHUNK_LANES, MAX_DEVICE_CHUNK_LANES, MAX_INLINE_SECONDS, MAX_RESULT_SHARE
 from .program import Program
 
 FEWER_ROWS = "keep fewer rows (save='final', every k-th step, times, or a function), or compute fewer motions at once"
@@ -80,7 +81,10 @@ def in_chunks(
     count, ragged, shares = lanes.count, lanes.carries("steps"), devices(lanes.count)
     counts = lanes.motion.steps
     total = int(counts.sum()) if ragged else count * int(counts)
-    threads = worker_count(total) if shares == 1 else 1
+    begin = time.perf_counter()
+    # a call that was short runs in this thread: another one would take longer to begin, and Ctrl-C can wait
+    waiting = total if lanes.seen.get("seconds", np.inf) > MAX_INLINE_SECONDS else 0
+    threads = worker_count(waiting) if shares == 1 else 1
     if chunk is None:
         most = shares * _automatic_chunk(program, lanes.first if one is None else one)
         chunk = -(-count // (threads * -(-count // (threads * most))))
@@ -97,7 +101,7 @@ def in_chunks(
         gathered.put(members, call(lanes.take(padded), longest))
 
     bar = tqdm(total=total, unit="step", unit_scale=True, desc=f"{count} motions") if show else None
-    pool = make_executor(threads, total)
+    pool = make_executor(threads, waiting)
     ahead: deque = deque()
 
     def end_one() -> None:
@@ -120,6 +124,7 @@ def in_chunks(
         abandon(future for _, future in ahead)
         if bar is not None:
             bar.close()
+    lanes.seen["seconds"] = time.perf_counter() - begin
     return gathered.result()
 
 

@@ -58,4 +58,4 @@ def keep(key: Hashable | None, program: Program, lanes: Lanes, size: int) -> Non
         while len(_known) >= MAX_KNOWN_CALLS:
             _known.pop(next(iter(_known), None), None)
         nothing = lanes.motion._replace(q0=None, v0=None, args=None)
-        _known[key] = program, Lanes(nothing, lanes.axes, lanes.count), size
+        _known[key] = program, Lanes(nothing, lanes.axes, lanes.count, lanes.seen), size

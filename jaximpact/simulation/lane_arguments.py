@@ -116,8 +116,9 @@ def check_lanes(problem: Problem, lanes: Lanes) -> Problem:
         """Reports of the starts, or for each what ``one`` computes, of a chunk of lanes after the other."""
 
         def part(begin: int) -> Any:
+            some = lanes if lanes.count <= size else lanes.some(slice(begin, begin + size))
             with differentiable():
-                found = start_reports(problem, lanes.some(slice(begin, begin + size)), shortest, *one)
+                found = start_reports(problem, some, shortest, *one)
             refuse_traced(found)
             return jax.tree.map(np.asarray, found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,12 +16,14 @@ from ..mechanics.motion import Motion
 class Lanes:
     """Numbers of ``count`` motions: leaves of a `Motion`, some with a leading lane axis.
 
-    ``axes``: 0 for a leaf with a lane axis, None for a shared one, in the order of the leaves; hashable.
+    ``axes``: 0 for a leaf with a lane axis, None for a shared one, in the order of the leaves; hashable. ``seen``: what a call leaves
+    for the next one of its kind (`known_calls`), how long it took.
     """
 
     motion: Motion
     axes: tuple[int | None, ...]
     count: int
+    seen: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, motion: Motion, marks: Motion, count: int) -> Lanes:

@@ -12,7 +12,7 @@ from breadth import slow
 
 import jaximpact as ji
 from jaximpact.jaxtools import trace_context
-from jaximpact.jaxtools.threads import worker_count
+from jaximpact.jaxtools.threads import InlineExecutor, worker_count
 from jaximpact.simulation import arguments, backends, chunked_runs, known_calls, lane_functions
 from jaximpact.simulation.chunk_sizes import divide
 from jaximpact.simulation.limits import MAX_WORK_RATIO
@@ -374,3 +374,17 @@ def test_calls_that_differ_are_told_apart(monkeypatch):
     for changed in calls:
         ji.ensemble(**{"problem": problem, "q0": q0, "v0": v0, "args": 2.0, "t1": 1.0, "steps": 20} | changed)
     assert len(keys) == len(calls) and None not in keys
+
+
+def test_a_call_like_one_that_was_short_runs_in_the_calling_thread(monkeypatch):
+    q0, v0 = np.linspace(0.0, 0.5, 20)[:, None], np.zeros((20, 1))
+    made, make = [], chunked_runs.make_executor
+    monkeypatch.setattr(chunked_runs, "make_executor", lambda *given: made.append(make(*given)) or made[-1])
+    call = partial(ji.ensemble, spring(), q0, v0, args=2.0, t1=1.0, steps=1000)
+    found = []
+    for longest in (1e9, 1e9, 0.0):
+        monkeypatch.setattr(chunked_runs, "MAX_INLINE_SECONDS", longest)
+        found.append(call())
+    assert [isinstance(x, InlineExecutor) for x in made] == [False, True, False]
+    for other in found[1:]:  # the same instructions
+        np.testing.assert_array_equal(other.q, found[0].q)
