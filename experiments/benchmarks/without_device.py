@@ -39,15 +39,14 @@ def kernel_code(name: str, dtype: str) -> str:
     from benchmarks import works
     from jaximpact.compiler.gpu.kernel import kernel_of
     from jaximpact.simulation import backends
-    from jaximpact.simulation.lane_arguments import for_lanes
+    from jaximpact.simulation.call import Call, for_lanes
     from jaximpact.simulation.trajectory import trajectory
 
     jax.config.update("jax_enable_x64", dtype == "float64")
     work = works.WORKS[name]
     q0, v0 = (x.astype(dtype) for x in work.initial(2))
-    given = (0.0, work.t1, work.h, work.restitution, work.args, None, None, None, "final", None)
-    program, lanes = for_lanes(work.problem, q0, v0, *given)
-    operands = backends.without_rows(program), lanes.take(slice(0, 2))
+    program, lanes = for_lanes(Call(work.problem, q0, v0, work.t1, work.h, e=work.restitution, args=work.args))
+    operands = program.without_rows, lanes.take(slice(0, 2))
     return kernel_of(backends.one_lane, (None, lanes.in_axes), operands, task=trajectory)
 
 
