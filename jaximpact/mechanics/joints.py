@@ -45,7 +45,9 @@ class MayDepend:
     @classmethod
     def of(cls, problem: Problem) -> Problem:
         """Returns the problem with its joints marked as possibly dependent."""
-        return problem if isinstance(problem.joints, cls) else problem.replace(joints=cls(problem.joints))
+        if problem.joints is None or isinstance(problem.joints, cls):
+            return problem
+        return problem.replace(joints=cls(problem.joints))
 
 
 class Joints(NamedTuple):
