@@ -12,6 +12,7 @@ from jax import Array, lax
 
 from ..compiler.scalar import Unsupported
 from ..jaxtools import linalg
+from ..jaxtools.empty import empty
 from ..jaxtools.linalg import solve_matrix_free
 from ..mechanics.friction import FrictionInfo, still
 from ..mechanics.linearisation import ORTHOGONAL, Metric
@@ -44,7 +45,7 @@ class PairContacts:
     pairs: int = field(metadata={"static": True})
     hi: Array | None = None
     hj: Array | None = None
-    slip: PairSlip | None = None
+    slip: PairSlip = field(kw_only=True)
 
     dense: ClassVar[bool] = False
 
@@ -62,8 +63,8 @@ class PairContacts:
         return 2e-11
 
     def sliding(self, v: Array) -> PairContacts:
-        """Copy with the slip velocities at v (d,), as `Contacts.sliding`; the same contacts if they have no friction."""
-        return self if self.slip is None else replace(self, slip=self.slip._replace(velocity=self.slip.of(v)))
+        """Copy with the slip velocities at v (d,), as `Contacts.sliding`."""
+        return replace(self, slip=self.slip.sliding(v))
 
     def rubbing(self, slip: PairSlip) -> PairContacts:
         """Copy with friction; ``slip`` holds the gradients of the slip velocities."""
@@ -232,8 +233,9 @@ class PairContacts:
 
     def under(self, metric: Metric) -> PairContacts:
         """Copy whose responses use another metric."""
-        slip = None if self.slip is None else self.slip.under(metric)
-        return replace(self, slip=slip, **responses(metric, self.i, self.j, self.gi, self.gj, self.bodies))
+        return replace(
+            self, slip=self.slip.under(metric), **responses(metric, self.i, self.j, self.gi, self.gj, self.bodies)
+        )
 
     def masked(self, active: Array) -> PairContacts:
         """Copy in which the gradients of contacts that are not ``active`` (m,) are zero."""
@@ -275,6 +277,21 @@ class PairSlip(NamedTuple):
     static: Array | None = None
     before: FrictionInfo | None = None
 
+    @classmethod
+    def none(cls, m: int, dtype: Any) -> PairSlip:
+        """Those of m contacts that do not rub, k = 0."""
+        still = empty(dtype, m, 0)
+        return cls((), still, empty(dtype, 0), still)
+
+    @property
+    def k(self) -> int:
+        """Number of tangents of a contact."""
+        return len(self.tangents)
+
+    def sliding(self, v: Array) -> PairSlip:
+        """Copy whose slip ``velocity`` is that at v (d,)."""
+        return self._replace(velocity=self.of(v)) if self.tangents else self
+
     def of(self, v: Array) -> Array:
         """Slip velocities (m, k) at v."""
         return jnp.stack([row.velocity(v) for row in self.tangents], axis=1) + self.drift
@@ -285,6 +302,10 @@ class PairSlip(NamedTuple):
             (row.jump(impulse[:, a]) for a, row in enumerate(self.tangents[1:], 1)),
             self.tangents[0].jump(impulse[:, 0]),
         )
+
+    def push(self, impulse: Array) -> Array:
+        """Generalised impulse T' r, (d,), of tangential impulses r (m, k)."""
+        return sum(row.push(impulse[:, a]) for a, row in enumerate(self.tangents))  # type: ignore[return-value]
 
     def terms(self, v: Array) -> Array:
         """|T| |v|, (m, k): the sizes of the terms of the slip velocities, which bound their round-off."""

@@ -17,6 +17,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ..jaxtools import linalg
+from ..jaxtools.empty import nothing
 from ..jaxtools.jacobians import SMALL, value_and_jacobian
 from ..jaxtools.jaxpr_tools import depends_on
 from ..jaxtools.linalg import solve_by_inverse
@@ -174,7 +175,7 @@ class Contacts(NamedTuple):
     """Constraints linearised at one configuration, as dense arrays.
 
     ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), None in projections of positions;
-    ``slip``, the tangential rows, in steps with friction, else None; ``gram``, the Delassus matrix (m, m) if it has been computed, else None.
+    ``slip``, the tangential rows, in steps with friction, else of k = 0 tangents; ``gram``, the Delassus matrix (m, m) if it has been computed, else None.
     Schemes and solvers use the methods. Contacts between listed bodies (`bodies.contacts.PairContacts`) have all of them but `delassus`,
     `angles` and `oblique`, which give (m, m) matrices.
     """
@@ -182,9 +183,15 @@ class Contacts(NamedTuple):
     gap: Array
     jacobian: Array
     response: Array
-    drift: Array | None = None
-    slip: Slip | None = None
+    drift: Array | None
+    slip: Slip
     gram: Array | None = None
+
+    @classmethod
+    def of(cls, gap: Array, jacobian: Array, response: Array, drift: Array | None = None) -> Contacts:
+        """Makes contacts without tangential rows."""
+        m, d = jacobian.shape
+        return cls(gap, jacobian, response, drift, Slip.none(m, d, jacobian.dtype))
 
     @property
     def dense(self) -> bool:
@@ -247,7 +254,7 @@ class Contacts(NamedTuple):
         """Returns which of n equal parts of the coordinates each contact depends on, or moves, with friction or without, (m, n)."""
         (m, d), slip = self.shape, self.slip
         used = (self.jacobian != 0) | (self.response.T != 0)
-        if slip is not None:
+        if slip.k:
             used |= jnp.any((slip.jacobian != 0) | (jnp.moveaxis(slip.response, 0, 2) != 0), axis=1)
         return jnp.any(used.reshape(m, n, d // n), axis=2)
 
@@ -340,17 +347,16 @@ class Contacts(NamedTuple):
         if rows is None:
             return self
         drift = None if self.drift is None else self.drift[rows]
-        return type(self)(self.gap[rows], self.jacobian[rows], self.response[:, rows], drift)
+        return type(self).of(self.gap[rows], self.jacobian[rows], self.response[:, rows], drift)
 
     def under(self, metric: Metric) -> Contacts:
         """Returns a copy whose responses are those of another metric."""
-        slip = None if self.slip is None else self.slip.under(metric)
         kind = Contacts if metric.inverse is None else AskewContacts
-        return kind(*self._replace(response=metric.solve(self.jacobian.T), slip=slip, gram=None))
+        return kind(*self._replace(response=metric.solve(self.jacobian.T), slip=self.slip.under(metric), gram=None))
 
     def sliding(self, v: Array) -> Contacts:
-        """Returns a copy for a contact law whose impulses act at velocity v (d,): the slip ``velocity`` is that at v; unchanged without friction."""
-        return self if self.slip is None else self._replace(slip=self.slip._replace(velocity=self.slip.of(v)))
+        """Returns a copy for a contact law whose impulses act at velocity v (d,): the slip ``velocity`` is that at v."""
+        return self._replace(slip=self.slip.sliding(v))
 
     def rubbing(self, slip: Slip) -> Contacts:
         """Returns a copy with ``slip`` in place of its tangential rows."""
@@ -389,7 +395,7 @@ def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: An
     if problem.is_local:
         return problem.constraints.linearised(metric, t, q, args)  # type: ignore[union-attr, return-value]
     f, matrix = jacobian(problem, t, q, args)
-    return Contacts(f, matrix, metric.solve(matrix.T), drift(problem, t, q, args))
+    return Contacts.of(f, matrix, metric.solve(matrix.T), drift(problem, t, q, args))
 
 
 def drift(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
@@ -503,7 +509,7 @@ def joint_acceleration(
     free = metric.solve(force)
     joints = metric.joints
     if problem.joints is None:
-        return free, jnp.zeros_like(joints.value)
+        return free, nothing(q.dtype, 0)
     if not joints.size:
         raise ValueError("the metric of an acceleration with joints is Metric.at(problem, q, args, t)")
     turning = joint_turning(problem, t, q, v, args)

@@ -86,7 +86,7 @@ class Corrected(Wrapping):
         gap = lax.stop_gradient(contacts.gap)
         none = jnp.zeros_like(gap)
         struck = jnp.full(gap.shape, NEVER, jnp.int32)
-        return Tracked(state, last, jnp.zeros_like(closed), times, gap, none, struck, none, info.friction), info
+        return Tracked(state, last, jnp.zeros_like(closed), times, gap, none, struck, none), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Makes a step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
@@ -133,7 +133,7 @@ class Corrected(Wrapping):
         told = info._replace(z=told.z, chord=told.chord, joints=told.joints)
         found, told = graft_tree((new, info), (found, told))
         free = state._replace(state=found, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
-        return free._replace(friction=info.friction), told
+        return free, told
 
     def _reached_soon(self, problem: Problem, motion: Motion, state: Any) -> Array:
         """Finds the contacts (m,) that `order_matters` needs: those that close soon, during an impact that the scheme spreads over several steps."""
@@ -188,9 +188,6 @@ class Corrected(Wrapping):
         }
         still = jax.tree.map(jnp.zeros_like, (info.impulse, info.friction))
         impulse, friction = jax.tree.map(put, still, (told.impulse, told.friction))
-        history["friction"] = jax.tree.map(put, still[1], found.friction)
-        if state.edge is not None:
-            history["edge"] = jax.tree.map(put, state.edge.unknown(gap), found.edge)
         return found._replace(state=of_scheme, **history), told._replace(impulse=impulse, friction=friction)
 
     def _touching_step(
@@ -274,12 +271,11 @@ class Corrected(Wrapping):
         metric: Metric,
         turned: tuple[Array, Array],
         misses: tuple[Array, Array, Array],
-        slip: Any = None,
     ) -> tuple[Any, Info]:
         """Makes the ``new`` state with the history of its contacts, and adds the status of the derivative to the info.
 
         ``here``: the contacts at the time of impacts in the step, and ``did``, what they do in it; ``turned``: velocities (d,) before and after the
-        impacts; ``misses``: the result of `near_misses`; ``slip``: the tangential rows of contacts with friction.
+        impacts; ``misses``: the result of `near_misses`.
         """
         before, last, met, times = state[:4]
         active, impact, rebound, reacting, lasting, stays = did
@@ -310,8 +306,7 @@ class Corrected(Wrapping):
         # an impact of two steps that the first step is part of is not resolved
         at_start = crossed & (before.n == 0) & (traits.steps > 1)
         status = status | as_status(at_start, Status.DERIVATIVE_AT_END)
-        timed = here if slip is None else here._replace(contacts=here.contacts.rubbing(slip))
-        after = lambda: times.after(traits, motion, before.n, turned, timed, impact, active | lasted | lasting)
+        after = lambda: times.after(traits, motion, before.n, turned, here, impact, active | lasted | lasting)
         times = lax.cond(crossed, after, lambda: times) if branches else after()
         known = lax.stop_gradient((state.struck, state.aside))
         led = lambda: times.of_gaps(before.n + 1, metric, here.contacts.by_entry, known)
@@ -320,8 +315,7 @@ class Corrected(Wrapping):
         # a gap velocity that an impulse reverses is no near miss
         gap, change = jnp.where(active, -jnp.inf, gap), jnp.where(active, 0, change)
         history = last.astype(jnp.int32), met | impact, times, gap, change, struck, aside
-        tracked = Tracked(new, *history, friction=info.friction)
-        return tracked, info._replace(status=status)
+        return Tracked(new, *history), info._replace(status=status)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Makes a free step with the scheme's own derivative; invalid (``info.acts``) too for a lasting contact, even if it opens.
