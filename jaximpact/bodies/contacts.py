@@ -28,13 +28,13 @@ class PairContacts:
     Matrix-vector products need gather and scatter operations for pair contacts only, since the contacts with obstacles are sorted by body.
     Sums over the coordinates of a body are written out term by term, which takes XLA a tenth of the time.
 
-    ``gap`` f (m,), ``drift`` df/dt (m,) or None; gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates, responses ``ri`` and
+    ``gap`` f (m,), ``drift`` df/dt (m,); gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates, responses ``ri`` and
     ``rj`` (m, D), M^-1 times the gradients, and ``hi`` and ``hj`` (m, D), H times the gradients, with H' H = M^-1, or None for a diagonal mass.
     In the methods G (m, d) is the matrix of the gradients, A = G M^-1 G' the Delassus matrix, and L (m,) are impulses.
     """
 
     gap: Array
-    drift: Array | None
+    drift: Array
     i: Array
     j: Array
     gi: Array
@@ -61,6 +61,15 @@ class PairContacts:
         It is larger than round-off, since contacts are solved to a tolerance only.
         """
         return 2e-11
+
+    @property
+    def slack(self) -> int:
+        """Multiples of the round-off by which contacts may overlap at a start, which may be the end of a run of a solver with a coarse tolerance."""
+        return 100
+
+    def beside(self, q: Array, sides: Array) -> Array:
+        """As `Contacts.beside`: no two contacts of bodies are the sides of one bilateral constraint."""
+        return jnp.zeros_like(sides)
 
     def sliding(self, v: Array) -> PairContacts:
         """Copy with the slip velocities at v (d,), as `Contacts.sliding`."""
@@ -90,7 +99,7 @@ class PairContacts:
 
     def gap_velocity(self, v: Array) -> Array:
         """Gap velocities G v + df/dt, (m,)."""
-        return self.velocity(v) if self.drift is None else self.velocity(v) + self.drift
+        return self.velocity(v) + self.drift
 
     def jump(self, impulse: Array) -> Array:
         """Velocity jump M^-1 G' L, (d,), by impulses L (m,)."""

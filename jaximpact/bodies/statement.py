@@ -486,6 +486,8 @@ class NearBodies(OfBodies):
         def tangent(a: int) -> PairContacts:
             gi, gj = si[:, a], sj[:, a]
             by_mass = responses(metric, first, second, gi, gj, n)
-            return PairContacts(drift[:, a], None, first, second, gi, gj, bodies=n, pairs=len(i), slip=none, **by_mass)
+            return PairContacts(
+                drift[:, a], drift[:, a], first, second, gi, gj, bodies=n, pairs=len(i), slip=none, **by_mass
+            )
 
         return PairSlip(tuple(tangent(a) for a in range(k)), drift, jnp.zeros(len(drift), q.dtype), drift)

@@ -36,7 +36,7 @@ from ..contact.laws import ContactLaw, Held
 from ..events.event_state import Event, View, persisting
 from ..events.force_free import opens_by_change
 from ..events.impacts import order_matters, shared
-from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, is_steady, linearise
+from ..linearisation import Metric, acceleration, closure, gap_derivatives, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, Traits, Wrapping
@@ -289,7 +289,7 @@ class Corrected(Wrapping):
             | (missed & ~active)
         )
         # one side of a bilateral constraint takes over from the other: no grazing
-        beside = lambda: beside_in_joints(here.contacts, q, active | lasted)
+        beside = lambda: here.contacts.beside(q, active | lasted)
         branches = self.branches or last.size > SMALL
         grazing = run_where_needed(branches, jnp.any(touched), lambda: touched & ~beside(), lambda: touched)
         acting = jnp.where(active, info.impulse, 0)
@@ -341,13 +341,6 @@ def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: 
     return lax.stop_gradient(problem.restitution_at(motion.e, rates, motion.args))
 
 
-def beside_in_joints(contacts: Contacts, q: Array, sides: Array) -> Array:
-    """Finds the contacts (m,) that form a bilateral constraint at q (d,) with one of the contacts ``sides`` (m,)."""
-    if not contacts.dense or len(sides) < 2:
-        return jnp.zeros_like(sides)
-    return jnp.any(contacts.joined(q)[1] & sides[None, :], axis=1)
-
-
 def derivative_status(
     here: Instant, q: Array, e: Array, impact: Array, grazing: Array, zeno: Array, impulse: Array, branches: bool
 ) -> Array:
@@ -375,7 +368,7 @@ def _depend_on_each_other(here: Instant, q: Array, e: Array, impact: Array, impu
     count = jnp.sum(impact)
     together = (count > 1) & (here.contacts.coupled(impact) | (count > IMPACTS))
     if here.contacts.dense and len(impulse) > 1:
-        joints = beside_in_joints(here.contacts, q, jnp.ones_like(impact))
+        joints = here.contacts.beside(q, jnp.ones_like(impact))
         together |= shared(here.contacts.oblique(), impact, impulse > 0, joints, impulse, e)
     return together
 

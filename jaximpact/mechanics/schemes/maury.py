@@ -151,9 +151,7 @@ def ahead_of_kinks(
     gaps = lambda t, q: kinks.gaps.frozen(kinks.begins, t, q, args)
     rows, gap = jax.jacfwd(lambda x: (gaps(t, x),) * 2, has_aux=True)(q)
     concave = gap > contacts.gap + 1e3 * jnp.finfo(q.dtype).eps * contacts.velocity_terms(q)
-    drift = contacts.drift
-    if drift is not None:
-        rate = jax.jvp(lambda s: gaps(s, q), (t,), (jnp.ones_like(t),))[1]
-        drift = jnp.where(concave, rate, drift)
+    rate = jax.jvp(lambda s: gaps(s, q), (t,), (jnp.ones_like(t),))[1]
+    drift = jnp.where(concave, rate, contacts.drift)
     rows = jnp.where(concave[:, None], rows, contacts.jacobian)
     return Contacts.of(jnp.where(concave, gap, contacts.gap), rows, metric.solve(rows.T), drift)
