@@ -154,7 +154,7 @@ def solver_parts(problem: ji.Problem, q, v, args, h: float, size: int) -> dict[s
     chosen = lambda q: jnp.where(q[0] < jnp.inf, rows, 0)  # not known to the compiler
     gradients = lambda q: jacobian(problem, t, q, args, None if size == len(gap) else chosen(q))[1]
     fixed = gradients(q)
-    contacts = lambda q: Contacts(jnp.zeros(size), fixed, metric(q).solve(fixed.T))
+    contacts = lambda q: Contacts.of(jnp.zeros(size), fixed, metric(q).solve(fixed.T))
     offset = gap[rows] / h + fixed @ (v + h * metric(q).solve(problem.generalised_force(t, q, v, args)))
     impulses = lambda q: ji.ActiveSet().impulses(
         contacts(q), offset + 1e-300 * q[0], jnp.asarray(1e-12), jnp.zeros(size)

@@ -12,6 +12,7 @@ from jax import Array, lax
 
 from ..compiler.scalar import Unsupported
 from ..jaxtools import linalg
+from ..jaxtools.empty import empty
 from ..jaxtools.linalg import solve_matrix_free
 from ..mechanics.friction import FrictionInfo, still
 from ..mechanics.linearisation import ORTHOGONAL, Metric
@@ -27,13 +28,13 @@ class PairContacts:
     Matrix-vector products need gather and scatter operations for pair contacts only, since the contacts with obstacles are sorted by body.
     Sums over the coordinates of a body are written out term by term, which takes XLA a tenth of the time.
 
-    ``gap`` f (m,), ``drift`` df/dt (m,) or None; gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates, responses ``ri`` and
+    ``gap`` f (m,), ``drift`` df/dt (m,); gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates, responses ``ri`` and
     ``rj`` (m, D), M^-1 times the gradients, and ``hi`` and ``hj`` (m, D), H times the gradients, with H' H = M^-1, or None for a diagonal mass.
     In the methods G (m, d) is the matrix of the gradients, A = G M^-1 G' the Delassus matrix, and L (m,) are impulses.
     """
 
     gap: Array
-    drift: Array | None
+    drift: Array
     i: Array
     j: Array
     gi: Array
@@ -44,7 +45,7 @@ class PairContacts:
     pairs: int = field(metadata={"static": True})
     hi: Array | None = None
     hj: Array | None = None
-    slip: PairSlip | None = None
+    slip: PairSlip = field(kw_only=True)
 
     dense: ClassVar[bool] = False
 
@@ -61,9 +62,18 @@ class PairContacts:
         """
         return 2e-11
 
+    @property
+    def slack(self) -> int:
+        """Multiples of the round-off by which contacts may overlap at a start, which may be the end of a run of a solver with a coarse tolerance."""
+        return 100
+
+    def beside(self, q: Array, sides: Array) -> Array:
+        """As `Contacts.beside`: no two contacts of bodies are the sides of one bilateral constraint."""
+        return jnp.zeros_like(sides)
+
     def sliding(self, v: Array) -> PairContacts:
-        """Copy with the slip velocities at v (d,), as `Contacts.sliding`; the same contacts if they have no friction."""
-        return self if self.slip is None else replace(self, slip=self.slip._replace(velocity=self.slip.of(v)))
+        """Copy with the slip velocities at v (d,), as `Contacts.sliding`."""
+        return replace(self, slip=self.slip.sliding(v))
 
     def rubbing(self, slip: PairSlip) -> PairContacts:
         """Copy with friction; ``slip`` holds the gradients of the slip velocities."""
@@ -89,7 +99,7 @@ class PairContacts:
 
     def gap_velocity(self, v: Array) -> Array:
         """Gap velocities G v + df/dt, (m,)."""
-        return self.velocity(v) if self.drift is None else self.velocity(v) + self.drift
+        return self.velocity(v) + self.drift
 
     def jump(self, impulse: Array) -> Array:
         """Velocity jump M^-1 G' L, (d,), by impulses L (m,)."""
@@ -232,8 +242,9 @@ class PairContacts:
 
     def under(self, metric: Metric) -> PairContacts:
         """Copy whose responses use another metric."""
-        slip = None if self.slip is None else self.slip.under(metric)
-        return replace(self, slip=slip, **responses(metric, self.i, self.j, self.gi, self.gj, self.bodies))
+        return replace(
+            self, slip=self.slip.under(metric), **responses(metric, self.i, self.j, self.gi, self.gj, self.bodies)
+        )
 
     def masked(self, active: Array) -> PairContacts:
         """Copy in which the gradients of contacts that are not ``active`` (m,) are zero."""
@@ -275,6 +286,21 @@ class PairSlip(NamedTuple):
     static: Array | None = None
     before: FrictionInfo | None = None
 
+    @classmethod
+    def none(cls, m: int, dtype: Any) -> PairSlip:
+        """Those of m contacts that do not rub, k = 0."""
+        still = empty(dtype, m, 0)
+        return cls((), still, empty(dtype, 0), still)
+
+    @property
+    def k(self) -> int:
+        """Number of tangents of a contact."""
+        return len(self.tangents)
+
+    def sliding(self, v: Array) -> PairSlip:
+        """Copy whose slip ``velocity`` is that at v (d,)."""
+        return self._replace(velocity=self.of(v)) if self.tangents else self
+
     def of(self, v: Array) -> Array:
         """Slip velocities (m, k) at v."""
         return jnp.stack([row.velocity(v) for row in self.tangents], axis=1) + self.drift
@@ -285,6 +311,10 @@ class PairSlip(NamedTuple):
             (row.jump(impulse[:, a]) for a, row in enumerate(self.tangents[1:], 1)),
             self.tangents[0].jump(impulse[:, 0]),
         )
+
+    def push(self, impulse: Array) -> Array:
+        """Generalised impulse T' r, (d,), of tangential impulses r (m, k)."""
+        return sum(row.push(impulse[:, a]) for a, row in enumerate(self.tangents))  # type: ignore[return-value]
 
     def terms(self, v: Array) -> Array:
         """|T| |v|, (m, k): the sizes of the terms of the slip velocities, which bound their round-off."""

@@ -51,9 +51,8 @@ def _move_carry(carry: tuple, old: int, new: int) -> tuple:
     neighbours = listed.neighbours._replace(
         i=widen(listed.neighbours.i, -1, old, new, empty), j=widen(listed.neighbours.j, -1, old, new, empty)
     )
-    rubbed = lambda x: None if x is None else widen(x, -2, old, new)
-    impulse = (room if row.friction_impulse is None else rubbed)(listed.impulse)
-    state = listed._replace(state=listed.state.relisted(room), neighbours=neighbours, impulse=impulse)
+    rubbed = lambda x: widen(x, -2, old, new)
+    state = listed._replace(state=listed.state.relisted(room), neighbours=neighbours, impulse=rubbed(listed.impulse))
 
     def of_row(row: Any) -> Any:
         of_friction = {name: rubbed(getattr(row, name)) for name in ("friction_impulse", "friction_last")}

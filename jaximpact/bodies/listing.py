@@ -21,7 +21,7 @@ from .start import at_reach, too_short
 
 
 class Listed(NamedTuple):
-    """State of a `Listing`: the ``state`` of the scheme, the neighbour list, and the impulses of the last step, (m,) or with friction (m, 1 + k);
+    """State of a `Listing`: the ``state`` of the scheme, the neighbour list, and the impulses (m, 1 + k) of the last step;
     attributes such as n, q and v are those of the scheme's state."""
 
     state: Any

@@ -455,7 +455,8 @@ class NearBodies(OfBodies):
         gap = jnp.concatenate([keep(gap.astype(q.dtype), 1), walls.ravel()])
         drift = jax.jvp(lambda s: self(s, q, args), (t,), (jnp.ones_like(t),))[1]
         by_mass = responses(metric, first, second, gi, gj, n)
-        return PairContacts(gap, drift, first, second, gi, gj, bodies=n, pairs=len(i), **by_mass)
+        slip = PairSlip.none(len(gap), q.dtype)
+        return PairContacts(gap, drift, first, second, gi, gj, bodies=n, pairs=len(i), slip=slip, **by_mass)
 
     def rubbed(self, metric: Metric, t: ArrayLike, q: Array, args: Any) -> PairSlip:
         """The gradients of the slip velocities of the contacts at (t, q), with coefficients zero."""
@@ -480,9 +481,13 @@ class NearBodies(OfBodies):
         si = jnp.concatenate([keep(si), walls])
         sj = jnp.concatenate([keep(sj), jnp.zeros_like(walls)])
 
+        none = PairSlip.none(len(drift), q.dtype)
+
         def tangent(a: int) -> PairContacts:
             gi, gj = si[:, a], sj[:, a]
             by_mass = responses(metric, first, second, gi, gj, n)
-            return PairContacts(drift[:, a], None, first, second, gi, gj, bodies=n, pairs=len(i), **by_mass)
+            return PairContacts(
+                drift[:, a], drift[:, a], first, second, gi, gj, bodies=n, pairs=len(i), slip=none, **by_mass
+            )
 
         return PairSlip(tuple(tangent(a) for a in range(k)), drift, jnp.zeros(len(drift), q.dtype), drift)

@@ -60,8 +60,8 @@ mlir.register_lowering(forward_only_p, mlir.lower_fun(lambda value, *, why: valu
 
 
 def _map_floating_leaves(function: Callable, tree: Any, *others: Any) -> Any:
-    """Applies ``function`` to each floating leaf of ``tree``, with the same leaf of the ``others``; leaves of ``tree`` that are not floating stay."""
-    real = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
+    """Applies ``function`` to each floating leaf of ``tree``, with the same leaf of the ``others``; other leaves of ``tree``, and empty ones, stay."""
+    real = lambda x: jnp.size(x) > 0 and jnp.issubdtype(jnp.result_type(x), jnp.floating)
     return jax.tree.map(lambda x, *y: function(x, *y) if real(x) else x, tree, *others)
 
 

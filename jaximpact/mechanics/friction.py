@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from ..jaxtools.empty import empty, nothing
 from .problem import Problem
 from .problem_parts import OfSpeed
 from .some_contacts import SomeSlips
@@ -24,7 +25,7 @@ UNIT = 0.02  # by which the square of a gradient's length may differ from that o
 
 
 class FrictionInfo(NamedTuple):
-    """Friction at the contacts in one step, as reported by a contact law.
+    """Friction at the contacts in one step, as reported by a contact law; k is 0 where contacts do not rub.
 
     Tangential ``impulse`` (m, k); the ``mode`` (m,) of each contact, `contact.friction.cones.OPEN`, `STICK` or `SLIP`; and the ``direction`` of slip (m, k), a
     unit vector, zero where a contact does not slip. Two fields are None unless static friction has a coefficient of its own: the mask
@@ -41,12 +42,14 @@ class FrictionInfo(NamedTuple):
     @classmethod
     def none(cls, m: int, k: int, dtype: Any) -> FrictionInfo:
         """Info of m open contacts with k tangents each."""
+        if k == 0:
+            return cls(nothing(dtype, m, 0), empty(jnp.int32, 0), empty(dtype, m, 0))
         zero = jnp.zeros((m, k), dtype)
         return cls(zero, jnp.zeros(m, jnp.int32), zero)
 
 
 class Slip(NamedTuple):
-    """Tangential rows of all contacts at one configuration.
+    """Tangential rows of all contacts at one configuration; without friction k is 0, and every array has size 0.
 
     ``jacobian`` T (m, k, d), ``response`` M^-1 T' (d, m, k), ``drift`` T_0 (m, k), ``friction`` (m,), mu times the scale of the gap, and the slip
     ``velocity`` (m, k) without contact impulses, from which a contact law starts. With static friction also its coefficients ``static`` (m,), and
@@ -61,6 +64,17 @@ class Slip(NamedTuple):
     static: Array | None = None
     before: FrictionInfo | None = None
     scale: Array | None = None
+
+    @classmethod
+    def none(cls, m: int, d: int, dtype: Any) -> Slip:
+        """Makes those of m contacts that do not rub, of d coordinates."""
+        still = empty(dtype, m, 0)
+        return cls(empty(dtype, m, 0, d), empty(dtype, d, m, 0), still, empty(dtype, 0), still)
+
+    @property
+    def k(self) -> int:
+        """Number of tangents of a contact."""
+        return self.drift.shape[1]
 
     @classmethod
     def at(
@@ -124,9 +138,17 @@ class Slip(NamedTuple):
         """Returns the velocity jump M^-1 T' r (d,) of tangential impulses r (m, k)."""
         return jnp.tensordot(self.response, impulse, 2)
 
+    def push(self, impulse: Array) -> Array:
+        """Returns the generalised impulse T' r (d,) of tangential impulses r (m, k)."""
+        return jnp.einsum("mkd,mk->d", self.jacobian, impulse)
+
     def under(self, metric: Any) -> Slip:
         """Returns a copy with the responses of another metric."""
-        return self._replace(response=responses(metric, self.jacobian))
+        return self._replace(response=responses(metric, self.jacobian)) if self.k else self
+
+    def sliding(self, v: Array) -> Slip:
+        """Returns a copy whose slip ``velocity`` is that at v (d,)."""
+        return self._replace(velocity=self.of(v)) if self.k else self
 
     def still(self) -> FrictionInfo:
         """Returns the info of a step in which all these contacts are open, without impulses."""
@@ -241,7 +263,5 @@ def responses(metric: Any, jacobian: Array) -> Array:
 
 
 def impulses_of(found: Any) -> Array:
-    """Returns the impulses in the result ``found`` of a contact law: normal ones (m,), or with friction those along all rows (m, 1 + k)."""
-    if found.friction is None:
-        return found.impulse
+    """Returns the impulses (m, 1 + k) along all rows in the result ``found`` of a contact law, or in the `Info` of a step."""
     return jnp.concatenate([found.impulse[:, None], found.friction.impulse], axis=1)

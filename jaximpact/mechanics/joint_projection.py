@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..jaxtools.empty import nothing
 from .joints import Joints
 from .linearisation import Metric, span
 from .problem import Problem
@@ -54,7 +55,7 @@ def put_on_joints(
     """
     if problem.joints is None:
         joints = Joints.none(len(q), q.dtype)
-        return ProjectedPosition(q, low, joints, jnp.zeros_like(joints.value), jnp.zeros((), jnp.int32))
+        return ProjectedPosition(q, low, joints, nothing(q.dtype, 0), jnp.zeros((), jnp.int32))
     joints = Metric.at(problem, q, args, t).joints
     q, low = add_compensated(q, -joints.restore(joints.value), low)
     # once more with the same gradients: the error of a distance x is then of the order of x^3
@@ -121,8 +122,10 @@ def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Arr
     The impulses act along the gradients at the start of the step. Ryckaert, Ciccotti and Berendsen, J. Comput. Phys. 23 (1977).
     """
     joints = metric.joints
+    if not joints.size:
+        return u, nothing(u.dtype, 0)
     total = jnp.zeros_like(joints.value)
-    for _ in range(SHAKEN if joints.size else 0):
+    for _ in range(SHAKEN):
         more = -joints.forces(problem.joint_values(t, q + h * u, args)) / h
         u, total = u + joints.response @ more, total + more
     return u, joints.least(total)

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from ..jaxtools.empty import empty, nothing
 from ..jaxtools.jacobians import value_and_jacobian
 from ..jaxtools.linalg import solve_by_inverse
 from ..jaxtools.outlined import outlined
@@ -45,8 +45,9 @@ class MayDepend:
     @classmethod
     def of(cls, problem: Problem) -> Problem:
         """Returns the problem with its joints marked as possibly dependent."""
-        joints = problem.joints
-        return problem if joints is None or isinstance(joints, cls) else problem.replace(joints=cls(joints))
+        if problem.joints is None or isinstance(problem.joints, cls):
+            return problem
+        return problem.replace(joints=cls(problem.joints))
 
 
 class Joints(NamedTuple):
@@ -69,9 +70,8 @@ class Joints(NamedTuple):
     @classmethod
     def none(cls, d: int, dtype: Any) -> Joints:
         """Makes those of a system of d coordinates without joints: arrays of size 0."""
-        # constants of numpy, which no program computes
-        zero = lambda *shape: np.zeros(shape, dtype)
-        return cls(zero(0), zero(0, d), zero(0), zero(d, 0), zero(0, 0), zero(0, 0), zero(0))  # type: ignore[arg-type]
+        none, square = empty(dtype, 0), empty(dtype, 0, 0)
+        return cls(none, empty(dtype, 0, d), none, empty(dtype, d, 0), square, square, none)
 
     @property
     def size(self) -> int:
@@ -128,9 +128,11 @@ class Joints(NamedTuple):
 
     def reaction(self, momentum: Array) -> Array:
         """Returns the impulses (j,) with which the joints react to an impulse ``momentum`` (d,) on the system."""
-        if not self.size:
-            return jnp.zeros_like(self.value)
-        return -self.least(self.forces(self.response.T @ momentum))
+        return -self.least(self.forces(self.response.T @ momentum)) if self.size else nothing(momentum.dtype, 0)
+
+    def reaction_to(self, contacts: Any, impulse: Array) -> Array:
+        """Returns the impulses (j,) with which the joints react to impulses (m,) of the contacts, or forces to forces."""
+        return self.reaction(contacts.push(impulse)) if self.size else nothing(impulse.dtype, 0)
 
     def velocity(self, v: Array) -> Array:
         """Returns the joint velocities J v + c_t, (j,)."""

@@ -17,6 +17,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ..jaxtools import linalg
+from ..jaxtools.empty import nothing
 from ..jaxtools.jacobians import SMALL, value_and_jacobian
 from ..jaxtools.jaxpr_tools import depends_on
 from ..jaxtools.linalg import solve_by_inverse
@@ -173,8 +174,8 @@ def _diagonals(matrix: Array) -> Array:
 class Contacts(NamedTuple):
     """Constraints linearised at one configuration, as dense arrays.
 
-    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), None in projections of positions;
-    ``slip``, the tangential rows, in steps with friction, else None; ``gram``, the Delassus matrix (m, m) if it has been computed, else None.
+    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), zero in projections of positions;
+    ``slip``, the tangential rows, in steps with friction, else of k = 0 tangents; ``gram``, the Delassus matrix (m, m) if it has been computed, else None.
     Schemes and solvers use the methods. Contacts between listed bodies (`bodies.contacts.PairContacts`) have all of them but `delassus`,
     `angles` and `oblique`, which give (m, m) matrices.
     """
@@ -182,9 +183,16 @@ class Contacts(NamedTuple):
     gap: Array
     jacobian: Array
     response: Array
-    drift: Array | None = None
-    slip: Slip | None = None
+    drift: Array
+    slip: Slip
     gram: Array | None = None
+
+    @classmethod
+    def of(cls, gap: Array, jacobian: Array, response: Array, drift: Array | None = None) -> Contacts:
+        """Makes contacts without tangential rows; by default without drift."""
+        m, d = jacobian.shape
+        drift = jnp.zeros_like(gap) if drift is None else drift
+        return cls(gap, jacobian, response, drift, Slip.none(m, d, jacobian.dtype))
 
     @property
     def dense(self) -> bool:
@@ -207,13 +215,18 @@ class Contacts(NamedTuple):
         """Smallest round-off to assume when gaps are compared."""
         return 0.0
 
+    @property
+    def slack(self) -> int:
+        """Multiples of the round-off by which contacts may overlap at a start."""
+        return 1
+
     def velocity(self, v: Array) -> Array:
         """Returns G v (m,), the change of the gap velocities for a velocity change v (d,)."""
         return self.jacobian @ v
 
     def gap_velocity(self, v: Array) -> Array:
         """Returns the gap velocities G v + f_t, (m,)."""
-        return self.velocity(v) if self.drift is None else self.velocity(v) + self.drift
+        return self.velocity(v) + self.drift
 
     def jump(self, impulse: Array) -> Array:
         """Returns the velocity jump M^-1 G' L (d,) of impulses L (m,)."""
@@ -247,7 +260,7 @@ class Contacts(NamedTuple):
         """Returns which of n equal parts of the coordinates each contact depends on, or moves, with friction or without, (m, n)."""
         (m, d), slip = self.shape, self.slip
         used = (self.jacobian != 0) | (self.response.T != 0)
-        if slip is not None:
+        if slip.k:
             used |= jnp.any((slip.jacobian != 0) | (jnp.moveaxis(slip.response, 0, 2) != 0), axis=1)
         return jnp.any(used.reshape(m, n, d // n), axis=2)
 
@@ -299,6 +312,10 @@ class Contacts(NamedTuple):
         drift, rounding = jnp.abs(gap[:, None] - gap[None, :]), rounding[:, None] + rounding[None, :]
         return cancel & (room <= rounding), cancel & (room <= rounding + 0.1 * drift)
 
+    def beside(self, q: Array, sides: Array) -> Array:
+        """Finds the contacts (m,) that may form a bilateral constraint at q (d,) with one of the contacts ``sides`` (m,)."""
+        return jnp.any(self.joined(q)[1] & sides[None, :], axis=1) if len(sides) > 1 else jnp.zeros_like(sides)
+
     def coupled(self, acting: Array) -> Array:
         """Tests whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ()."""
         return jnp.any(self.oblique() & acting[:, None] & acting[None, :])
@@ -339,18 +356,16 @@ class Contacts(NamedTuple):
         """Returns the contacts with the numbers ``rows`` (k,), or all of them for None."""
         if rows is None:
             return self
-        drift = None if self.drift is None else self.drift[rows]
-        return type(self)(self.gap[rows], self.jacobian[rows], self.response[:, rows], drift)
+        return type(self).of(self.gap[rows], self.jacobian[rows], self.response[:, rows], self.drift[rows])
 
     def under(self, metric: Metric) -> Contacts:
         """Returns a copy whose responses are those of another metric."""
-        slip = None if self.slip is None else self.slip.under(metric)
         kind = Contacts if metric.inverse is None else AskewContacts
-        return kind(*self._replace(response=metric.solve(self.jacobian.T), slip=slip, gram=None))
+        return kind(*self._replace(response=metric.solve(self.jacobian.T), slip=self.slip.under(metric), gram=None))
 
     def sliding(self, v: Array) -> Contacts:
-        """Returns a copy for a contact law whose impulses act at velocity v (d,): the slip ``velocity`` is that at v; unchanged without friction."""
-        return self if self.slip is None else self._replace(slip=self.slip._replace(velocity=self.slip.of(v)))
+        """Returns a copy for a contact law whose impulses act at velocity v (d,): the slip ``velocity`` is that at v."""
+        return self._replace(slip=self.slip.sliding(v))
 
     def rubbing(self, slip: Slip) -> Contacts:
         """Returns a copy with ``slip`` in place of its tangential rows."""
@@ -389,7 +404,7 @@ def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: An
     if problem.is_local:
         return problem.constraints.linearised(metric, t, q, args)  # type: ignore[union-attr, return-value]
     f, matrix = jacobian(problem, t, q, args)
-    return Contacts(f, matrix, metric.solve(matrix.T), drift(problem, t, q, args))
+    return Contacts.of(f, matrix, metric.solve(matrix.T), drift(problem, t, q, args))
 
 
 def drift(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
@@ -446,9 +461,7 @@ def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Arra
     velocity v (d,) and the gap ``acceleration`` (m,). Divided by `span` the scales are speeds.
     """
     time = span(h, q.dtype)
-    speed = contacts.velocity_terms(v) + time * jnp.abs(acceleration)
-    if contacts.drift is not None:
-        speed = speed + jnp.abs(contacts.drift)
+    speed = contacts.velocity_terms(v) + time * jnp.abs(acceleration) + jnp.abs(contacts.drift)
     place = contacts.velocity_terms(q)
     found = place + time * speed
     return jnp.where(jnp.isfinite(found), found, place)
@@ -484,7 +497,7 @@ def closure(
         speed = many * length / span(h, q.dtype) + many * length / (32 * h)
     closed, length = contacts.gap <= few * length, many * length
     # the start may be the end of a run whose solver had a coarse tolerance
-    overlap = length if contacts.dense else 100 * length
+    overlap = contacts.slack * length
     # bodies at the same position have no gradient, but overlap
     overlap = jnp.where(overlap >= 0, overlap, 0)
     return Closure(closed, contacts.gap < -overlap, closed & (gap_velocity < -speed))
@@ -503,7 +516,7 @@ def joint_acceleration(
     free = metric.solve(force)
     joints = metric.joints
     if problem.joints is None:
-        return free, jnp.zeros_like(joints.value)
+        return free, nothing(q.dtype, 0)
     if not joints.size:
         raise ValueError("the metric of an acceleration with joints is Metric.at(problem, q, args, t)")
     turning = joint_turning(problem, t, q, v, args)

@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from ..jaxtools.empty import nothing
 from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..jaxtools.outlined import call_outlined
 from ..jaxtools.shapes import as_array, shape_of_result
@@ -317,7 +318,12 @@ class Problem(metaclass=Named):
         return self.contact_velocity(t, q, v, args)[1]
 
     def contact_velocity(self, t: ArrayLike, q: Array, v: Array, args: Any) -> tuple[Array | None, Array]:
-        """Returns the relative velocities of all contacts: along the normals (m,), None where ``slip`` does not give them, and along tangents (m, k)."""
+        """Returns the relative velocities of all contacts: along the normals (m,), None where ``slip`` does not give them, and along tangents (m, k).
+
+        Without ``slip`` k is 0.
+        """
+        if self.slip is None:
+            return None, nothing(q.dtype, self.count(t, q, args), 0)
         found = _value_of(self.slip, t, q, v, args)
         normal, along = found if isinstance(found, tuple) else (None, found)
         along = jnp.asarray(along, q.dtype)

@@ -125,7 +125,7 @@ class Jammed:
         part = lambda x: x / jnp.where(largest > 0, largest, 1)
         unbalanced = jnp.sum(part(net.reshape(count, each)[:, :space]) ** 2) / count
         balanced = jnp.any(pushes) & (unbalanced <= self.balance**2 * mean(part(impulse) ** 2, pushes))
-        rows = 1 if row.friction_impulse is None else 1 + row.friction_impulse.shape[-1]
+        rows = 1 + row.friction_impulse.shape[-1]
         needed = space + (rows == 1) if self.needed is None else self.needed
         held, contacts = backbone(ends, pushes, count, needed, balanced)
         # a periodic packing may drift as a whole, and has one contact more than equilibrium needs

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..jaxtools.argument_checks import is_traced
+from ..jaxtools.empty import nothing
 from ..switches.switches import STATE, Switches, crossing, gap_switches
 from .contact.laws import ContactLaw, Open, Reaction
 from .friction import FrictionInfo
@@ -93,7 +94,7 @@ class JointInfo(NamedTuple):
     @classmethod
     def without_joints(cls, dtype: Any) -> JointInfo:
         """The report on no joints."""
-        return cls(jnp.zeros(0, dtype), jnp.zeros(0, dtype))
+        return cls(nothing(dtype, 0), nothing(dtype, 0))
 
 
 class Step(NamedTuple):
@@ -114,7 +115,7 @@ class Info(NamedTuple):
 
     ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the contacts in the step, ``acts`` () whether a
     contact has an impulse or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits; the
-    reports on ``joints`` and on ``friction``, the latter None where there is none; the estimated ``error`` () of the step in units of the tolerance, from schemes
+    reports on ``joints`` and on ``friction``; the estimated ``error`` () of the step in units of the tolerance, from schemes
     that estimate it (`Traits.tells_error`), else None; ``remark`` bits () of a free step, which do not make it invalid as those of ``status`` do, or None;
     the time ``ended`` () at which a step that did not reach its end failed, NaN for others, and the number ``near`` () of the event that it met last
     (`status.event_name`), or None.
@@ -128,7 +129,7 @@ class Info(NamedTuple):
     iterations: Array
     status: Array
     joints: JointInfo
-    friction: FrictionInfo | None = None
+    friction: FrictionInfo
     error: Any = None
     remark: Any = None
     ended: Any = None
@@ -158,10 +159,14 @@ class Info(NamedTuple):
 
     @classmethod
     def none(cls, q: Array, v: Array, m: int, friction: FrictionInfo | None = None) -> Info:
-        """Makes the info of m contacts without impulses, with z = q and chord = v: that of `Scheme.init`, which makes no step."""
+        """Makes the info of m contacts without impulses, with z = q and chord = v: that of `Scheme.init`, which makes no step.
+
+        ``friction``: by default that of contacts that do not rub.
+        """
         zero = jnp.zeros((), jnp.int32)
         none = jnp.zeros(m, q.dtype)
         joints = JointInfo.without_joints(q.dtype)
+        friction = FrictionInfo.none(m, 0, q.dtype) if friction is None else friction
         return cls(q, v, none, jnp.zeros((), bool), jnp.zeros((), q.dtype), zero, zero, joints, friction)
 
 

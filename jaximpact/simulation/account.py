@@ -44,6 +44,8 @@ class Account(NamedTuple):
 
     def with_joints(self, info: Info) -> Account:
         """The account whose largest joint residuals include those in the `Info` of a step."""
+        if not self.joint_residual.size:
+            return self
         return self._replace(joint_residual=jnp.maximum(self.joint_residual, info.joints.residual))
 
     def closed(self) -> Account:

@@ -41,5 +41,5 @@ def admissible_start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple
         | as_status(jnp.any(at.violated), Status.INPUT_INVALID)
         | as_status(~inside, Status.INPUT_INVALID)
     )
-    joints = joints._replace(impulse=joints.impulse + metric.joints.reaction(contacts.push(found.impulse)))
+    joints = joints._replace(impulse=joints.impulse + metric.joints.reaction_to(contacts, found.impulse))
     return motion._replace(v0=v0 + found.jump), found.impulse, joints, status | held

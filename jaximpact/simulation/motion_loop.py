@@ -114,17 +114,14 @@ class MotionLoop:
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
         row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.has_touched(impulse, None))
         held = joints.impulse
-        row = row._replace(joint_impulse=held, joint_last=held)
-        row = row._replace(before=(state, (impulse, held, None))) if self.locates else row
+        # a zero of its own, which depends on v0 as later impulses do
+        none = info.friction.impulse + 0 * v0[0]
+        row = row._replace(joint_impulse=held, joint_last=held, friction_impulse=none, friction_last=none)
+        row = row._replace(before=(state, (impulse, held, none))) if self.locates else row
         if self.by_step is not None:
             row = row._replace(stop=jnp.full_like(motion.t0, jnp.inf), watch=Watch.start(motion))
         elif self.program.until is not None:
             row = row._replace(stop=state.stop.time)
-        if info.friction is not None:
-            # a zero of its own, which depends on v0 as later impulses do
-            none = info.friction.impulse + 0 * v0[0]
-            row = row._replace(friction_impulse=none, friction_last=none)
-            row = row._replace(before=(state, (impulse, held, none))) if self.locates else row
         account = Account.start(status, motion.t0, joints.residual, info.error)
         return state, row, account.with_step(self.problem, motion, 0, state, info._replace(joints=joints))
 
@@ -189,10 +186,10 @@ class MotionLoop:
 
         Coulomb's law may have several solutions; with this start the solver finds the one that the motion has followed so far.
         """
-        last, m = lax.stop_gradient((row.last, row.friction_last)), row.last.size
-        if last[1] is not None and m > 1:
-            return self.law.beginning(jnp.concatenate([last[0][:, None], last[1]], axis=1))
-        return self.law.beginning(last[0]) if last[1] is None and m > SMALL else self.law
+        m, k = row.friction_last.shape
+        if m <= (1 if k else SMALL):
+            return self.law
+        return self.law.beginning(jnp.concatenate(lax.stop_gradient([row.last[:, None], row.friction_last]), axis=1))
 
     def free_step_or(self, contact_step: Callable[[], tuple], carry: tuple) -> tuple:
         """Makes a step of one lane without contact, or ``contact_step()`` if the free step is not valid; returns the carry after it."""
@@ -222,7 +219,7 @@ class MotionLoop:
             # the last row alone counts, which a contact step makes
             held = row.joint_impulse + info.joints.impulse
             free_row = row._replace(impulse=row.impulse + info.impulse, joint_impulse=held)
-            if info.friction is not None:
+            if info.friction.impulse.size:
                 # contacts that rubbed in the step before do so no longer, which `law_after` reads
                 now = {"last": info.impulse, "friction_last": info.friction.impulse}
                 free_row = free_row._replace(friction_impulse=row.friction_impulse + info.friction.impulse, **now)
@@ -254,17 +251,17 @@ class MotionLoop:
     def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
         """The row after a step that ends at ``state`` with this `Info`; ``row``: the one before it, ``begin``: the state at its beginning."""
         # contacts of bodies come and go: theirs are the impulses of the step
-        before = jnp.zeros_like(row.impulse) if self.listed else row.impulse
-        impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
+        before, earlier = (jnp.zeros_like(x) if self.listed else x for x in (row.impulse, row.friction_impulse))
+        whole = finite(state)
+        impulse, held, rubbed = (
+            jnp.where(whole, x, jnp.nan) if x.size else x
+            for x in (before + info.impulse, row.joint_impulse + info.joints.impulse, earlier + info.friction.impulse)
+        )
         kept = (begin, (before, row.joint_impulse, row.friction_impulse)) if self.locates else None
         pairs, touched = self.pairs_of(state), self.has_touched(info.impulse, row.touched)
         stop = row.stop if self.program.until is None or self.by_step is not None else state.stop.time
-        held = jnp.where(finite(state), row.joint_impulse + info.joints.impulse, jnp.nan)
         others = {"joint_impulse": held, "joint_last": info.joints.impulse}
-        if info.friction is not None:
-            earlier = jnp.zeros_like(row.friction_impulse) if self.listed else row.friction_impulse
-            rubbed = jnp.where(finite(state), earlier + info.friction.impulse, jnp.nan)
-            others |= {"friction_impulse": rubbed, "friction_last": info.friction.impulse}
+        others |= {"friction_impulse": rubbed, "friction_last": info.friction.impulse}
         return Row(
             state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched, stop, row.watch, **others
         )
@@ -445,7 +442,7 @@ class MotionLoop:
         stopped = None if self.program.until is None else jnp.isfinite(row.stop)
         more = {"pairs": pairs, "events": events, "stopped": stopped}
         more |= {"joint_impulse": joint_impulse if joint_impulse.shape[-1] else None}
-        more |= {"friction_impulse": friction_impulse}
+        more |= {"friction_impulse": friction_impulse if friction_impulse.shape[-1] else None}
         more |= account._asdict()
         found = Solution(t, q, v, z, impulse, energy, values, timing=Timing.of(self.program.scheme), **more)
         return guard_derivative(found, NO_DERIVATIVE) if self.program.sensitivity == "none" else found

@@ -28,7 +28,7 @@ class Row(NamedTuple):
         stop: time () at which the motion ended, infinity while it goes on; None without ``until``.
         watch: since when the motion is at rest (`mechanics.rest.Watch`), with ``until`` at rest or jammed.
         joint_impulse, joint_last: impulses of joints (j,), accumulated and of the last step.
-        friction_impulse, friction_last: impulses of friction (m, k), accumulated and of the last step; None without friction.
+        friction_impulse, friction_last: impulses of friction (m, k), accumulated and of the last step.
     """
 
     q: Array
@@ -58,9 +58,10 @@ class Row(NamedTuple):
         """
         moved = self._replace(q=self.q - back * self.chord)
         moved = moved._replace(joint_impulse=self.joint_impulse - (back / h) * self.joint_last)
-        if self.friction_impulse is not None and self.pairs is None:
-            moved = moved._replace(friction_impulse=self.friction_impulse - (back / h) * self.friction_last)
-        return moved if self.pairs is not None else moved._replace(impulse=self.impulse - (back / h) * self.last)
+        if self.pairs is not None:
+            return moved
+        rubbed = self.friction_impulse - (back / h) * self.friction_last
+        return moved._replace(friction_impulse=rubbed, impulse=self.impulse - (back / h) * self.last)
 
 
 class RowRequest(NamedTuple):

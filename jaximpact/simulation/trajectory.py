@@ -63,11 +63,9 @@ def resume_until_step(
     )
     t = row.time(jnp.where(ended, motion.t1, motion.time(state.n)))
     told = {"t": t, "q": found.q, "v": found.v, "z": found.z, "impulse": found.impulse, "pairs": found.pairs}
-    told |= {
-        "energy": loop.energy(t, found),
-        "joint_impulse": found.joint_impulse if found.joint_impulse.size else None,
-    }
-    told |= {"friction_impulse": found.friction_impulse}
+    told |= {"energy": loop.energy(t, found)}
+    # what joints and friction do, where there are any
+    told |= {name: x for name in ("joint_impulse", "friction_impulse") if (x := getattr(found, name)).shape[-1]}
     closed = loop.close_account(state, row, account)
     full = full | (carry[2].status & int(Status.NEIGHBOURS_LOST) != 0)
     return {name: x for name, x in told.items() if x is not None}, closed, carry, full

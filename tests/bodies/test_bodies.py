@@ -84,6 +84,28 @@ def test_listed_pairs_and_all_pairs(four, scheme, e):
     assert np.allclose(found.v, reference.v, rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("friction", [{}, {"friction": 0.3, "inertias": "solid"}], ids=["smooth", "rough"])
+def test_listed_pairs_under_a_force_that_depends_on_the_velocity(friction):
+    places = np.array([[0.2, 0.12], [0.45, 0.2], [0.2, 0.33]])
+    start = np.concatenate([places, np.zeros((3, len(friction) // 2))], axis=1)
+    down = jnp.zeros_like(start).at[:, 1].set(-9.81).ravel()
+    found = []
+    for lists in (True, False):
+        problem = disks(
+            np.full(3, 0.1), walls=[(0, 0.7), (0, None)], force=lambda t, q, v, args: down - v, lists=lists, **friction
+        )
+        # the method of lists, of all pairs too, to 1e-10 m/s in each of 50 steps
+        solver = ConjugateGradients(tolerance=1e-10)
+        found.append(
+            ji.solve(
+                problem, start.ravel(), 0 * start.ravel(), t1=0.1, steps=50, scheme=ji.MoreauJean(), projection=solver
+            )
+        )
+    assert all(x.status == 0 for x in found) and found[0].impulse[-1].max() > 0
+    # fixed-point iterations with lists, Newton's with all pairs: two leave (h/2)^2 of a velocity of 1 m/s in each step
+    assert np.allclose(found[0].q[-1], found[1].q[-1], rtol=0, atol=50 * 1e-6 * 2e-3)
+
+
 @pytest.mark.slow
 def test_conjugate_gradients_of_any_contacts(four):
     problem, q0, reference = four

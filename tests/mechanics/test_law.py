@@ -24,7 +24,7 @@ METRIC = Metric.at(PROBLEM, jnp.zeros(3), None)
 
 
 def contacts_of(matrix):
-    return Contacts(jnp.zeros(len(matrix)), matrix, jnp.linalg.solve(jnp.asarray(MASS), matrix.T))
+    return Contacts.of(jnp.zeros(len(matrix)), matrix, jnp.linalg.solve(jnp.asarray(MASS), matrix.T))
 
 
 @jax.jit

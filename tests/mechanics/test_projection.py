@@ -29,7 +29,7 @@ FEW_METHODS = pytest.mark.parametrize(
 
 def contacts_of(jacobian, mass):
     jacobian = jnp.asarray(jacobian)
-    return Contacts(jnp.zeros(len(jacobian)), jacobian, jnp.linalg.solve(jnp.asarray(mass), jacobian.T))
+    return Contacts.of(jnp.zeros(len(jacobian)), jacobian, jnp.linalg.solve(jnp.asarray(mass), jacobian.T))
 
 
 def random_case(seed, d, m):

@@ -50,7 +50,7 @@ def test_hard_active_sets(d, m):
 
     def project(matrix, inverse, v):
         offset = matrix @ v
-        return Solved(ji.ActiveSet()).velocity(Contacts(offset, matrix, inverse @ matrix.T), offset)
+        return Solved(ji.ActiveSet()).velocity(Contacts.of(offset, matrix, inverse @ matrix.T), offset)
 
     found = jax.jit(jax.vmap(project))(np.stack(matrices), np.stack(inverses), velocities)
     assert not np.any(found.status & int(FAILURES))
@@ -84,7 +84,7 @@ def test_refined_where_pivots_miss_the_tolerance(always):
     rng = np.random.default_rng(0)
     matrix, v = jnp.asarray(rng.normal(size=(6, 8))), jnp.asarray(rng.normal(size=8))
     offset = matrix @ v
-    contacts = Contacts(offset, matrix, matrix.T)
+    contacts = Contacts.of(offset, matrix, matrix.T)
     right, found = (
         jax.jit(Solved(solver).velocity)(contacts, offset) for solver in (ji.ActiveSet(), Spoilt(always=always))
     )

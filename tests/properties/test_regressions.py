@@ -39,7 +39,7 @@ def test_rank_deficient_is_not_infeasible():
     rng = np.random.default_rng(4)
     for _ in range(10):
         jacobian = rng.normal(size=(40, 13)) @ rng.normal(size=(13, 40))
-        contacts = Contacts(jnp.zeros(40), jnp.asarray(jacobian), jnp.asarray(jacobian.T))
+        contacts = Contacts.of(jnp.zeros(40), jnp.asarray(jacobian), jnp.asarray(jacobian.T))
         # feasible by construction: jacobian @ (v + x) >= 0 for a known x
         offset = jnp.asarray(jacobian @ rng.normal(size=40) + np.abs(rng.normal(size=40)))
         found = Solved(ji.ActiveSet()).velocity(contacts, offset)

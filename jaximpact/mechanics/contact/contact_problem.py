@@ -144,7 +144,7 @@ def _on_half_lines(a: Array, b: Array, solver: ContactSolver, start: Array) -> C
     def solve(_: Callable, start: Array) -> tuple[Array, Array]:
         known, offset = lax.stop_gradient((a, b))
         # unit masses that are pushed by G = 1: the response is the matrix
-        contacts = Contacts(jnp.zeros_like(offset), jnp.eye(offset.size, dtype=offset.dtype), known)
+        contacts = Contacts.of(jnp.zeros_like(offset), jnp.eye(offset.size, dtype=offset.dtype), known)
         found = solver.impulses(contacts, offset, solver.allowed(closing_speed(offset)), start)
         counts = jnp.stack([found.iterations, found.status]).astype(offset.dtype)  # carried as real numbers
         return found.impulse, counts

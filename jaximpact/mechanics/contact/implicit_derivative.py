@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from ...jaxtools import linalg
 from ...jaxtools.derivative_rules import implicit_root
 from ...jaxtools.linalg import solve_matrix_free, solve_near_identity
+from ..friction import FrictionInfo
 from ..linearisation import Contacts
 from .laws import Reaction
 
@@ -46,7 +47,8 @@ def reaction(
         tangent = partial(_tangent_of_acting, contacts)
     (jump, impulse), aux = implicit_root(residual, guess, found, tangent)
     error, iterations, status = lax.stop_gradient(aux)
-    return Reaction(jump, impulse, impulse > 0, error, iterations.astype(jnp.int32), status.astype(jnp.int32))
+    numbers = iterations.astype(jnp.int32), status.astype(jnp.int32)
+    return Reaction(jump, impulse, impulse > 0, error, *numbers, FrictionInfo.none(m, 0, dtype))
 
 
 def _tangent(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -31,7 +31,7 @@ class Reaction(NamedTuple):
 
     ``jump`` velocity jump M^-1 G' L (d,); ``impulse`` L (m,); ``acts`` (m,) contacts that have an impulse or, with `Open`,
     would be violated without one; ``residual`` largest KKT violation [velocity]; ``iterations`` of the solver, summed over
-    linearisations; ``status`` bits; ``friction``, None without friction.
+    linearisations; ``status`` bits; ``friction``.
     """
 
     jump: Array
@@ -40,18 +40,19 @@ class Reaction(NamedTuple):
     residual: Array
     iterations: Array
     status: Array
-    friction: FrictionInfo | None = None
+    friction: FrictionInfo
 
     @classmethod
     def exact(cls, jump: Array, impulse: Array, acts: Array, friction: FrictionInfo | None = None) -> Reaction:
-        """Makes a reaction with residual 0, no iterations and no status bits."""
+        """Makes a reaction with residual 0, no iterations and no status bits; ``friction``: by default that of contacts that do not rub."""
         zero = jnp.zeros((), jnp.int32)
+        friction = FrictionInfo.none(len(acts), 0, jump.dtype) if friction is None else friction
         return cls(jump, impulse, acts, jnp.zeros((), jump.dtype), zero, zero, friction)
 
     @classmethod
-    def none(cls, d: int, acts: Array, dtype: Any) -> Reaction:
-        """Makes a reaction without impulses, in which contacts ``acts`` (m,) should have one."""
-        return cls.exact(jnp.zeros(d, dtype), jnp.zeros(acts.shape, dtype), acts)
+    def none(cls, d: int, acts: Array, dtype: Any, friction: FrictionInfo | None = None) -> Reaction:
+        """Makes a reaction without impulses, in which contacts ``acts`` (m,) should have one; ``friction`` as in `exact`."""
+        return cls.exact(jnp.zeros(d, dtype), jnp.zeros(acts.shape, dtype), acts, friction)
 
 
 @jax.tree_util.register_dataclass
@@ -92,7 +93,7 @@ class ContactLaw(abc.ABC):
         """Projects a target onto the admissible positions, in a constant metric."""
 
     def beginning(self, guess: Array) -> ContactLaw:
-        """Returns a copy whose solver starts from the impulses ``guess`` (m,), with friction (m, 1 + k)."""
+        """Returns a copy whose solver starts from the impulses ``guess`` (m, 1 + k)."""
         return self
 
     def as_constant(self) -> ContactLaw:
@@ -133,8 +134,8 @@ class Open(ContactLaw):
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
         acts = ~(offset >= 0)  # NaN acts
-        found = Reaction.none(contacts.shape[1], acts if among is None else acts & among, offset.dtype)
-        return found if contacts.slip is None else found._replace(friction=contacts.slip.still())
+        acts = acts if among is None else acts & among
+        return Reaction.none(contacts.shape[1], acts, offset.dtype, contacts.slip.still())
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         base, increment = target.base, target.increment
@@ -151,8 +152,8 @@ class Open(ContactLaw):
 class Held(ContactLaw):
     """Law with known impulses, for derivatives: it differentiates a step while the closed contacts stay closed.
 
-    ``closed`` (m,): mask of these contacts; ``impulse`` (m,): their impulses; ``point`` (d,): the known projection Z; ``friction``: with friction
-    the modes and tangential impulses. The derivative is that of the projection onto {f_a = 0, a closed}, by one Newton step from the known solution.
+    ``closed`` (m,): mask of these contacts; ``impulse`` (m,): their impulses; ``point`` (d,): the known projection Z; ``friction``: modes and
+    tangential impulses of contacts that rub. The derivative is that of the projection onto {f_a = 0, a closed}, by one Newton step from the known solution.
     If no contact is closed, it is that of the free step.
     """
 
@@ -162,7 +163,7 @@ class Held(ContactLaw):
     friction: FrictionInfo | None = None
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
-        if self.friction is not None:
+        if contacts.slip.k:
             return self._with_friction(contacts, offset, among)
         contacts, offset = restrict_problem(contacts, offset, among)
         velocity = offset + contacts.velocity(contacts.jump(self.impulse))
@@ -197,7 +198,7 @@ class Held(ContactLaw):
         gap, rows = jacobian(problem, target.time, z, args)
         explicit = target.normal == "explicit"
         normals = jacobian(problem, target.time, target.base, args)[1] if explicit else rows
-        contacts = Contacts(gap, normals, metric.solve(normals.T))
+        contacts = Contacts.of(gap, normals, metric.solve(normals.T))
         # z again, now with the derivative of the jump that the known impulse makes
         shift = target.scale * contacts.jump(self.impulse)
         gap = gap + lax.stop_gradient(rows) @ (shift - lax.stop_gradient(shift))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.jacobians import SMALL
-from ..friction import FrictionInfo, Slip
+from ..friction import FrictionInfo
 from ..linearisation import Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
@@ -38,7 +38,7 @@ class Solved(ContactLaw):
     """Law whose impulses are computed by a contact solver; the derivative keeps the acting contacts closed."""
 
     solver: ContactSolver
-    guess: Array | None = None  # impulses (m,) to begin with, with friction (m, 1 + k)
+    guess: Array | None = None  # impulses (m, 1 + k) to begin with
     couples: bool = field(default=True, metadata={"static": True})  # whether IMPULSES_COUPLED is set
     # whether a small working set is tried first, which is faster, but makes the program longer
     small_sets: bool = field(default=True, metadata={"static": True})
@@ -48,7 +48,7 @@ class Solved(ContactLaw):
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
         """Solves the contact problem on a working set, and again on a larger one while a contact outside it is violated."""
-        if contacts.slip is not None:
+        if contacts.slip.k:
             if contacts.dense:
                 return self._with_friction(contacts, offset, among)
             return solve_friction_of_list(self.solver, self.guess, contacts, offset, among, self.constant)
@@ -57,13 +57,13 @@ class Solved(ContactLaw):
         if m == 0:
             return Reaction.none(d, offset < 0, offset.dtype)
         kind = _Velocities if contacts.dense else _ManyVelocities
-        problem = kind(self.solver, contacts, offset, self.guess, self.couples, self.small_sets)
+        problem = kind(self.solver, contacts, offset, self.normal_guess, self.couples, self.small_sets)
         return reaction(problem.residual, problem.solve, d, m, offset.dtype, contacts.dense, contacts)
 
     def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
         """Solves the contact problem on Coulomb's cones; its derivative keeps the modes of the contacts."""
         among = jnp.ones(contacts.shape[0], bool) if among is None else among
-        slip = cast(Slip, contacts.slip)
+        slip = contacts.slip
         cones = ConeProblem.of(contacts, offset).over(slip.scale)
         matrix = cones.delassus()
         largest = fastest(cones.offset, among)
@@ -105,12 +105,17 @@ class Solved(ContactLaw):
         if target.normal == "geodesic":
             return project_geodesic(self.solver, problem, target, args)
         if problem.is_local:
-            many = _ManyPositions(self.solver, problem, metric, target, args, self.guess, self.couples)
+            many = _ManyPositions(self.solver, problem, metric, target, args, self.normal_guess, self.couples)
             return reaction(many.residual, many.solve, d, m, base.dtype, dense=False)
         normals = jacobian(problem, time, base, args)[1] if target.normal == "explicit" else None
         flat = is_flat(problem, time, base, args)
-        projection = _Positions(self.solver, problem, metric, target, args, normals, flat, self.guess)
+        projection = _Positions(self.solver, problem, metric, target, args, normals, flat, self.normal_guess)
         return reaction(projection.residual, projection.solve, d, m, base.dtype)
+
+    @property
+    def normal_guess(self) -> Array | None:
+        """Normal impulses (m,) to begin with."""
+        return None if self.guess is None else self.guess[:, 0]
 
     def beginning(self, guess: Array) -> Solved:
         return replace(self, guess=guess)
@@ -389,7 +394,7 @@ class _Positions(NamedTuple):
             matrix = jacobian(self.problem, self.target.time, point, self.args, chosen.rows)[1]
         else:
             matrix = chosen.take(self.normals)
-        return Contacts(chosen.take(now.gap), matrix, self.metric.solve(matrix.T))
+        return Contacts.of(chosen.take(now.gap), matrix, self.metric.solve(matrix.T))
 
     def tolerance(self, asked: Any, contacts: Contacts, parts: Array, residual: Array | None = None) -> Array:
         """Returns for each contact (m,) the larger of the tolerance ``asked`` () and round-off, in velocity units.

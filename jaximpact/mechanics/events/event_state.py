@@ -39,7 +39,7 @@ class View(NamedTuple):
 
     def joint_forces(self, push: Array) -> Array:
         """Returns the forces (j,) of the joints under contact forces ``push`` (m,)."""
-        return self.joint_force + self.joints.reaction(self.contacts.push(push))
+        return self.joint_force + self.joints.reaction_to(self.contacts, push)
 
     def taylor(self, a: Array) -> tuple[Array, Array, Array]:
         """Returns the coefficients c, b, a (m,) of the gaps' Taylor polynomials c + b s + a s^2 under an acceleration (d,)."""
@@ -71,7 +71,7 @@ class Event(NamedTuple):
 
     def joint_impulse(self, impulse: Array) -> Array:
         """Returns the impulses (j,) with which the joints react to impulses (m,) of the contacts."""
-        return self.metric.joints.reaction(self.contacts.push(impulse))
+        return self.metric.joints.reaction_to(self.contacts, impulse)
 
 
 @outlined

@@ -36,7 +36,7 @@ from ..contact.laws import ContactLaw, Held
 from ..events.event_state import Event, View, persisting
 from ..events.force_free import opens_by_change
 from ..events.impacts import order_matters, shared
-from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, is_steady, linearise
+from ..linearisation import Metric, acceleration, closure, gap_derivatives, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, Traits, Wrapping
@@ -86,7 +86,7 @@ class Corrected(Wrapping):
         gap = lax.stop_gradient(contacts.gap)
         none = jnp.zeros_like(gap)
         struck = jnp.full(gap.shape, NEVER, jnp.int32)
-        return Tracked(state, last, jnp.zeros_like(closed), times, gap, none, struck, none, info.friction), info
+        return Tracked(state, last, jnp.zeros_like(closed), times, gap, none, struck, none), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Makes a step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
@@ -133,7 +133,7 @@ class Corrected(Wrapping):
         told = info._replace(z=told.z, chord=told.chord, joints=told.joints)
         found, told = graft_tree((new, info), (found, told))
         free = state._replace(state=found, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
-        return free._replace(friction=info.friction), told
+        return free, told
 
     def _reached_soon(self, problem: Problem, motion: Motion, state: Any) -> Array:
         """Finds the contacts (m,) that `order_matters` needs: those that close soon, during an impact that the scheme spreads over several steps."""
@@ -188,9 +188,6 @@ class Corrected(Wrapping):
         }
         still = jax.tree.map(jnp.zeros_like, (info.impulse, info.friction))
         impulse, friction = jax.tree.map(put, still, (told.impulse, told.friction))
-        history["friction"] = jax.tree.map(put, still[1], found.friction)
-        if state.edge is not None:
-            history["edge"] = jax.tree.map(put, state.edge.unknown(gap), found.edge)
         return found._replace(state=of_scheme, **history), told._replace(impulse=impulse, friction=friction)
 
     def _touching_step(
@@ -274,12 +271,11 @@ class Corrected(Wrapping):
         metric: Metric,
         turned: tuple[Array, Array],
         misses: tuple[Array, Array, Array],
-        slip: Any = None,
     ) -> tuple[Any, Info]:
         """Makes the ``new`` state with the history of its contacts, and adds the status of the derivative to the info.
 
         ``here``: the contacts at the time of impacts in the step, and ``did``, what they do in it; ``turned``: velocities (d,) before and after the
-        impacts; ``misses``: the result of `near_misses`; ``slip``: the tangential rows of contacts with friction.
+        impacts; ``misses``: the result of `near_misses`.
         """
         before, last, met, times = state[:4]
         active, impact, rebound, reacting, lasting, stays = did
@@ -293,7 +289,7 @@ class Corrected(Wrapping):
             | (missed & ~active)
         )
         # one side of a bilateral constraint takes over from the other: no grazing
-        beside = lambda: beside_in_joints(here.contacts, q, active | lasted)
+        beside = lambda: here.contacts.beside(q, active | lasted)
         branches = self.branches or last.size > SMALL
         grazing = run_where_needed(branches, jnp.any(touched), lambda: touched & ~beside(), lambda: touched)
         acting = jnp.where(active, info.impulse, 0)
@@ -310,8 +306,7 @@ class Corrected(Wrapping):
         # an impact of two steps that the first step is part of is not resolved
         at_start = crossed & (before.n == 0) & (traits.steps > 1)
         status = status | as_status(at_start, Status.DERIVATIVE_AT_END)
-        timed = here if slip is None else here._replace(contacts=here.contacts.rubbing(slip))
-        after = lambda: times.after(traits, motion, before.n, turned, timed, impact, active | lasted | lasting)
+        after = lambda: times.after(traits, motion, before.n, turned, here, impact, active | lasted | lasting)
         times = lax.cond(crossed, after, lambda: times) if branches else after()
         known = lax.stop_gradient((state.struck, state.aside))
         led = lambda: times.of_gaps(before.n + 1, metric, here.contacts.by_entry, known)
@@ -320,8 +315,7 @@ class Corrected(Wrapping):
         # a gap velocity that an impulse reverses is no near miss
         gap, change = jnp.where(active, -jnp.inf, gap), jnp.where(active, 0, change)
         history = last.astype(jnp.int32), met | impact, times, gap, change, struck, aside
-        tracked = Tracked(new, *history, friction=info.friction)
-        return tracked, info._replace(status=status)
+        return Tracked(new, *history), info._replace(status=status)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Makes a free step with the scheme's own derivative; invalid (``info.acts``) too for a lasting contact, even if it opens.
@@ -345,13 +339,6 @@ def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: 
         return motion.e
     rates = gap_derivatives(problem, t, q, v, motion.args)[0]
     return lax.stop_gradient(problem.restitution_at(motion.e, rates, motion.args))
-
-
-def beside_in_joints(contacts: Contacts, q: Array, sides: Array) -> Array:
-    """Finds the contacts (m,) that form a bilateral constraint at q (d,) with one of the contacts ``sides`` (m,)."""
-    if not contacts.dense or len(sides) < 2:
-        return jnp.zeros_like(sides)
-    return jnp.any(contacts.joined(q)[1] & sides[None, :], axis=1)
 
 
 def derivative_status(
@@ -381,7 +368,7 @@ def _depend_on_each_other(here: Instant, q: Array, e: Array, impact: Array, impu
     count = jnp.sum(impact)
     together = (count > 1) & (here.contacts.coupled(impact) | (count > IMPACTS))
     if here.contacts.dense and len(impulse) > 1:
-        joints = beside_in_joints(here.contacts, q, jnp.ones_like(impact))
+        joints = here.contacts.beside(q, jnp.ones_like(impact))
         together |= shared(here.contacts.oblique(), impact, impulse > 0, joints, impulse, e)
     return together
 

@@ -111,9 +111,21 @@ class FrictionCorrected(Corrected):
         flies = lambda: self._flying_step(problem, motion, state, new, info, misses)
         return lax.cond(jnp.any(matters) | (state.n == 0), acting, flies)
 
-    def _flying_step(self, problem: Problem, motion: Motion, state: Any, *others: Any) -> tuple[Any, Info]:
-        found, info = super()._flying_step(problem, motion, state, *others)
-        return found if state.edge is None else found._replace(edge=Edge.unknown(state.gap)), info
+    def _flying_step(
+        self, problem: Problem, motion: Motion, state: Any, new: Any, info: Info, misses: tuple[Array, Array, Array]
+    ) -> tuple[Any, Info]:
+        found, told = super()._flying_step(problem, motion, state, new, info, misses)
+        return _opened(found, info.friction), told
+
+    def _step_among(
+        self, rows: Array, problem: Problem, law: ContactLaw, motion: Motion, state: Any, *others: Any
+    ) -> Any:
+        found, told = super()._step_among(rows, problem, law, motion, state, *others)
+        put = lambda whole, part: whole.at[rows].set(part, unique_indices=True)
+        # contacts that the step does not look at are open
+        still = _opened(state, jax.tree.map(jnp.zeros_like, told.friction))
+        friction, edge = jax.tree.map(put, (still.friction, still.edge), (found.friction, found.edge))
+        return found._replace(friction=friction, edge=edge), told
 
     def _touching_step(
         self,
@@ -189,9 +201,9 @@ class FrictionCorrected(Corrected):
         info = info._replace(status=info.status | bits)
         rebound = jnp.zeros_like(impact)
         masks = Contact(active, impact, rebound, reacting, closed, closed)
-        turns, slip = (v_mid, salted.v), begin.cones.slip()
+        turns, timed = (v_mid, salted.v), here._replace(contacts=here.contacts.rubbing(begin.cones.slip()))
         found, info = self.tracked(
-            problem, motion._replace(e=e), state, new, info, here, masks, begin.metric, turns, misses, slip
+            problem, motion._replace(e=e), state, new, info, timed, masks, begin.metric, turns, misses
         )
         stuck = impact & (jnp.broadcast_to(e, impact.shape) > 0)
         # slip that turned round, or followed an impact, goes on, though a step may stick on the way
@@ -231,8 +243,12 @@ class FrictionCorrected(Corrected):
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Makes a free step with the scheme's own derivative, after which contacts are open."""
         found, info = super().free_step(problem, motion, state)
-        found = found._replace(friction=jax.tree.map(jnp.zeros_like, state.friction))
-        return found if state.edge is None else found._replace(edge=Edge.unknown(state.gap)), info
+        return _opened(found, jax.tree.map(jnp.zeros_like, state.friction)), info
+
+
+def _opened(state: Any, friction: FrictionInfo) -> Any:
+    """Returns the state with ``friction``, that of contacts all of which are open, and margins that are not known."""
+    return state._replace(friction=friction, edge=None if state.edge is None else Edge.unknown(state.gap))
 
 
 def rows_of_list(problem: Any, matters: Array, gap: Array) -> tuple[Array, Array]:

@@ -59,7 +59,7 @@ class Instant(NamedTuple):
 
     def joint_forces(self, force: Array) -> Array:
         """Returns the forces (j,) of the joints under contact forces ``force`` (m,)."""
-        return self.joint_force + self.joints.reaction(self.contacts.push(force))
+        return self.joint_force + self.joints.reaction_to(self.contacts, force)
 
 
 def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any) -> Instant:
@@ -217,7 +217,7 @@ def cross_impacts(
         )
         a_after = here.acceleration + here.contacts.jump(force_after)
         impulse = impulse + jnp.where(some, percussion + delay * (force - force_after), 0)
-        held = metric.joints.reaction(contacts.push(percussion))
+        held = metric.joints.reaction_to(contacts, percussion)
         joint_impulse += jnp.where(some, held + delay * (before - here.joint_forces(force_after)), 0)
         closed, force = jnp.where(some, staying, closed), jnp.where(some, force_after, force)
         q = jnp.where(some, q_at - delay * v_after, q)

@@ -228,7 +228,8 @@ class EventCorrected(Scheme):
         found = lax.scan(advance, (progress, none + count), None, length=count + 1)[0][0]
         _, q_new, low, v, closed, impulse, residual, events, met, status, joints, where = found
         latest = jnp.where(jnp.any(met), lax.stop_gradient(motion.time(n) + r), latest)
-        info = Info(q_new, (q_new - q) / r, impulse, jnp.any(impulse > 0), residual, events, status, joints)
+        told = residual, events, status, joints, FrictionInfo.none(m, 0, q.dtype)
+        info = Info(q_new, (q_new - q) / r, impulse, jnp.any(impulse > 0), *told)
         return EventState(n + 1, q_new, v, closed, latest, low, where=where), info
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:

@@ -202,7 +202,7 @@ class EventDriven(Scheme):
         short = short if told.stop is None else short & ~told.stop.stopped
         status |= as_status(short, Status.TRIALS_EXHAUSTED)
         ending = jnp.where(short, 0, search.substep)  # after a failure no more trials are made
-        impulse, rubbed = told.impulse, None
+        impulse, rubbed = told.impulse, FrictionInfo.none(len(base.closed), 0, q.dtype)
         if problem.slip is not None:
             impulse, rubbed = told.impulse[:, 0], base.where.of(base.closed)._replace(impulse=told.impulse[:, 1:])
         info = Info(

@@ -93,28 +93,24 @@ class Maury(Scheme):
         free, held = shake(problem, metric, t_new, q, h, free, args)
         here = linearise(problem, metric, t_new, q, args)
         contacts = ahead_of_kinks(problem, metric, t_new, q, h * free, here, args)
-        if problem.slip is not None:
-            contacts = rubbing(problem, metric, contacts, t_new, q + h * u, u, state, args)
+        contacts = rubbing(problem, metric, contacts, t_new, q + h * u, u, state, args)
         velocities = contacts.gap / h + contacts.velocity(free)
         chord = found = law.velocity(contacts.sliding(free), velocities)
-        if problem.slip is not None:
+        if contacts.slip.k:
             found = self.whole_impacts(law, contacts, free, state, chord, velocities)
-        before = u
         u, more = shake(problem, metric, t_new, q, h, free + chord.jump, args)
         whole = lambda: held + more + metric.joints.reaction(momentum_of(contacts, found))
         new, joints, status = land_chord(problem, t_new, state.moved(h * u, u), h, metric.joints, whole, args)
         u = new.v
         info = Info.of(found, metric, new.q, u, jnp.zeros_like(h))._replace(joints=joints)
         status |= gradient_status(law, problem, metric, here, t_new, q, h * free, found.acts, args)
-        if problem.slip is not None:
-            w = u + (found.jump - chord.jump)
+        if contacts.slip.k:
             past = None if state.friction is None else lax.stop_gradient(found.friction)
-            new = new._replace(v=w, lasting=chord.acts, friction=past)
+            new = new._replace(v=u + (found.jump - chord.jump), lasting=chord.acts, friction=past)
             if law.solves:
-                status |= impulse_status(
-                    contacts, found, contacts.gap_velocity(before), before, free, w, jnp.zeros_like(h)
-                )
-                status |= status_of_rest(problem, t_new, new.q, w, free, found, args)
+                rates, none = contacts.gap_velocity(state.v), jnp.zeros_like(h)
+                status |= impulse_status(contacts, found, rates, state.v, free, new.v, none)
+                status |= status_of_rest(problem, t_new, new.q, new.v, free, found, args)
                 status |= scale_status(problem, metric, here, t_new, state, found, args)
         return new, info._replace(status=info.status | status)
 
@@ -155,9 +151,7 @@ def ahead_of_kinks(
     gaps = lambda t, q: kinks.gaps.frozen(kinks.begins, t, q, args)
     rows, gap = jax.jacfwd(lambda x: (gaps(t, x),) * 2, has_aux=True)(q)
     concave = gap > contacts.gap + 1e3 * jnp.finfo(q.dtype).eps * contacts.velocity_terms(q)
-    drift = contacts.drift
-    if drift is not None:
-        rate = jax.jvp(lambda s: gaps(s, q), (t,), (jnp.ones_like(t),))[1]
-        drift = jnp.where(concave, rate, drift)
+    rate = jax.jvp(lambda s: gaps(s, q), (t,), (jnp.ones_like(t),))[1]
+    drift = jnp.where(concave, rate, contacts.drift)
     rows = jnp.where(concave[:, None], rows, contacts.jacobian)
-    return Contacts(jnp.where(concave, gap, contacts.gap), rows, metric.solve(rows.T), drift)
+    return Contacts.of(jnp.where(concave, gap, contacts.gap), rows, metric.solve(rows.T), drift)

@@ -130,9 +130,8 @@ class MoreauJean(Scheme):
         theta = self.theta
         metric = Metric.at(problem, q + (theta * h) * v, args, t + theta * h)
         contacts = linearise(problem, metric, t, q, args)
-        if problem.slip is not None:
-            # at the new position: a contact that sticks to a moving body then moves with it, to second order
-            contacts = rubbing(problem, metric, contacts, t_new, q + h * v, v, state, args)
+        # at the new position: a contact that sticks to a moving body then moves with it, to second order
+        contacts = rubbing(problem, metric, contacts, t_new, q + h * v, v, state, args)
         before = contacts.gap_velocity(v)
         e = problem.restitution_at(motion.e, before, args)
         motion = motion._replace(e=e)
@@ -176,7 +175,7 @@ class MoreauJean(Scheme):
         if state.friction is not None:
             new = new._replace(friction=lax.stop_gradient(found.friction))
         info = Info.of(found, metric, new.q, chord, e)
-        if problem.slip is not None and law.solves:
+        if contacts.slip.k and law.solves:
             status = impulse_status(contacts, found, before, v, free, w, e)
             status |= status_of_rest(problem, t_new, new.q, w, free, found, args)
             status |= scale_status(problem, metric, contacts, t, state, found, args)

@@ -19,12 +19,11 @@ from ..scheme import State
 from ..status import Status, as_status
 
 
-def no_friction(problem: Problem, motion: Motion) -> FrictionInfo | None:
-    """Returns the info of a step in which all contacts are open; None for a problem without friction."""
-    if problem.slip is None:
-        return None
+def no_friction(problem: Problem, motion: Motion) -> FrictionInfo:
+    """Returns the info of a step in which all contacts are open."""
     t, q, v, args = motion.t0, motion.q0, motion.v0, motion.args
-    return FrictionInfo.none(problem.count(t, q, args), problem.slip_velocity(t, q, v, args).shape[1], q.dtype)
+    m, k = problem.slip_velocity(t, q, v, args).shape
+    return FrictionInfo.none(m, k, q.dtype)
 
 
 def modes_at_start(problem: Problem, metric: Metric, motion: Motion, closed: Array) -> FrictionInfo | None:
@@ -63,6 +62,8 @@ def rubbing(
     problem: Problem, metric: Metric, contacts: Contacts, t: Array, q: Array, v: Array, state: State, args: Any
 ) -> Contacts:
     """Returns the ``contacts`` with their tangential rows at (t, q), and coefficients at v (d,); ``state``: the state before the step."""
+    if problem.slip is None:
+        return contacts
     slip = Slip.at(problem, metric, t, q, v, args)._replace(before=state.friction)
     return contacts.rubbing(slip)
 
@@ -70,9 +71,7 @@ def rubbing(
 def momentum_of(contacts: Contacts, found: Reaction) -> Array:
     """Returns the generalised impulse (d,) of the contacts in a step, G' L and with friction T' r."""
     normal = contacts.push(found.impulse)
-    if found.friction is None:
-        return normal
-    return normal + jnp.einsum("mkd,mk->d", contacts.slip.jacobian, found.friction.impulse)  # type: ignore[union-attr]
+    return normal + contacts.slip.push(found.friction.impulse) if contacts.slip.k else normal
 
 
 def status_of_rest(problem: Problem, t: Array, q: Array, w: Array, free: Array, found: Reaction, args: Any) -> Array:
@@ -81,7 +80,7 @@ def status_of_rest(problem: Problem, t: Array, q: Array, w: Array, free: Array, 
     (t, q, w): the state after the step; ``free`` (d,): the velocity there without impulses; ``found``: the reaction of the contacts.
     """
     jumps = None
-    if problem.static_friction is not None and found.friction is not None:
+    if problem.static_friction is not None:
         jumps = jumps_at_rest(problem, t, q, w, free, found.friction.mode == STICK, args)
     return jnp.zeros((), jnp.int32) if jumps is None else as_status(jumps, Status.EVENTS_UNRESOLVED)
 
@@ -106,8 +105,8 @@ def energy_status(
     velocities that forces give in the step: ``v`` (d,) is the velocity at the start, ``before`` (m,) the gap velocities there. ``e``: restitution, ()
     or (m,).
     """
-    slip: Any = contacts.slip
-    normal, along = found.impulse, found.friction.impulse  # type: ignore[union-attr]
+    slip = contacts.slip
+    normal, along = found.impulse, found.friction.impulse
     closing = contacts.gap_velocity(free)
     work = jnp.sum(normal * (contacts.gap_velocity(w) + closing)) + jnp.sum(along * (slip.of(w) + slip.of(free)))
     forced = jnp.sum(jnp.abs(normal * (closing - before))) + jnp.sum(jnp.abs(along * (slip.of(free) - slip.of(v))))
