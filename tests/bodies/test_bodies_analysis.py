@@ -166,3 +166,12 @@ def test_solutions_of_other_problems(both):
         analysis.balance(listed, reference)
     with pytest.raises(ValueError, match="14 coordinates, the problem 9 bodies"):
         analysis.balance(bodies.disks(np.ones(9), lists=True), found)
+
+
+def test_a_section_chooses_a_solver_of_lists():
+    problem = bodies.disks(np.array([0.1, 0.1]), walls=[None, (0, None)], gravity=1.0, lists=True)
+    q0, scheme = np.array([0.0, 0.3, 0.0, 0.6]), ji.Maury()
+    section = analysis.stroboscopic(problem, q0, 0 * q0, period=0.5, steps=50, cycles=2, scheme=scheme)
+    motion = ji.solve(problem, q0, 0 * q0, t1=1.0, steps=100, scheme=scheme, save=50)
+    # one run of equal steps, through one lane and through a batch: rounding
+    np.testing.assert_allclose(section.q[0], motion.q[1:], rtol=0, atol=1e-12)
