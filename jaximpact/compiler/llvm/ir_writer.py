@@ -135,8 +135,7 @@ class Writer:
 
     def op(self, name: str, *values: LaneValue, dtype: Any = None) -> LaneValue:
         """Emits an instruction whose operands have one type; its result has the same type, or ``dtype`` if that is given."""
-        operands = self.broadcast(values)
-        first = operands[0]
+        first = (operands := self.broadcast(values))[0]
         instruction = f"{name} {self.type_of(first)} {', '.join([x.name for x in operands])}"
         found = self.emit_value(first.dtype if dtype is None else dtype, first.is_vector, name, operands, instruction)
         if found.dtype == BOOL:
