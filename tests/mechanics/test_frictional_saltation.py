@@ -1,5 +1,6 @@
 """Derivatives across impacts with friction that fall into one step."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -83,3 +84,26 @@ def test_an_impact_opens_no_contact_that_it_does_not_load():
         # in one row of v it was 9; the acceleration changes by 3e-3 within a step
         assert np.max(np.abs(found.jacobian["v"][by][:, :2, 2])) < 5e-3
         assert np.max(np.abs(found.jacobian["q"][by][:, :2, 2])) < 5e-4
+
+
+def test_impulses_of_joints_have_their_derivative_across_an_impact_that_rubs():
+    """Two points at the ends of a rod, of which the lower one strikes a rough floor and slides on."""
+    lower = np.array([0.0, 0.1])
+    q0, v0 = np.concatenate([lower + np.array([np.cos(1.0), np.sin(1.0)]), lower]), np.array([3.0, -1.0, 3.0, -1.0])
+    rod = ji.Problem(
+        lambda t, q, v, args: jnp.array([0.0, -9.81, 0.0, -9.81]),
+        lambda t, q, args: q[3:],
+        joints=lambda t, q, args: jnp.array([jnp.sum((q[2:] - q[:2]) ** 2) - 1]),
+        slip=lambda t, q, v, args: v[2:3],
+        friction=0.1,
+    )
+
+    def held(faster, scheme, steps):
+        speed = v0 + faster * jnp.array([0.0, 1.0, 0.0, 1.0])
+        return ji.solve(rod, q0, speed, t1=0.12, steps=steps, scheme=scheme).joint_impulse[-1, 0]
+
+    located = ji.EventDriven(rtol=1e-10, atol=1e-10)
+    expected = (held(0.01, located, 12) - held(-0.01, located, 12)) / 0.02
+    _, found = jax.jvp(lambda x: held(x, ji.MoreauJean(), 240), (0.0,), (1.0,))
+    # of first order in h = 5e-4 s, at rates of some 1/s; differences have 1e-5
+    assert abs(found - expected) < 1e-3

@@ -192,7 +192,11 @@ class FrictionCorrected(Corrected):
         rubbed: Any = surrogate_info.friction
         percussion = jnp.where(crossed, salted.impulse, 0)
         rubbed = did._replace(impulse=rubbed.impulse + percussion[:, 1:])
-        surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + percussion[:, 0], friction=rubbed)
+        joints = surrogate_info.joints
+        joints = joints._replace(impulse=joints.impulse + jnp.where(crossed, salted.joint_impulse, 0))
+        surrogate_info = surrogate_info._replace(
+            impulse=surrogate_info.impulse + percussion[:, 0], friction=rubbed, joints=joints
+        )
         new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
         doubtful = jnp.where(crossed, salted.doubtful, unclear)

@@ -13,7 +13,8 @@ from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, length
 from ..contact.friction.static_friction import cones_in_act
 from ..events.acceleration_problem import SHARP, AccelerationProblem
 from ..friction import FrictionInfo, Slip
-from ..linearisation import Metric, acceleration, linearise
+from ..joints import Joints
+from ..linearisation import Metric, acceleration, joint_acceleration, linearise
 from ..motion import Motion
 from ..problem import Problem
 from .impact_saltation import Instant
@@ -24,7 +25,7 @@ LOADED = 1e-6  # cosine between rows of two contacts, in the metric M^-1, above 
 class Crossed(NamedTuple):
     """State after the impacts of a step, with the derivative of their time: q, v and the acceleration a (d,).
 
-    Also the impulses (m, 1 + k); the modes after the impacts (``friction``); ``doubtful`` (): whether a small change would lead to another mode;
+    Also the impulses (m, 1 + k), and those of the joints (j,); the modes after the impacts (``friction``); ``doubtful`` (): whether a small change would lead to another mode;
     ``coupled`` (): whether impacts load each other, whose order would matter.
     """
 
@@ -32,6 +33,7 @@ class Crossed(NamedTuple):
     v: Array
     a: Array
     impulse: Array
+    joint_impulse: Array
     friction: FrictionInfo
     doubtful: Array
     coupled: Array
@@ -115,16 +117,18 @@ def cross(
     a_before, force = ahead
 
     # Coulomb's and Newton's law
-    def law(problem: Problem, given: Array, t: Array, q: Array, v: Array, args: Any) -> tuple[ConeProblem, Array]:
+    def law(
+        problem: Problem, given: Array, t: Array, q: Array, v: Array, args: Any
+    ) -> tuple[ConeProblem, Array, Joints]:
         metric = Metric.at(problem, q, args, t)
         contacts = linearise(problem, metric, t, q, args)._replace(slip=Slip.at(problem, metric, t, q, v, args))
         offset = contacts.gap_velocity(v)
         e = problem.restitution_at(given, offset, args)
-        return ConeProblem.of(contacts.sliding(v), jnp.where(impact, (1 + e) * offset, offset)), e
+        return ConeProblem.of(contacts.sliding(v), jnp.where(impact, (1 + e) * offset, offset)), e, metric.joints
 
     v_at = v + delay * a_before
     q_at = q + delay * lax.stop_gradient(v)
-    cones, e = law(problem, given, t + delay, q_at, v_at, args)
+    cones, e, joints = law(problem, given, t + delay, q_at, v_at, args)
     if len(impact) > 1:
         fixed, place = lax.stop_gradient((problem, given, args)), lax.stop_gradient((t, q, v))
         flow = lambda t, q, v: law(fixed[0], fixed[1], t, q, v, fixed[2])[0]
@@ -152,6 +156,10 @@ def cross(
     stays = jnp.where(impact, (lax.stop_gradient(x[:, 0]) > 0) & (e <= 0), held & ~opens)
     a_after, force_after, modes = behind.solve(stays, behind.slipping(speed))
     impulse = x + (delay + later)[:, None] * (force - force_after)
+    joint_impulse = joints.reaction(cones.rows.T @ impulse.ravel())
+    if joints.size:
+        free_forces = lambda v: joint_acceleration(problem, behind.metric, t, q, v, args)[1]
+        joint_impulse += delay * lax.stop_gradient(free_forces(v) - free_forces(v_after))
     back_q, back_v = q_at - delay * lax.stop_gradient(v_after), v_after - delay * a_after
     if len(impact) > 1:
         response = lax.stop_gradient(cones.response)
@@ -170,4 +178,4 @@ def cross(
     struck = (impact | held) & (x[:, 0] > 0)
     near = struck & (cones.friction > 0) & jnp.where(size > speed, size <= slack, room <= slack)
     doubtful = lax.stop_gradient(jnp.any(near & impact))
-    return Crossed(back_q, back_v, a_after, impulse, modes, doubtful, delays.doubtful)
+    return Crossed(back_q, back_v, a_after, impulse, joint_impulse, modes, doubtful, delays.doubtful)
