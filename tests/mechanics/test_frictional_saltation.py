@@ -107,3 +107,19 @@ def test_impulses_of_joints_have_their_derivative_across_an_impact_that_rubs():
     _, found = jax.jvp(lambda x: held(x, ji.MoreauJean(), 240), (0.0,), (1.0,))
     # of first order in h = 5e-4 s, at rates of some 1/s; differences have 1e-5
     assert abs(found - expected) < 1e-3
+
+
+def test_impulses_have_their_derivative_where_slip_reverses():
+    """A block that a force stops and drives back, harder than friction holds it."""
+    rub, push, T = 0.3 * 9.81, 5.0, 0.4
+    block = ji.Problem(
+        lambda t, q, v, args: jnp.array([-push, -9.81]),
+        lambda t, q, args: q[1:],
+        slip=lambda t, q, v, args: v[:1],
+        friction=0.3,
+    )
+    along = lambda v: ji.solve(block, np.zeros(2), jnp.array([v, 0.0]), t1=T, h=1e-3, scheme=ji.MoreauJean())
+    impulse, change = jax.jvp(lambda v: along(v).friction_impulse[-1, 0, 0], (1.0,), (1.0,))
+    # it slips until t = v/(push + rub) and back from then on; of first order in h
+    assert abs(impulse - (rub * T - 2 * rub / (push + rub))) < 2 * rub * 1e-3
+    assert abs(change + 2 * rub / (push + rub)) < 1e-3

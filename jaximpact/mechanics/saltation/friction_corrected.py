@@ -173,7 +173,8 @@ class FrictionCorrected(Corrected):
         passage = reverse(problem, motion, before, begin, closed & ~crossed, past, did, force)
         if problem.static_friction is not None:
             passage = break_away(problem, motion, before, begin, closed & ~crossed, past, passage)
-        turned, modes, _, unclear = passage
+        shifted, modes, _, unclear = passage
+        turned = begin.cones.response @ shifted.ravel()
         back = before._replace(q=jnp.where(crossed, back_q, q), v=jnp.where(crossed, back_v, v + turned))
 
         keep = closed & ~crossed
@@ -190,10 +191,11 @@ class FrictionCorrected(Corrected):
             problem, hold, motion._replace(e=jnp.zeros_like(e)), back
         )
         rubbed: Any = surrogate_info.friction
-        percussion = jnp.where(crossed, salted.impulse, 0)
+        percussion = jnp.where(crossed, salted.impulse, shifted)
         rubbed = did._replace(impulse=rubbed.impulse + percussion[:, 1:])
         joints = surrogate_info.joints
-        joints = joints._replace(impulse=joints.impulse + jnp.where(crossed, salted.joint_impulse, 0))
+        held = begin.metric.joints.reaction(begin.cones.rows.T @ shifted.ravel())
+        joints = joints._replace(impulse=joints.impulse + jnp.where(crossed, salted.joint_impulse, held))
         surrogate_info = surrogate_info._replace(
             impulse=surrogate_info.impulse + percussion[:, 0], friction=rubbed, joints=joints
         )
@@ -288,12 +290,12 @@ def margins(
 class ModeChanges(NamedTuple):
     """Result of `reverse` and `break_away`: changes of mode in a step, by contacts (m,) that come to rest from slip, reverse, or break away.
 
-    ``turned`` (d,): change of the velocity, zero in value, that carries the derivatives of the times of these changes; ``modes``: those to be held
+    ``impulse`` (m, 1 + k): change of the impulses, zero in value, that carries the derivatives of the times of these changes; ``modes``: those to be held
     fixed when the step is differentiated; ``towards`` (m, k): directions in which contacts that come to rest or reverse would slip next, zero for
     others; ``doubtful`` (): whether the derivative of the step is doubtful.
     """
 
-    turned: Array
+    impulse: Array
     modes: FrictionInfo
     towards: Array
     doubtful: Array
@@ -335,7 +337,7 @@ def reverse(
     rate = jnp.sum(was * cones.velocity(force)[:, 1:], axis=1)  # of the slip
     rate = jnp.where(rate != 0, rate, 1)
     delay = jnp.where(turns, -(slip - lax.stop_gradient(slip)) / rate, 0)
-    change = cones.response @ (shared_by_others(cones, delay, turns, closed)[:, None] * (force - behind)).ravel()
+    change = shared_by_others(cones, delay, turns, closed)[:, None] * (force - behind)
     modes = did._replace(
         mode=jnp.where(turns, SLIP, did.mode), direction=jnp.where(turns[:, None], found.direction, did.direction)
     )
@@ -391,11 +393,11 @@ def break_away(
     found, sound = urge(*at), breaks & (rate > 0)
     delay = jnp.where(sound, (lax.stop_gradient(found) - found) / jnp.where(sound, rate, 1), 0)
     _, sliding, _ = begin.solve(closed, jnp.where((did.mode == SLIP)[:, None], did.direction, 0))
-    change = known.response @ (shared_by_others(known, delay, breaks, closed)[:, None] * (force - sliding)).ravel()
+    change = shared_by_others(known, delay, breaks, closed)[:, None] * (force - sliding)
     near = jnp.abs(now) <= NEARLY * 2 * h * jnp.abs(rate)
     doubtful = jnp.any(jnp.where(breaks, ~(sound & near), at_limit & near))
     doubtful |= apart(known, breaks, closed, now / jnp.where(sound, rate, 1), 1e-3 * h)
-    return met._replace(turned=met.turned + change, doubtful=met.doubtful | doubtful)
+    return met._replace(impulse=met.impulse + change, doubtful=met.doubtful | doubtful)
 
 
 def shared_by_others(cones: ConeProblem, delay: Array, own: Array, closed: Array) -> Array:
