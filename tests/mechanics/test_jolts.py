@@ -109,6 +109,22 @@ def test_states_and_derivatives_are_exact(name):
 
 
 @pytest.mark.slow
+def test_kinks_at_the_ends_of_a_motion_are_told():
+    """A belt begins, or a lift stops, where or when the motion begins or ends: the derivative differs to both sides."""
+    belt, *_ = CASES["onto a belt"]
+    lift, *_ = CASES["lift that stops"]
+    rough, *_ = CASES["belt that is switched on"]
+    start = {"wrt": "q0", "scheme": TIGHT}
+    assert not ji.sensitivities(belt, [0.1, 0.0], [1.0, 0.0], t1=0.2, args=0.1, **start).trusted
+    assert ji.sensitivities(belt, [0.1 + 1e-6, 0.0], [1.0, 0.0], t1=0.2, args=0.1, **start).trusted
+    call = {"args": 0.5, "wrt": "args", "scheme": TIGHT}
+    for problem, speed in ((lift, [1.0, 1.0]), (rough, [0.0, 0.0])):
+        for t1, trusted in ((0.5, False), (0.499, True)):
+            assert ji.sensitivities(problem, [0.0, 0.0], speed, t1=t1, **call).trusted == trusted
+    assert not ji.sensitivities(rough, [0.0, 0.0], [0.0, 0.0], t0=0.5, t1=0.7, **call).trusted
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("at_rest", [False, True])
 def test_a_contact_without_force_does_not_rub(at_rest):
     """Nothing presses: its slip turns round, or begins, as if it were not there; whether other data would press it is not known."""

@@ -27,10 +27,9 @@ from ..trials.borders import (
     levels_and_terms,
     settle_sides,
     sides_behind,
-    status_behind,
     status_of_slopes,
 )
-from ..trials.impacts_on_borders import Meeting, jumps_at_impact
+from ..trials.impacts_on_borders import Meeting, jumps_at_impact, status_behind
 from ..trials.pieces import Pieces, Where
 from ..trials.resets import state_behind
 from ..trials.trial import frozen

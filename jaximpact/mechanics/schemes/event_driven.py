@@ -39,7 +39,8 @@ from ..problem import Problem
 from ..scheme import Info, JointInfo, Scheme, Step, Traits, mass_status, time_before_start, zero_remainder
 from ..status import Status, as_status
 from ..trials.bases import TERMS, times_off
-from ..trials.driven_step import first_carry, goes_on, in_pieces, turn
+from ..trials.driven_step import first_carry, goes_on, turn
+from ..trials.jolts import in_pieces
 from ..trials.pieces import Pieces, Where
 from ..trials.rubbing import Modes, RubbingContacts
 from ..trials.stops import Stop, Until

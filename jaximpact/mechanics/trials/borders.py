@@ -11,7 +11,6 @@ from jax import Array, lax
 from ...jaxtools import linalg
 from ...jaxtools.jacobians import generic_change
 from ...switches.kinds import Sides
-from ..events.force_free import opens_by_change
 from ..events.jump_search import SLIGHT
 from ..motion import By
 from ..status import Status, as_status
@@ -142,9 +141,13 @@ def border_status(
 
 
 def _jumps(pieces: Pieces, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
-    """Tests whether the accelerations on two lists of sides, given as ``of``, differ if ``closed`` contacts (m,) are kept closed, ()."""
+    """Tests whether accelerations, or velocities that joints and slips prescribe, differ on two lists of sides, given as ``of``, ().
+
+    ``closed`` contacts (m,) are kept closed.
+    """
     t, q, v, args = frozen((t, q, v, args))
-    return _unequal(*pieces.accelerations(of, t, q, v, closed, args))
+    thrown = _unequal(*(pieces.prescribed(sides, t, q, v, args) for sides in of))
+    return thrown | _unequal(*pieces.accelerations(of, t, q, v, closed, args))
 
 
 def _unequal(a: Array, b: Array) -> Array:
@@ -495,13 +498,3 @@ def status_of_slopes(
     steep = jnp.abs(close) * span > jnp.max(jnp.abs(a)) + jnp.max(jnp.abs(v)) / span
     singular = ~jnp.isfinite(close) | (steep & (jnp.abs(close - far) > UNEQUAL * jnp.abs(close)))
     return as_status(jnp.any(singular), Status.DERIVATIVE_JUMP)
-
-
-def status_behind(pieces: Pieces, after: Any, crossed: Array, t: Array, within: Array, args: Any) -> Array:
-    """Returns DERIVATIVE_EVENTS if a motion has closed contacts without force after crossing a border, which a change of data may press or open.
-
-    ``after``: state after the crossing, with q, v, closed and where; ``crossed`` (): whether there was one; ``within`` (): error of its time.
-    """
-    held_on, piece = after.closed & crossed, pieces.on(after.where.sides)
-    free = opens_by_change(piece, t, after.q, after.v, after.v, held_on, after.closed, args, within)
-    return as_status(free, Status.DERIVATIVE_EVENTS)

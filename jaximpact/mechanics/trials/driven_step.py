@@ -15,61 +15,34 @@ from jax import Array, lax
 from ...switches.switches import Kinks
 from ..contact.friction.cones import SLIP
 from ..events.event_state import Event
-from ..events.impact_record import ImpactRecord
 from ..events.impacts import Speed, collide, lasting_at_end
 from ..events.jump_search import path_jumped
 from ..scheme import JointInfo, Step, gradient_status
 from ..status import FAILURES, Status, as_status
-from .bases import add_joint_impulse, add_late_impulse, at_impact, base_at, latest_spread, times_off
+from .bases import at_impact, base_at, slowest_followed, times_off
 from .borders import (
     SettledSides,
     border_status,
-    cross_apart,
     seek_border,
     settle_sides,
-    status_behind,
     status_of_slopes,
 )
-from .impacts_on_borders import Meeting, status_at_impact
-from .jolts import Jolt, crossed_at, jolt_at
+from .impacts_on_borders import Meeting, status_at_impact, status_behind
+from .jolts import Jolt, force_in_pieces, in_pieces, jolt_at_end, status_of_crossing
 from .kept_events import Turn, keep_events
-from .pieces import OnePiece, Pieces, Where
+from .pieces import Pieces, Where
 from .resets import cross_border
 from .rubbing import Change, RubbingContacts, ends_of_modes, status_of_ends, strike_rubbing
 from .searches import TOGETHER, Search, Verdict, decide_on_trial, event_met
-from .stops import Stop, check_surface, move_to_zero, surface_to_watch
+from .stops import check_surface, move_to_zero, surface_to_watch
 from .tableau import TABLEAUS
+from .totals import StepTotals, add_joint_impulse, add_late_impulse, latest_spread
 from .trial import Base, Hold, Trial, attempt, frozen, grazes, held
 
 WITHOUT_END = 1 << 20  # number of events that may still be located: no limit
 SHORT = 16  # roundings of time, below which no substep is taken
-SHARE = 0.01  # least share of its speed that a contact loses in an impact for its flights to end soon
 ROUNDED = 4  # roundings of a position that a trial adds to the error
 APPROACH = 1e-3  # fraction of a trial's displacement over which the linearisation of a gap is checked
-
-
-class StepTotals(NamedTuple):
-    """What is to be reported of a step, summed over its trials so far.
-
-    Impulses (m,) and contacts with an impact, ``met`` (m,); ``residual`` () of the impact law; time of the ``latest`` impact; the number of
-    ``trials``; status bits; the ``record`` of the first impacts and the ``stop`` as in `DrivenState`; the report on the ``joints``; and the sum of the
-    ``error`` () of accepted trials, in units of the tolerance. Where derivatives are asked for, the error ``until`` () the step began, and the error
-    ``spread`` () of the time of the latest impact; else None. The number ``near`` () of the last event that trials met or sought (`status.event_name`).
-    """
-
-    impulse: Array
-    met: Array
-    residual: Array
-    latest: Array
-    trials: Array
-    status: Array
-    record: ImpactRecord | None
-    stop: Stop | None
-    joints: JointInfo
-    error: Any = None
-    until: Any = None
-    spread: Any = None
-    near: Any = None
 
 
 class TrialCarry(NamedTuple):
@@ -92,6 +65,9 @@ def first_carry(step: Step, state: Any) -> TrialCarry:
         base, failure, _ = _settle(step, step.start, moves, q, v, closed, jnp.zeros_like(closed), substep, where)
     else:
         base, failure = _settle_rubbing(step, step.start, moves, q, v, closed, substep, where, Change.none(m), n == 0)
+        if step.pieces.pieces.count and step.scheme.jumps:
+            told = step.pieces.status_of_start(where, step.motion.h, step.start, q, v, step.motion.by, step.motion.args)
+            failure |= jnp.where(n == 0, told, 0)
     search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
     if step.pieces is not None:
         search = search._replace(borders=jnp.zeros(step.pieces.count, bool))
@@ -102,25 +78,6 @@ def first_carry(step: Step, state: Any) -> TrialCarry:
     impulse, no = jnp.broadcast_to(moves, base.force.shape), jnp.zeros(m, bool)
     told = StepTotals(impulse, no, zero, latest, none, failure, record, stop, joints, zero, until, spread, none - 1)
     return TrialCarry(base._replace(low=low), search, told)
-
-
-def in_pieces(step: Step, q: Array, v: Array) -> Step:
-    """Returns the step with the pieces of its force, or the contacts that rub, for states of the shapes of q and v."""
-    problem, args = step.problem, step.motion.args
-    if isinstance(step.pieces, RubbingContacts):
-        return step
-    if problem.slip is not None:
-        return step._replace(pieces=RubbingContacts.of(problem, step.start, q, v, args))
-    return step._replace(pieces=Pieces.of(problem, step.start, q, v, args, prescribed=True))
-
-
-def force_in_pieces(step: Step, where: Any) -> tuple[Pieces, Where]:
-    """Returns the pieces of the force and the one on which the motion is, from what a base has of both."""
-    if isinstance(step.pieces, RubbingContacts):
-        return step.pieces.pieces, where.piece
-    if step.pieces is None:
-        return OnePiece(step.problem), Where.none(step.start.dtype)
-    return step.pieces, where
 
 
 def goes_on(step: Step, carry: TrialCarry) -> Array:
@@ -280,7 +237,7 @@ def _onward(
 
     def settle() -> tuple[Base, StepTotals]:
         t = began + (flown.elapsed - base.elapsed)
-        jolt, _ = _jolt(step, t, flown.q, flown.v, flown, switched)
+        jolt, _ = jolt_at_end(step, t, flown.q, flown.v, flown, switched)
         at = (t, flown.elapsed, flown.q, jolt.v, base.closed, base.closed)
         after, status, at_start = _settle(step, *at, verdict.search.substep, flown.where, switched, begins)
         status = status | jolt.status | jnp.where(begins, at_start, 0)
@@ -288,21 +245,6 @@ def _onward(
         return after._replace(low=flown.low), told._replace(status=told.status | status, joints=joints)
 
     return lax.cond(turned, settle, lambda: (flown, told))
-
-
-def _jolt(
-    step: Step, t: Array, q: Array, v: Array, flown: Base, switched: Array | None
-) -> tuple[Jolt, tuple[Pieces, Where, Array]]:
-    """Finds what happens at once at a state (t, q, v) at the end ``flown`` of a trial that ends on the border that has ``switched``; also returns the
-    pieces of the force, that of the trial, and the levels (k,) of time and place whose borders are crossed."""
-    pieces, piece = force_in_pieces(step, flown.where)
-    m, j = len(flown.closed), len(flown.joint_force)
-    if switched is None or pieces.count == 0:
-        return Jolt.none(step.problem, v, m, j), (pieces, piece, jnp.zeros(0, bool))
-    of_force = switched[len(switched) - pieces.count :]
-    crossed = crossed_at(pieces, piece, of_force, t, q, v, flown.a, step.motion.args)
-    atol = step.scheme.tolerance(q.dtype).absolute
-    return jolt_at(pieces, piece, crossed, t, q, v, flown.closed, j, atol, step.motion.args), (pieces, piece, crossed)
 
 
 def _arrive(
@@ -403,7 +345,7 @@ def _arrival(
     some = jnp.any(impact)
     delay, q, v = at_impact(problem, hold, t, flown, impact, args)
     t, q, v = t + delay, jnp.where(some, q, flown.q), jnp.where(some, v, flown.v)
-    jolt, crossed = _jolt(step, t, q, v, flown, switched)
+    jolt, crossed = jolt_at_end(step, t, q, v, flown, switched)
     event = Event.at(jolt.problem, t, q, jolt.v, args)
     contacts, speed = event.contacts, event.speed
     near = frozen(contacts.gap <= flown.allowed + TOGETHER * verdict.search.substep * jnp.abs(speed))
@@ -452,7 +394,7 @@ def _arrive_rubbing(
     if pieces.count:
         now = frozen((t, q, v, args))
         where = where._replace(piece=pieces.at_sides(piece, pieces.beyond(piece, crossed, *now), *now))
-        status |= jolt.status | _status_of_crossing(
+        status |= jolt.status | status_of_crossing(
             pieces, piece, crossed, verdict.impact, stopped | breaks, flown.a, now
         )
     after, failure = _settle_rubbing(step, t, elapsed, found.q, found.v, still_closed, substep, where, change, none > 0)
@@ -475,18 +417,6 @@ def _arrive_rubbing(
     return after._replace(low=flown.low), more
 
 
-def _status_of_crossing(
-    pieces: Pieces, piece: Where, crossed: Array, impact: Array, ends: Array, a: Array, now: tuple
-) -> Array:
-    """Returns DERIVATIVE_EVENTS if borders are ``crossed`` (k,) at the instant of an ``impact`` (m,), or where slip or stick ends (``ends``, (m,)), or if
-    several are crossed that would not be so with other data; ``now`` = (t, q, v, args)."""
-    main = crossed & (jnp.arange(len(crossed)) == jnp.argmax(crossed))
-    t, q, v, args = now
-    _, rate = pieces.rates(piece.sides, t, q, v, frozen(a), args)
-    apart = cross_apart(pieces, piece.sides, crossed, main, now, rate)
-    return as_status(jnp.any(crossed) & (jnp.any(impact | ends) | apart), Status.DERIVATIVE_EVENTS)
-
-
 def _settle_rubbing(
     step: Step, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, substep: Array, where: Any, change: Change, begins: Array
 ) -> tuple[Base, Array]:  # fmt: skip
@@ -502,21 +432,6 @@ def _settle_rubbing(
 def _normal(impulse: Array) -> Array:
     """Returns the normal impulses (m,) of impulses (m,) or, with friction, (m, 2)."""
     return impulse if impulse.ndim == 1 else impulse[:, 0]
-
-
-def slowest_followed(atol: Array, e: Array, gap: Array, speed: Array, touching: Array, normal: Array) -> Array:
-    """Returns the gap velocities (m,) behind an impact up to which a contact counts as resting: its gap would stay below ``atol``.
-
-    They are ``atol`` at most where another contact is about to close with a resolved impact, before the flights that would be left out come to an end:
-    the velocity that is left out changes that impact by as much. (If they were zero there, accumulations were followed down to rounding: at 1e-3 sixty
-    times the trials.) ``e``: restitution, () or (m,); ``gap``, ``speed`` (m,): gaps and their rates before the impact; ``touching``
-    (m,): contacts that are closed or have an impact; ``normal`` (m,): magnitudes of gap accelerations.
-    """
-    least = jnp.sqrt(2 * atol * normal)
-    flights = 2 * least / jnp.where(normal > 0, normal * jnp.maximum(1 - e, SHARE), 1)
-    resolved = ~touching & (speed < 0) & (e * -speed > least)
-    arrives = jnp.min(jnp.where(resolved, gap / jnp.where(resolved, -speed, 1), jnp.inf), initial=jnp.inf)
-    return jnp.where(arrives < flights, jnp.minimum(least, atol), least)
 
 
 def _settle(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from jax import Array, lax
 from ...jaxtools.jacobians import generic_change
 from ...jaxtools.linalg import nonzero
 from ...switches.kinds import Sides
+from ..events.force_free import opens_by_change
 from ..events.jump_search import SLIGHT
 from ..problem import Problem
 from ..status import Status, as_status
@@ -63,3 +64,13 @@ def status_at_impact(problem: Problem, pieces: Pieces, where: Where, off: Array,
         return as_status(jumps_beyond(pieces, where.sides, met & pieces.open, here, args), Status.DERIVATIVE_JUMP)
 
     return lax.cond(jnp.any(meeting.impact), look, lambda: jnp.zeros((), jnp.int32))
+
+
+def status_behind(pieces: Pieces, after: Any, crossed: Array, t: Array, within: Array, args: Any) -> Array:
+    """Returns DERIVATIVE_EVENTS if a motion has closed contacts without force after crossing a border, which a change of data may press or open.
+
+    ``after``: state after the crossing, with q, v, closed and where; ``crossed`` (): whether there was one; ``within`` (): error of its time.
+    """
+    held_on, piece = after.closed & crossed, pieces.on(after.where.sides)
+    free = opens_by_change(piece, t, after.q, after.v, after.v, held_on, after.closed, args, within)
+    return as_status(free, Status.DERIVATIVE_EVENTS)

@@ -15,9 +15,13 @@ from jax import Array
 from ..joints import Joints
 from ..linearisation import Metric, linearise, noise
 from ..problem import Problem
+from ..scheme import Step
 from ..status import Status, as_status
+from .borders import cross_apart
+from .one_piece import OnePiece
 from .pieces import Pieces, Where
-from .trial import frozen
+from .rubbing import RubbingContacts
+from .trial import Base, frozen
 
 ROUNDING = 1e3  # roundings of the terms of a number, up to which it counts as zero
 
@@ -91,3 +95,49 @@ def jolt_at(
         least = ROUNDING * jnp.finfo(q.dtype).eps * (jnp.abs(slips[0]) + jnp.abs(slips[1]))
         shoved = frozen(jnp.any(jnp.abs(slips[1] - slips[0]) > least, axis=1)) & closed & some
     return Jolt(new, v, impulse, counts & (change < 0), counts & (change > 0), shoved, status)
+
+
+def in_pieces(step: Step, q: Array, v: Array) -> Step:
+    """Returns the step with the pieces of its force, or the contacts that rub, for states of the shapes of q and v."""
+    problem, args = step.problem, step.motion.args
+    if isinstance(step.pieces, RubbingContacts):
+        return step
+    if problem.slip is not None:
+        return step._replace(pieces=RubbingContacts.of(problem, step.start, q, v, args))
+    return step._replace(pieces=Pieces.of(problem, step.start, q, v, args, prescribed=True))
+
+
+def force_in_pieces(step: Step, where: Any) -> tuple[Pieces, Where]:
+    """Returns the pieces of the force and the one on which the motion is, from what a base has of both."""
+    if isinstance(step.pieces, RubbingContacts):
+        return step.pieces.pieces, where.piece
+    if step.pieces is None:
+        return OnePiece(step.problem), Where.none(step.start.dtype)
+    return step.pieces, where
+
+
+def jolt_at_end(
+    step: Step, t: Array, q: Array, v: Array, flown: Base, switched: Array | None
+) -> tuple[Jolt, tuple[Pieces, Where, Array]]:
+    """Finds what happens at once at a state (t, q, v) at the end ``flown`` of a trial that ends on the border that has ``switched``; also returns the
+    pieces of the force, that of the trial, and the levels (k,) of time and place whose borders are crossed."""
+    pieces, piece = force_in_pieces(step, flown.where)
+    m, j = len(flown.closed), len(flown.joint_force)
+    if switched is None or pieces.count == 0:
+        return Jolt.none(step.problem, v, m, j), (pieces, piece, jnp.zeros(0, bool))
+    of_force = switched[len(switched) - pieces.count :]
+    crossed = crossed_at(pieces, piece, of_force, t, q, v, flown.a, step.motion.args)
+    atol = step.scheme.tolerance(q.dtype).absolute
+    return jolt_at(pieces, piece, crossed, t, q, v, flown.closed, j, atol, step.motion.args), (pieces, piece, crossed)
+
+
+def status_of_crossing(
+    pieces: Pieces, piece: Where, crossed: Array, impact: Array, ends: Array, a: Array, now: tuple
+) -> Array:
+    """Returns DERIVATIVE_EVENTS if borders are ``crossed`` (k,) at the instant of an ``impact`` (m,), or where slip or stick ends (``ends``, (m,)), or if
+    several are crossed that would not be so with other data; ``now`` = (t, q, v, args)."""
+    main = crossed & (jnp.arange(len(crossed)) == jnp.argmax(crossed))
+    t, q, v, args = now
+    _, rate = pieces.rates(piece.sides, t, q, v, frozen(a), args)
+    apart = cross_apart(pieces, piece.sides, crossed, main, now, rate)
+    return as_status(jnp.any(crossed) & (jnp.any(impact | ends) | apart), Status.DERIVATIVE_EVENTS)

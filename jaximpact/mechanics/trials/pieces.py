@@ -478,28 +478,3 @@ class Pieces:
         level = self.levels(where.sides, t, q, v, args)[self.steep]
         back = linalg.solve_masked(matrix, jnp.where(acting, level, 0), acting)
         return v - back @ (found[0][1:] - found[0][:1])
-
-
-class OnePiece(Pieces):
-    """The force of a problem without switches: no levels, and its only piece is the problem."""
-
-    def __init__(self, problem: Problem) -> None:
-        none = np.zeros(0, int)
-        self.problem, self.prescribes, self.only_stated, self.outlined = problem, (), False, {}
-        self.shapes, self.count, self.stated, self.ends = [], 0, slice(0, 0), slice(0, 0)
-        self.steep, self.open = none, none.astype(bool)
-
-    def start(self, t: Array, q: Array, v: Array, args: Any) -> Where:
-        return Where.none(q.dtype)
-
-    def on(self, sides: Sides) -> Problem:
-        return self.problem
-
-    def levels(self, sides: Sides, *operands: Any) -> Array:
-        return jnp.zeros(0, operands[1].dtype)
-
-    def beyond(self, where: Where, chosen: Array, *operands: Any) -> Sides:
-        return []
-
-    def at_sides(self, where: Where, sides: Sides, *operands: Any) -> Where:
-        return where

@@ -26,12 +26,13 @@ from ..events.frictional_impacts import Rubbing, RubbingCollision, collide_rubbi
 from ..events.rubbing_contacts import Place, heading
 from ..friction import FrictionInfo, Slip
 from ..linearisation import noise
-from ..motion import Motion
+from ..motion import By, Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .bases import NOTHING, rounding_of_gaps
 from .borders import rounding_of_levels
-from .pieces import OnePiece, Pieces, Where
+from .one_piece import OnePiece
+from .pieces import Pieces, Where
 from .resets import reset_at
 from .stops import move_to_zero
 from .trial import Base, Hold, Sight, frozen
@@ -103,6 +104,14 @@ class RubbingContacts:
         further = BEGINS * jnp.finfo(q.dtype).eps * (jnp.abs(t) + h)
         piece = self.pieces.start(t + further, q + further * v, v, args)
         return Modes.none(self.m, q.dtype, self.pieces.at_sides(piece, piece.sides, *frozen((t, q, v, args))))
+
+    def status_of_start(self, where: Modes, h: Array, t: Array, q: Array, v: Array, by: By | None, args: Any) -> Array:
+        """Returns DERIVATIVE_JUMP if with other data a motion would begin on the other side of a border."""
+        span = jnp.abs(t) + h
+        least = rounding_of_levels(self.pieces, where.piece.sides, t, q, v, 0 * v, 0 * t, span, args)
+        level = self.pieces.levels(where.piece.sides, *frozen((t, q, v, args)))
+        near = (jnp.abs(level) <= least) & self.pieces.moved_at_start(by, *frozen((t, q, v, args)))
+        return as_status(jnp.any(near), Status.DERIVATIVE_JUMP)
 
     def _base(
         self, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, *given: Any
