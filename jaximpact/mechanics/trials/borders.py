@@ -146,7 +146,7 @@ def _jumps(pieces: Pieces, of: list[Sides], t: Array, q: Array, v: Array, closed
     ``closed`` contacts (m,) are kept closed.
     """
     t, q, v, args = frozen((t, q, v, args))
-    thrown = _unequal(*(pieces.prescribed(sides, t, q, v, args) for sides in of))
+    thrown = _unequal(*(pieces.prescribed_velocities(sides, t, q, v, args) for sides in of))
     return thrown | _unequal(*pieces.accelerations(of, t, q, v, closed, args))
 
 

@@ -20,13 +20,7 @@ from ..events.jump_search import path_jumped
 from ..scheme import JointInfo, Step, gradient_status
 from ..status import FAILURES, Status, as_status
 from .bases import at_impact, base_at, slowest_followed, times_off
-from .borders import (
-    SettledSides,
-    border_status,
-    seek_border,
-    settle_sides,
-    status_of_slopes,
-)
+from .borders import SettledSides, border_status, seek_border, settle_sides, status_of_slopes
 from .impacts_on_borders import Meeting, status_at_impact, status_behind
 from .jolts import Jolt, force_in_pieces, in_pieces, jolt_at_end, status_of_crossing
 from .kept_events import Turn, keep_events
@@ -66,8 +60,10 @@ def first_carry(step: Step, state: Any) -> TrialCarry:
     else:
         base, failure = _settle_rubbing(step, step.start, moves, q, v, closed, substep, where, Change.none(m), n == 0)
         if step.pieces.pieces.count and step.scheme.jumps:
-            told = step.pieces.status_of_start(where, step.motion.h, step.start, q, v, step.motion.by, step.motion.args)
-            failure |= jnp.where(n == 0, told, 0)
+            doubt = step.pieces.status_of_start(
+                where, step.motion.h, step.start, q, v, step.motion.by, step.motion.args
+            )
+            failure |= jnp.where(n == 0, doubt, 0)
     search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
     if step.pieces is not None:
         search = search._replace(borders=jnp.zeros(step.pieces.count, bool))

@@ -208,17 +208,17 @@ class Pieces:
         if "slip" in self.prescribes:
             rubs["slip"] = partial(self._contact_velocities, sides)
         if "joints" in self.prescribes:
-            joints = lambda t, q, args: self._prescribed("joints", sides, t, q, jnp.zeros_like(q), args)
+            joints = lambda t, q, args: self._function_on("joints", sides, t, q, jnp.zeros_like(q), args)
             joints = MayDepend(joints) if isinstance(of.joints, MayDepend) else joints
         return Problem(force, of.constraints, mass, of.restitution, joints=joints, switches=left, **rubs)
 
     def _contact_velocities(self, sides: Sides, *operands: Any) -> Any:
-        found = self._prescribed("slip", sides, *operands)
+        found = self._function_on("slip", sides, *operands)
         whole = jax.eval_shape(self.problem.contact_velocity, *operands)[0] is not None
         return (found[:, 0], found[:, 1:]) if whole else found
 
-    def _prescribed(self, name: str, sides: Sides, *operands: Any) -> Array:
-        """Returns joints or slip velocities on given sides."""
+    def _function_on(self, name: str, sides: Sides, *operands: Any) -> Array:
+        """Returns the values of the "joints" or the "slip" on given sides."""
         values = self.switches.frozen(sides, *operands)
         return values[len(values) - len(self.prescribes) + self.prescribes.index(name)]
 
@@ -240,13 +240,13 @@ class Pieces:
             mass = lambda q, args: frozen_at(jnp.zeros((), q.dtype), q, jnp.zeros_like(q), args)[1]
         return lambda t, q, v, args: frozen_at(t, q, v, args)[0], mass
 
-    def prescribed(self, sides: Sides, t: Array, q: Array, v: Array, args: Any) -> Array:
+    def prescribed_velocities(self, sides: Sides, t: Array, q: Array, v: Array, args: Any) -> Array:
         """Returns the velocities (n,) that joints and slips with switches prescribe on given sides: with others the velocity v (d,) would jump."""
         if not self.prescribes:
             return jnp.zeros(0, q.dtype)
-        along = lambda s: self._prescribed("joints", sides, t + s, q + s * v, v, args)
+        along = lambda s: self._function_on("joints", sides, t + s, q + s * v, v, args)
         rate = lambda: jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))[1]
-        of = {"joints": rate, "slip": lambda: self._prescribed("slip", sides, t, q, v, args).ravel()}
+        of = {"joints": rate, "slip": lambda: self._function_on("slip", sides, t, q, v, args).ravel()}
         return jnp.concatenate([of[name]() for name in self.prescribes])
 
     def continued(self, sides: Sides, force: Callable) -> Callable:
