@@ -10,6 +10,7 @@ contact problem that is given by arrays.
 
 from .mechanics.contact import ContactLaw, ContactSolver, Held, Impulses, Open, Reaction, Solved, Target
 from .mechanics.contact.contact_problem import ContactSolution, solve_contact
+from .mechanics.impact_law import ImpactLaw, NewtonImpact, PoissonImpact
 from .mechanics.linearisation import Contacts, Metric, acceleration, linearise
 from .mechanics.motion import Motion
 from .mechanics.scheme import Info, Scheme, State, Traits
@@ -21,11 +22,14 @@ __all__ = [
     "ContactSolver",
     "Contacts",
     "Held",
+    "ImpactLaw",
     "Impulses",
     "Info",
     "Metric",
     "Motion",
+    "NewtonImpact",
     "Open",
+    "PoissonImpact",
     "Reaction",
     "Scheme",
     "Solved",

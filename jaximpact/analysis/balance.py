@@ -26,6 +26,7 @@ import numpy as np
 from jax import Array
 
 from ..mechanics.friction import Slip
+from ..mechanics.impact_law import NEWTON
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Metric, acceleration, drift, gap_derivatives, linearise
 from ..mechanics.problem import Problem
@@ -192,8 +193,11 @@ def _interval(problem: Problem, args: Any, e: Array, begin: tuple, end: tuple, i
     # a lasting contact's impulse makes up for the acceleration; an impact's is more
     _, turning = gap_derivatives(problem, at, q_at, v_at, args)
     impact = change > 2 * h * (jnp.abs(contacts.velocity(a)) + jnp.abs(turning))
-    e = problem.restitution_at(e, contacts.gap_velocity(v_at), args)
-    loss = 0.5 * jnp.sum(jnp.where(impact, p * (1 - e) / (1 + e) * change, 0))
+    before = contacts.gap_velocity(v_at)
+    e = problem.restitution_at(e, before, args)
+    # of Newton's law, from e alone: to second order, as the velocities before the impact are of first
+    lost = (1 - e) / (1 + e) * change if problem.impact_law == NEWTON else -2 * before - change
+    loss = 0.5 * jnp.sum(jnp.where(impact, p * lost, 0))
     driven, friction = -p @ drift(problem, at, q_at, args), jnp.zeros_like(h)
     if slip is not None:
         driven = driven - jnp.sum(rubbed * slip.drift)

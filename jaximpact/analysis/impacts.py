@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from ..jaxtools.argument_checks import real
+from ..mechanics.impact_law import require_newton
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme, Timing
@@ -225,6 +226,7 @@ def impacts(
     after = np.where(cut & timing.rebounds, np.nan, after)
     forced = 2 * SLOW * h * np.maximum(bent, np.abs(gap_acceleration))
     if e is not None:
+        require_newton(problem.impact_law, "impacts(..., e=)")
         others = np.arange(impulse.shape[2]) != contact[:, None]
         together = np.any((found.active[lane, start] | found.active[lane, end - 1]) & others, axis=1)
         most = (_by_contact(e, single, impulse.shape)[lane, contact] + SURPLUS) * np.abs(before)

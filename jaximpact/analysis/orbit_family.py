@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from ..mechanics.impact_law import require_newton
 from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.motion import OF_CONTACTS, OF_FRICTION
 from ..mechanics.problem import Problem
@@ -294,6 +295,7 @@ def _observer(problem: Problem) -> Callable[..., Any]:
 
 def _approach_speeds(problem: Problem, e: np.ndarray, args: Any, change: Any) -> Any:
     """Closing speeds w (m,) before impacts, from the ``change`` (1 + e) w (m,) of gap velocities, also if e depends on w."""
+    require_newton(problem.impact_law, "orbits: a contact's closing speed")
     speed = change
     # where e depends on the speed, by fixed-point iteration, whose error shrinks by w e'/(1 + e) each time
     for _ in range(ITERATIONS if callable(problem.restitution) else 1):

@@ -21,6 +21,7 @@ from ..jaxtools.empty import nothing
 from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..jaxtools.outlined import call_outlined
 from ..jaxtools.shapes import as_array, shape_of_result
+from .impact_law import NEWTON, ImpactLaw, impact_law_of
 from .labels import Labels
 from .problem_parts import (
     Constraints,
@@ -55,6 +56,7 @@ FIELDS = (
     "slip",
     "friction",
     "static_friction",
+    "impact_law",
 )
 NUMERIC = ("restitution", "mass", "friction", "static_friction")  # leaves, unless they are functions
 OPTIONAL = (
@@ -97,7 +99,8 @@ class Problem(metaclass=Named):
             force and mass are found automatically: state only those that cannot be found, as inside a `lax.while_loop` or a callback, and
             those beyond which the force of one side is not finite by other operations than roots, powers and logarithms.
         reset: ``reset(t, q, v, k, args) -> v`` or ``(q, v)``, the state after a crossing of surface k, an int, in either direction.
-        slip: ``slip(t, q, v, args) -> (m,)`` in the plane, ``(m, 2)`` in space: the relative tangential velocity of the two bodies at every
+        slip: ``slip(t, q, v, args) -> (m,)`` in the plane, ``(m, 2)`` in space, and up to three more columns for drilling and rolling, angular
+            velocities times a radius: the relative tangential velocity of the two bodies at every
             contact, affine in v [m/s]. By virtual power it also gives the direction of friction. The gaps must then be distances [m], since
             friction is mu times the normal force. Of gaps that are not, such as ``y - h(x)`` over a slope, return the whole relative velocity, a
             tuple ``(normal, tangential)`` with the velocity along the normal (m,) first: the scale of each gap follows from it.
@@ -128,6 +131,7 @@ class Problem(metaclass=Named):
         "slip",
         "friction",
         "static_friction",
+        "impact_law",
     )
     force: Force
     constraints: Constraints | None
@@ -141,6 +145,7 @@ class Problem(metaclass=Named):
     slip: Slips | None
     friction: Any
     static_friction: Any
+    impact_law: ImpactLaw
 
     def __init__(
         self,
@@ -160,6 +165,7 @@ class Problem(metaclass=Named):
         slip: Slips | None = None,
         friction: Any = None,
         static_friction: Any = None,
+        impact_law: ImpactLaw | str = NEWTON,
     ) -> None:
         check_function(force, "force must be a function force(t, q, v, args) -> (d,)", optional=False)
         check_function(constraints, "constraints must be a function constraints(t, q, args) -> (m,) or None")
@@ -179,7 +185,19 @@ class Problem(metaclass=Named):
         check_friction(slip, friction, static_friction, constraints)
         labels = Labels.of(coordinates, contacts, units, joint_names)
         rubbing = (slip, OfSpeed.or_as_given(friction), static_friction)
-        self._set(force, constraints, mass, restitution, energy, labels, joints, switches, reset, *rubbing)
+        self._set(
+            force,
+            constraints,
+            mass,
+            restitution,
+            energy,
+            labels,
+            joints,
+            switches,
+            reset,
+            *rubbing,
+            impact_law_of(impact_law),
+        )
 
     def _set(self, *values: Any) -> None:
         for name, value in zip(self.__slots__, values, strict=True):
@@ -197,7 +215,7 @@ class Problem(metaclass=Named):
         parts = []
         for name in FIELDS:
             value = getattr(self, name)
-            if name not in OPTIONAL or value is not None:
+            if value != NEWTON if name == "impact_law" else name not in OPTIONAL or value is not None:
                 parts.append(f"{name}={getattr(value, '__name__', value)!s}")
         return f"Problem({', '.join(parts)})"
 
@@ -365,15 +383,15 @@ class Problem(metaclass=Named):
         functions = tuple(value if callable(value) else None for value in values.values())
         leaves = tuple((key(name), None if callable(value) else value) for name, value in values.items())
         others = (self.joints, self.switches, self.reset, self.slip)
-        return leaves, (self.force, self.constraints, self.energy, self.naming, *others, functions)
+        return leaves, (self.force, self.constraints, self.energy, self.naming, *others, self.impact_law, functions)
 
     @classmethod
     def tree_unflatten(cls, static: tuple, leaves: tuple) -> Problem:
-        force, constraints, energy, *others, functions = static
+        force, constraints, energy, *others, impact_law, functions = static
         numbers = [x if function is None else function for x, function in zip(leaves, functions, strict=True)]
         restitution, mass, friction, static_friction = numbers
         self = object.__new__(cls)
-        self._set(force, constraints, mass, restitution, energy, *others, friction, static_friction)
+        self._set(force, constraints, mass, restitution, energy, *others, friction, static_friction, impact_law)
         return self
 
     # constructors

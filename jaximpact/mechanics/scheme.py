@@ -18,6 +18,7 @@ from ..jaxtools.empty import nothing
 from ..switches.switches import STATE, Switches, crossing, gap_switches
 from .contact.laws import ContactLaw, Open, Reaction
 from .friction import FrictionInfo
+from .impact_law import require_newton
 from .linearisation import Contacts, Metric, is_flat
 from .motion import Motion
 from .problem import Problem
@@ -185,6 +186,7 @@ class Traits(NamedTuple):
         order: order of convergence of positions across impacts; None where a tolerance sets their error and h only spaces the rows.
         restitution: the coefficients that are covered: "each", one for all contacts or one for each; "one"; "none", e = 0.
         approach: whether restitution may be a function of the approach speed (`Problem.restitution_at`); otherwise such a problem is refused.
+        impact_laws: whether the scheme asks the problem's `ImpactLaw`; otherwise only Newton's is taken.
         explicit: fraction of the force that is explicit in q, which gives a step a stability bound; 0 for none.
         damping: whether the force is explicit in the velocity too.
         lists: whether a step works with the contacts of a neighbour list (`jaximpact.bodies`), which have no (m, m) matrices; its state is
@@ -208,6 +210,7 @@ class Traits(NamedTuple):
     order: int | None = 1
     restitution: str = "each"
     approach: bool = False
+    impact_laws: bool = False
     explicit: float = 1.0
     damping: bool = True
     lists: bool = False
@@ -283,6 +286,12 @@ class Scheme(abc.ABC):
                 f"restitution is {np.max(np.asarray(e)):g}, but {name} treats inelastic impacts only: set it to 0, or use "
                 "PaoliSchatzman or MoreauJean"
             )
+        if not self.traits.impact_laws and covered != "none":
+            require_newton(
+                problem.impact_law, f"{name} (use MoreauJean, EventDriven or EventCorrected for another law)"
+            )
+        if problem.listed and problem.slip is not None:
+            require_newton(problem.impact_law, "friction of listed bodies (one dense function of gaps takes any)")
         if covered == "one" and jnp.ndim(e) > 0:
             raise ValueError(
                 f"restitution must be one number for {name} (the theory has one coefficient for all contacts); use MoreauJean "

@@ -163,9 +163,10 @@ def check_friction(
     else:
         tangential = slip
     shape = shape_of(stated, tangential, t, q0, v0, args)
-    if not problem.listed and shape not in ((m,), (m, 1), (m, 2)):
+    if not problem.listed and shape not in ((m,), *((m, k) for k in range(1, 6))):
         raise ValueError(
-            f"{stated} must return one velocity for each of {m} contacts, ({m},), or ({m}, 2) in space, got {shape}"
+            f"{stated} must return one velocity for each of {m} contacts, ({m},), or ({m}, 2) in space, with up to three more columns for drilling and "
+            f"rolling, got {shape}"
         )
     velocities = lambda v: jax.tree.map(lambda x: jnp.asarray(x, q0.dtype), slip(t, q0, v, args))
     slopes = lambda v, along: jax.jvp(velocities, (v,), (along,))[1]
@@ -182,8 +183,8 @@ def check_friction(
         raise ValueError(f"{name} takes no friction, as {why}: use {others}")
     if len(shape) == 2 and shape[1] > scheme.traits.friction:
         raise ValueError(
-            f"{type(scheme).__name__} knows friction in the plane, with one direction of slip at a contact, and {stated} gives {shape[1]}: use "
-            "EventCorrected() or MoreauJean()"
+            f"{type(scheme).__name__} takes at most {scheme.traits.friction} columns of slip at a contact, and {stated} gives {shape[1]}: use "
+            f"{'EventCorrected() or ' if shape[1] <= 2 else ''}MoreauJean()"
         )
     for name in OF_FRICTION:
         given = getattr(problem, name)

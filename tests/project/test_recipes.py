@@ -24,7 +24,16 @@ def tables():
 
 
 def test_there_is_a_recipe_for_each_kind():
-    assert [name.split()[-1] for name, _ in RECIPES] == ["scheme", "solver", "bit", "call", "catalogue", "code"]
+    assert [name.split()[-1] for name, _ in RECIPES] == [
+        "scheme",
+        "solver",
+        "bit",
+        "call",
+        "impact",
+        "friction",
+        "catalogue",
+        "code",
+    ]
 
 
 @pytest.mark.parametrize("code", [code for _, code in RECIPES], ids=[name for name, _ in RECIPES])

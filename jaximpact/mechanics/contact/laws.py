@@ -17,12 +17,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools import linalg
+from ...jaxtools.empty import empty
 from ...jaxtools.interval_bounds import Unbounded, bound_change, is_expensive
 from ..friction import FrictionInfo
 from ..linearisation import Contacts, Metric, jacobian
 from ..problem import Problem
 from .friction.cones import OPEN, ConeProblem, length
 
+NO_PUSH = empty(float, 0)  # least impulses where no law of impact asks for any
 MARGIN = 1.001  # factor on the displacement of a step, for the rounding of a bound
 
 
@@ -48,6 +50,13 @@ class Reaction(NamedTuple):
         zero = jnp.zeros((), jnp.int32)
         friction = FrictionInfo.none(len(acts), 0, jump.dtype) if friction is None else friction
         return cls(jump, impulse, acts, jnp.zeros((), jump.dtype), zero, zero, friction)
+
+    def then(self, second: Reaction) -> Reaction:
+        """Returns the reaction of two stages together; contacts do what they do in the second."""
+        friction = second.friction._replace(impulse=self.friction.impulse + second.friction.impulse)
+        acts, residual = self.acts | second.acts, jnp.maximum(self.residual, second.residual)
+        counts = self.iterations + second.iterations, self.status | second.status
+        return Reaction(self.jump + second.jump, self.impulse + second.impulse, acts, residual, *counts, friction)
 
     @classmethod
     def none(cls, d: int, acts: Array, dtype: Any, friction: FrictionInfo | None = None) -> Reaction:
@@ -82,10 +91,13 @@ class ContactLaw(abc.ABC):
     solves: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
-        """Solves 0 <= L _|_ A L + offset >= 0 for the impulses L of the contacts ``among`` (m,) bool, by default all; others get none.
+    def velocity(
+        self, contacts: Contacts, offset: Array, among: Array | None = None, push: Array = NO_PUSH
+    ) -> Reaction:
+        """Solves 0 <= L - push _|_ A L + offset >= 0 for the impulses L of the contacts ``among`` (m,) bool, by default all; others get none.
 
-        ``offset`` (m,): the gap velocities without impulses, restitution included.
+        ``offset`` (m,): the gap velocities without impulses, restitution included; ``push`` (m,) >= 0, or of size 0 for none: least impulses, which a
+        law of impact may ask for.
         """
 
     @abc.abstractmethod
@@ -132,7 +144,9 @@ class Open(ContactLaw):
     a bound on how far they can close in the step.
     """
 
-    def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
+    def velocity(
+        self, contacts: Contacts, offset: Array, among: Array | None = None, push: Array = NO_PUSH
+    ) -> Reaction:
         acts = ~(offset >= 0)  # NaN acts
         acts = acts if among is None else acts & among
         return Reaction.none(contacts.shape[1], acts, offset.dtype, contacts.slip.still())
@@ -162,7 +176,10 @@ class Held(ContactLaw):
     point: Array
     friction: FrictionInfo | None = None
 
-    def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
+    def velocity(
+        self, contacts: Contacts, offset: Array, among: Array | None = None, push: Array = NO_PUSH
+    ) -> Reaction:
+        # steps are differentiated without restitution, which `saltation` adds
         if contacts.slip.k:
             return self._with_friction(contacts, offset, among)
         contacts, offset = restrict_problem(contacts, offset, among)

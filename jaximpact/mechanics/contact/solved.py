@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -21,10 +22,11 @@ from ..linearisation import Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
 from .friction.cones import ConeProblem, dependent, fastest, jams
+from .friction.pushed_contacts import impulses_beyond
 from .friction.static_friction import cones_in_act, slip_before, slip_resolution
 from .geodesic import project_geodesic
 from .implicit_derivative import reaction
-from .laws import ContactLaw, Reaction, Target, restrict_problem
+from .laws import NO_PUSH, ContactLaw, Reaction, Target, restrict_problem
 from .list_friction import solve_friction_of_list
 from .solver import ContactSolver, closing_speed, complementarity, resolved
 
@@ -46,12 +48,19 @@ class Solved(ContactLaw):
 
     solves: ClassVar[bool] = True
 
-    def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
+    def velocity(
+        self, contacts: Contacts, offset: Array, among: Array | None = None, push: Array = NO_PUSH
+    ) -> Reaction:
         """Solves the contact problem on a working set, and again on a larger one while a contact outside it is violated."""
         if contacts.slip.k:
             if contacts.dense:
-                return self._with_friction(contacts, offset, among)
+                return self._with_friction(contacts, offset, among, push)
             return solve_friction_of_list(self.solver, self.guess, contacts, offset, among, self.constant)
+        if push.size:
+            jump = contacts.jump(push)
+            found = self.velocity(contacts, offset + contacts.velocity(jump), among)
+            impulse = found.impulse + push
+            return found._replace(jump=found.jump + jump, impulse=impulse, acts=impulse > 0)
         contacts, offset = restrict_problem(contacts, offset, among)
         m, d = contacts.shape
         if m == 0:
@@ -60,7 +69,7 @@ class Solved(ContactLaw):
         problem = kind(self.solver, contacts, offset, self.normal_guess, self.couples, self.small_sets)
         return reaction(problem.residual, problem.solve, d, m, offset.dtype, contacts.dense, contacts)
 
-    def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
+    def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None, push: Array) -> Reaction:
         """Solves the contact problem on Coulomb's cones; its derivative keeps the modes of the contacts."""
         among = jnp.ones(contacts.shape[0], bool) if among is None else among
         slip = contacts.slip
@@ -78,14 +87,19 @@ class Solved(ContactLaw):
             pushed = jnp.max(cones.scales()[:, None] * jnp.abs(known))
             guess = jnp.where(pushed <= COMPARABLE * largest, known, 0)
 
-        def solve(cones: ConeProblem) -> tuple[Array, Array, Array]:
-            return self.solver.frictional_impulses(matrix, cones.offset, cones.friction, guess, among, 0.5 * allowed)
+        def solve(cones: ConeProblem) -> tuple[Array, ConeProblem, Array, Array]:
+            one = partial(self.solver.frictional_impulses, tolerance=0.5 * allowed)
+            pushes = push if slip.scale is None or not push.size else push * slip.scale
+            return impulses_beyond(one, cones, matrix, pushes, guess, among)
+
+        def modes(cones: ConeProblem, _: Any) -> tuple[Array, Array, None]:
+            x, cones, *_others = solve(cones)
+            return *cones.modes(x, least), None
 
         breaks, least = None, slip_resolution(allowed, largest, cones.static)
         if cones.static is not None:
-            found = lambda cones, _: (*cones.modes(solve(cones)[0], least), None)
-            cones, breaks, _ = cones_in_act(cones, slip_before(slip), found)
-        x, iterations, residual = solve(cones)
+            cones, breaks, _ = cones_in_act(cones, slip_before(slip), modes)
+        x, cones, iterations, residual = solve(cones)
         acts = x[:, 0] > 0
         mode, slipping = cones.modes(x, least)
         status = as_status(~(residual <= resolved(matrix, x, allowed)), Status.CONTACTS_NOT_SOLVED)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from ..contact.friction.cone_solver import frictional_impulses
 from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, dependent, direction, jams, length
+from ..contact.friction.pushed_contacts import impact_impulses
 from ..contact.friction.static_friction import cones_in_act
 from ..contact.laws import ContactLaw
 from ..friction import FrictionInfo, Slip, distance_status
@@ -71,21 +73,27 @@ def strike(
     slow = lax.stop_gradient(2 * h * (jnp.abs(normal) + jnp.abs(turning)))
     e = jnp.broadcast_to(motion.e, speed.shape)
     lands = lax.stop_gradient(impact & (e * jnp.abs(speed) <= slow) & ((e <= 0) | (normal + turning < 0)))
-    offset = jnp.where(impact & ~lands, (1 + e) * speed, speed)
-    cones = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), offset)
-    unit = lax.stop_gradient(jnp.max(jnp.where(among[:, None], jnp.abs(cones.offset), 0), initial=0.0))
+    e = jnp.where(problem.impact_law.rebounding(impact & ~lands, among & ~lands), e, 0)
+    cones = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
+    sizes = jnp.maximum(jnp.max(jnp.abs(cones.offset), axis=1), (1 + e) * jnp.abs(speed))
+    unit = lax.stop_gradient(jnp.max(jnp.where(among, sizes, 0), initial=0.0))
     matrix, none = cones.delassus(), jnp.zeros_like(cones.offset)
     rounding = slip_noise(slip, v)
     resolution = 1e3 * SHARP * unit + rounding
 
-    def solve(cones: ConeProblem) -> tuple[Array, Array, Array]:
-        return frictional_impulses(matrix, cones.offset, cones.friction, guess, among, SHARP * unit)
+    def solve(cones: ConeProblem) -> tuple[Array, ConeProblem, Array]:
+        one = partial(frictional_impulses, tolerance=SHARP * unit)
+        return impact_impulses(problem.impact_law, e, cones, one, matrix, guess, among)
+
+    def modes(cones: ConeProblem, _: Any) -> tuple[Array, Array, None]:
+        x, cones, _error = solve(cones)
+        return *cones.modes(x, resolution), None
 
     if cones.static is not None:
         mode = jnp.where(among & ~impact, jnp.where(stuck, STICK, SLIP), OPEN).astype(jnp.int32)
         before = FrictionInfo(none[:, 1:], mode, jnp.where((mode == SLIP)[:, None], way, 0))
-        cones, *_ = cones_in_act(cones, before, lambda of, _: (*of.modes(solve(of)[0], resolution), None))
-    x, _, error = solve(cones)
+        cones, *_ = cones_in_act(cones, before, modes)
+    x, cones, error = solve(cones)
     change = (matrix @ x.ravel()).reshape(x.shape)
     after = speed + change[:, 0]
     terms = jnp.abs(v) + jnp.abs(cones.response) @ jnp.abs(x).ravel()

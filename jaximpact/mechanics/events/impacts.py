@@ -252,10 +252,14 @@ class ImpactImpulses(NamedTuple):
         stays, slow, free, gap_acceleration = lasting(problem, law, motion, slowest, before, involved)
         lands = (impact | beside) & stays
         # if a contact beside the impact opened and counted as inelastic, the others would give it energy
-        elastic = (impact | beside) & ~lands
-        offset = speed * (1 + jnp.where(elastic, motion.e, 0))
-        percussion, _, status = reaction(law, contacts, offset, involved)
-        after = speed + contacts.delassus() @ percussion
+        impact_law = problem.impact_law
+        e = jnp.where(impact_law.rebounding((impact | beside) & ~lands, involved & ~lands), motion.e, 0)
+        least = impact_law.least(e, lambda: reaction(law, contacts, speed, involved)[0])
+        velocity = impact_law.velocity(e, speed)
+        matrix = contacts.delassus()
+        beyond, _, status = reaction(law, contacts, speed + velocity + (matrix @ least if least.size else 0), involved)
+        percussion = beyond + least if least.size else beyond
+        after = speed + matrix @ percussion
         # where the impact stops a body, the velocity before it sets the round-off
         rounding = noise(contacts, jnp.abs(v) + contacts.jump_terms(percussion), speed)
         opened = involved & (after > rounding)
@@ -268,8 +272,8 @@ class ImpactImpulses(NamedTuple):
         rest = lax.cond(
             jnp.any(back), lambda: impulses_to_change(contacts, -after, kept), lambda: jnp.zeros_like(after)
         )
-        defect = lax.stop_gradient(jnp.where(involved, after - speed + offset, 0))
-        error = complementarity(defect, lax.stop_gradient(percussion), contacts.diagonal())
+        defect = lax.stop_gradient(jnp.where(involved, after + velocity, 0))
+        error = complementarity(defect, lax.stop_gradient(beyond), contacts.diagonal())
         return cls(lands, back, opened, slow, percussion, rest, error, status)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ from jax import Array, lax
 
 from ..contact.friction.cone_solver import frictional_impulses
 from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, length
+from ..contact.friction.pushed_contacts import impact_impulses
 from ..contact.friction.static_friction import cones_in_act
 from ..events.acceleration_problem import SHARP, AccelerationProblem
 from ..friction import FrictionInfo, Slip
@@ -124,7 +126,7 @@ def cross(
         contacts = linearise(problem, metric, t, q, args)._replace(slip=Slip.at(problem, metric, t, q, v, args))
         offset = contacts.gap_velocity(v)
         e = problem.restitution_at(given, offset, args)
-        return ConeProblem.of(contacts.sliding(v), jnp.where(impact, (1 + e) * offset, offset)), e, metric.joints
+        return ConeProblem.of(contacts.sliding(v), offset), e, metric.joints
 
     v_at = v + delay * a_before
     q_at = q + delay * lax.stop_gradient(v)
@@ -134,25 +136,32 @@ def cross(
         flow = lambda t, q, v: law(fixed[0], fixed[1], t, q, v, fixed[2])[0]
         rates = jax.jvp(flow, place, (jnp.ones_like(t), place[2], lax.stop_gradient(a_before)))[1]
         cones = delays.shift(cones, lax.stop_gradient(rates))
-    unit = lax.stop_gradient(jnp.max(jnp.abs(cones.offset), initial=0.0))
+    e = jnp.where(problem.impact_law.rebounding(impact, held), e, 0)
+    unit = lax.stop_gradient(jnp.max(jnp.abs(cones.offset).at[:, 0].multiply(1 + e), initial=0.0))
     speed = SHARP * unit + here.noise
     matrix, guess = cones.delassus(), jnp.zeros_like(cones.offset)
 
-    def percussion(cones: ConeProblem) -> Array:
-        return frictional_impulses(matrix, cones.offset, cones.friction, guess, impact | held, 1e-12 * unit)[0]
+    def percussion(cones: ConeProblem) -> tuple[Array, ConeProblem, Array]:
+        solve = partial(frictional_impulses, tolerance=1e-12 * unit)
+        return impact_impulses(problem.impact_law, e, cones, solve, matrix, guess, impact | held)
 
     if cones.static is not None:
         mode = jnp.where(held, jnp.where(jnp.any(towards != 0, axis=1), SLIP, STICK), OPEN)
-        found_modes = lambda of, _: (*of.modes(percussion(of), speed), None)
+
+        def found_modes(cones: ConeProblem, _: Any) -> tuple[Array, Array, None]:
+            x, cones, _error = percussion(cones)
+            return *cones.modes(x, speed), None
+
         cones, *_ = cones_in_act(cones, FrictionInfo(towards, mode, towards), found_modes)
-    x = percussion(cones)
+    before = cones
+    x, cones, _ = percussion(cones)
     v_after = v_at + cones.response @ x.ravel()
     # the motion after the impacts, in which an inelastic contact may stay closed
     behind = AccelerationProblem.at(problem, t, q, v_after, args)
     # one that the impacts do not load stays closed, too
     # (the gap velocity of one that lasts on a curved surface is no zero, but O(h) of either sign)
     change = lax.stop_gradient((matrix @ x.ravel()).reshape(x.shape)[:, 0])
-    opens = (lax.stop_gradient(cones.velocity(x)[:, 0]) > speed) & (change > speed)
+    opens = (lax.stop_gradient(before.velocity(x)[:, 0]) > speed) & (change > speed)
     stays = jnp.where(impact, (lax.stop_gradient(x[:, 0]) > 0) & (e <= 0), held & ~opens)
     a_after, force_after, modes = behind.solve(stays, behind.slipping(speed))
     impulse = x + (delay + later)[:, None] * (force - force_after)

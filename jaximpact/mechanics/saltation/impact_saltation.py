@@ -201,24 +201,31 @@ def cross_impacts(
         contacts = linearise(problem, metric, t_at, q_at, args)
         offset = contacts.gap_velocity(v_at)
         e = problem.restitution_at(given, offset, args)
-        offset = jnp.where(this, (1 + e) * offset, offset)
+        elastic = problem.impact_law.rebounding(this, reacting)
         diagonal = contacts.diagonal()
         slack = jnp.maximum(here.noise, resolution) / jnp.where(diagonal > 0, diagonal, 1)
-        percussion, acting = solve_active_forces(
-            contacts, offset, this | reacting, this, lax.stop_gradient(slack), branches
-        )
+        slack = lax.stop_gradient(slack)
+        e, before = jnp.where(elastic, e, 0), offset
+        inelastic = lambda: solve_active_forces(contacts, before, this | reacting, this, slack, branches)[0]
+        least = problem.impact_law.least(e, inelastic)
+        offset = before + problem.impact_law.velocity(e, before)
+        if least.size:
+            offset += contacts.velocity(contacts.jump(least))
+        kept = none if least.size else this
+        percussion, acting = solve_active_forces(contacts, offset, this | reacting, kept, slack, branches)
+        percussion = percussion + least if least.size else percussion
         v_after = v_at + contacts.jump(percussion)
-        before = here.joint_forces(force)
+        of_joints = here.joint_forces(force)
         # the motion after it, in which an inelastic contact may stay
         here = observe_at(problem, h, at_rest, placed.contacts, *there, jnp.where(some, v_after, v), args)
-        stays = acting & (~this | (e <= 0))
+        stays = acting & (~elastic | (e <= 0))
         force_after, staying = solve_active_forces(
             placed.contacts, here.gap_acceleration, stays, none, branches=branches
         )
         a_after = here.acceleration + here.contacts.jump(force_after)
         impulse = impulse + jnp.where(some, percussion + delay * (force - force_after), 0)
         held = metric.joints.reaction_to(contacts, percussion)
-        joint_impulse += jnp.where(some, held + delay * (before - here.joint_forces(force_after)), 0)
+        joint_impulse += jnp.where(some, held + delay * (of_joints - here.joint_forces(force_after)), 0)
         closed, force = jnp.where(some, staying, closed), jnp.where(some, force_after, force)
         q = jnp.where(some, q_at - delay * v_after, q)
         v = jnp.where(some, v_after - delay * a_after, v)

@@ -164,7 +164,7 @@ class EventCorrected(Scheme):
 
     @property
     def traits(self) -> Traits:
-        return Traits(locates=True, order=2, joints=True, approach=True, friction=2, resets=True)
+        return Traits(locates=True, order=2, joints=True, approach=True, impact_laws=True, friction=2, resets=True)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args

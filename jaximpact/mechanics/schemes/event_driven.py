@@ -109,7 +109,7 @@ class EventDriven(Scheme):
         reverse, tells = self.trials <= SCANNED, self.jumps
         return Traits(
             locates=True, order=None, explicit=0.0, damping=False, reverse=reverse, tells_jumps=tells, tells_error=True,
-            joints=True, resets=True, approach=True, friction=1, kinks=True,
+            joints=True, resets=True, approach=True, impact_laws=True, friction=1, kinks=True,
         )  # fmt: skip
 
     def for_values(self) -> EventDriven:

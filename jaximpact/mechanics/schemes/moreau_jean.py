@@ -29,8 +29,9 @@ from jax import Array, lax
 from ...jaxtools.derivative_rules import graft
 from ...jaxtools.jaxpr_tools import depends_on
 from ...switches.switches import gap_switches
-from ..contact.laws import ContactLaw
+from ..contact.laws import ContactLaw, Reaction
 from ..friction import impulses_of
+from ..impact_law import ImpactLaw
 from ..joint_projection import project_state
 from ..joints import joint_turning
 from ..linearisation import Contacts, Metric, closure, is_steady, linearise
@@ -102,8 +103,9 @@ class MoreauJean(Scheme):
             explicit=1 - 2 * self.theta,
             lists=True,
             joints=True,
-            friction=2,
+            friction=5,
             approach=True,
+            impact_laws=True,
             tangent=tangent,
         )
 
@@ -162,7 +164,7 @@ class MoreauJean(Scheme):
             closing = contacts.gap_velocity(free)
             # the round-off of a gap must not open a contact for a step: less than forces move it in the step is none
             active |= contacts.gap + self.activation * h * before <= NONE * h * jnp.abs(closing - before)
-            found = law.velocity(contacts.sliding(free), closing + e * before, active)
+            found = self.impact(problem.impact_law, law, contacts, (v, before), (free, closing), e, active)
             earlier, last, w = last, w, free + found.jump
             if not contacts.dense:
                 # with a constant force the next iteration has the same contact problem
@@ -201,6 +203,25 @@ class MoreauJean(Scheme):
             problem, t_new, new, h * chord, metric.joints, held, jnp.any(found.acts), args
         )
         return new, info._replace(z=new.q, joints=joints, status=info.status | status | bits)
+
+    @staticmethod
+    def impact(
+        impact_law: ImpactLaw, law: ContactLaw, contacts: Contacts, start: tuple, end: tuple, e: Array, active: Array
+    ) -> Reaction:
+        """Returns the reaction of the ``active`` contacts (m,) in a step.
+
+        ``start``, ``end``: the velocity (d,) and the gap velocities (m,) before the step, and those after it without impulses.
+        """
+        (v, before), (free, closing) = start, end
+        back = impact_law.velocity(e, before)
+        if not impact_law.two_stages:
+            return law.velocity(contacts.sliding(free), closing + back, active)
+        # of percussions alone: the impulses of forces are no compression
+        first = law.velocity(contacts.sliding(v), before, active)
+        later = free + first.jump
+        push = impact_law.impulse(e, first.impulse)
+        second = law.velocity(contacts.sliding(later), contacts.gap_velocity(later) + back, active, push)
+        return first.then(second)
 
     def known_impulse(self, problem: Problem, motion: Motion, state: State, old_force: Array) -> Array | None:
         """Returns the impulse (d,) of forces in a step if it does not depend on the new state, else None; ``old_force`` (d,) is that at the start.

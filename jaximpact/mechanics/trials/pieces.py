@@ -202,7 +202,7 @@ class Pieces:
             force = self.continued(sides, force)
         if self.stated.stop > self.stated.start:
             left = None
-        rubs = {"friction": of.friction, "static_friction": of.static_friction}
+        rubs: dict[str, Any] = {"friction": of.friction, "static_friction": of.static_friction}
         rubs["slip"] = None if of.between is not None else of.slip  # bodies state it
         joints = of.joints
         if "slip" in self.prescribes:
@@ -210,7 +210,8 @@ class Pieces:
         if "joints" in self.prescribes:
             joints = lambda t, q, args: self._function_on("joints", sides, t, q, jnp.zeros_like(q), args)
             joints = MayDepend(joints) if isinstance(of.joints, MayDepend) else joints
-        return Problem(force, of.constraints, mass, of.restitution, joints=joints, switches=left, **rubs)
+        rubs |= {"joints": joints, "switches": left, "impact_law": of.impact_law}
+        return Problem(force, of.constraints, mass, of.restitution, **rubs)
 
     def _contact_velocities(self, sides: Sides, *operands: Any) -> Any:
         found = self._function_on("slip", sides, *operands)

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ....jaxtools import linalg
 from .cones import blocks, direction, length, residual
 
 MEMORY = 4  # number of earlier residuals, the largest of which a step must reduce (nonmonotone line search)
@@ -112,9 +113,13 @@ def solve_contact(block: Array, q: Array, mu: Array, x: Array) -> Array:
 
 
 def _inverse(a: Array) -> Array:
-    """Returns the inverse of a matrix (1, 1) or (2, 2); for a singular one a large multiple of the adjugate."""
+    """Returns the inverse of a symmetric matrix; for a singular one of order 2 a large multiple of the adjugate."""
     if len(a) == 1:
         return 1 / jnp.where(a > 0, a, jnp.inf)
+    if len(a) > 2:
+        return linalg.inverse(
+            a + 64 * jnp.finfo(a.dtype).eps * jnp.max(jnp.diagonal(a)) * jnp.eye(len(a), dtype=a.dtype)
+        )
     determinant = a[0, 0] * a[1, 1] - a[0, 1] * a[1, 0]
     least = jnp.finfo(a.dtype).eps * (a[0, 0] * a[1, 1]) + jnp.finfo(a.dtype).tiny
     return jnp.array([[a[1, 1], -a[0, 1]], [-a[1, 0], a[0, 0]]]) / jnp.maximum(determinant, least)
