@@ -36,6 +36,7 @@ from .limits import (
 from .program import Program
 
 log = logging.getLogger(__name__)
+DIRECTIONS_AT_ONCE = 64  # of inputs, in reverse mode through steps that cannot be walked back
 LEAVES_OF_A_STATE = 8  # arrays of coordinates and contacts, about, that are kept of a step to walk back through
 motion_p = Primitive("motion")
 motion_p.multiple_results = True
@@ -235,6 +236,9 @@ def _cotangents(
             first += math.prod(shape)
             part = part.sum(axis=0) if count is not None and axis is None else part
             found.append(part.reshape(aval.shape))
+    elif function.function is function.value and not function.value.unflatten(known)[0].scheme.traits.reverse:
+        of = Tangent(function.function, moved, used)
+        found = _cotangents_by_directions(of, known, avals, lane_axes, given, axes[:number], count)
     elif function.function is not function.value:
         found = _cotangents_as_it_stands(cotangents, known, changes, linear, function, axes, count)
     else:
@@ -244,6 +248,26 @@ def _cotangents(
         # what lanes share has the sum of theirs
         found = [x.sum(axis=0) if count is not None and a is None else x for x, a in zip(found, lane_axes, strict=True)]
     return found
+
+
+def _cotangents_by_directions(
+    function: Tangent, known: Sequence, avals: Sequence, lane_axes: Sequence, given: Sequence, axes: tuple, count: Any
+) -> list:
+    """As `_cotangents`, in forward mode for however many inputs, of schemes whose steps cannot be walked back: in each direction by itself, which
+    keeps neither a Jacobian nor states. ``given``: cotangents of the outputs that ``function`` uses."""
+    shapes = [x.shape if a is None or count is None else x.shape[1:] for x, a in zip(avals, lane_axes, strict=True)]
+    flat, unravel = ravel_pytree([jnp.zeros(shape, x.dtype) for shape, x in zip(shapes, avals, strict=True)])
+    every = (*axes, *[None] * sum(function.moved))
+    batch = () if count is None else (count,)
+
+    def along(i: Array) -> Array:
+        changes = motion_p.bind(*known, *unravel(flat.at[i].set(1)), function=function, axes=every, count=count)
+        parts = [x.reshape(*batch, -1) * ct.reshape(*batch, -1) for x, ct in zip(changes, given, strict=True)]
+        return sum(jnp.sum(x, axis=-1) for x in parts)  # type: ignore[return-value]
+
+    total = jnp.moveaxis(jax.lax.map(along, jnp.arange(flat.size), batch_size=DIRECTIONS_AT_ONCE), 0, -1)
+    each = unravel(total) if count is None else jax.vmap(unravel)(total)
+    return [x.sum(axis=0) if count is not None and a is None else x for x, a in zip(each, lane_axes, strict=True)]
 
 
 def _cotangents_as_it_stands(

@@ -165,7 +165,7 @@ def test_a_law_of_ones_own_and_what_is_refused():
     assert "Sticky" in repr(ball) and "impact_law" not in repr(ball.replace(impact_law="newton"))
     with pytest.raises(ValueError, match=r"PaoliSchatzman.*Newton's law"):
         run(-1.0, ji.PaoliSchatzman())
-    with pytest.raises(ValueError, match="'newton' or 'poisson', or an extend.ImpactLaw, got 'stronge'"):
+    with pytest.raises(ValueError, match=r"'newton' or 'poisson', or an extend.ImpactLaw, got 'stronge'"):
         ball.replace(impact_law="stronge")
     with pytest.raises(TypeError, match="got the class PoissonImpact"):
         ball.replace(impact_law=ji.extend.PoissonImpact)

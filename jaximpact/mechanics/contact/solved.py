@@ -76,10 +76,8 @@ class Solved(ContactLaw):
         cones = ConeProblem.of(contacts, offset).over(slip.scale)
         matrix = cones.delassus()
         largest = fastest(cones.offset, among)
-        # twice what the solver allows itself
-        allowed = lax.stop_gradient(
-            jnp.maximum(self.solver.allowed(largest), 256 * jnp.finfo(offset.dtype).eps * largest)
-        )
+        least = 256 * jnp.finfo(offset.dtype).eps * largest
+        allowed = lax.stop_gradient(jnp.maximum(self.solver.allowed(largest), least))  # twice what it allows itself
         guess = jnp.zeros_like(cones.offset)
         if self.guess is not None:
             # the impulses of an impact are so much larger than those after it that their rounding would dominate

@@ -89,7 +89,8 @@ class EventDriven(Scheme):
     Attributes:
         rtol, atol: tolerance of a substep's error in each position, velocity, gap and impulse x: atol + rtol |x|, in the problem's units.
         order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose tolerances.
-        trials: largest number of trials in a step h, beyond which the status says TRIALS_EXHAUSTED. With at most 100, reverse mode works too.
+        trials: largest number of trials in a step h, beyond which the status says TRIALS_EXHAUSTED. With at most 100, reverse mode walks back
+            through them; else it goes forward, once for each number.
         jumps: whether substeps check for jumps that are not located, which DERIVATIVE_JUMP reports; never in runs without derivatives.
         changes: whether the relative tolerance holds for derivatives too (`probes`); never in runs without derivatives.
     """
