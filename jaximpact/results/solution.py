@@ -118,7 +118,8 @@ class Solution(Drawable):
         if not np.shape(self.t) or len(of_q) < 2 or len(of_impulse) < 2:
             return "Solution(...)"
         *batch, rows, d = of_q
-        parts = [f"{' x '.join(map(str, batch))} motions"] if batch else []
+        parts = [] if self.timing is None else [self.timing.scheme]
+        parts += [f"{' x '.join(map(str, batch))} motions"] if batch else []
         parts += [f"{rows} row{'s' * (rows != 1)}", f"d = {d}", f"m = {of_impulse[-1]}"]
         if is_array(self.status) and not is_traced(self) and self.status.size:
             t, status = np.asarray(self.t), int(np.bitwise_or.reduce(np.ravel(self.status)))

@@ -49,11 +49,14 @@ from .validation import check_problem
 NODES = 1000  # of a Gauss-Legendre rule
 
 
-def choose_methods(scheme: Any, projection: Any, problem: Any) -> tuple[Any, Any]:
-    """Scheme and projection, with the defaults for the problem for None; raises for classes or names in place of instances."""
+def choose_methods(scheme: Any, projection: Any, problem: Any, steps: bool = True) -> tuple[Any, Any]:
+    """Scheme and projection, with the defaults for the problem for None; raises for classes or names in place of instances.
+
+    ``steps``: whether the size or the number of steps is given; if not, the default is a scheme that chooses its own.
+    """
     check_problem(problem)
     if scheme is None:
-        scheme = _default_scheme(problem)
+        scheme = _default_scheme(problem, steps)
     else:
         _check_method("scheme", scheme, Scheme, "PaoliSchatzman()")
     if projection is None:
@@ -67,10 +70,10 @@ def choose_methods(scheme: Any, projection: Any, problem: Any) -> tuple[Any, Any
     return scheme, projection
 
 
-def _default_scheme(problem: Problem) -> Scheme:
+def _default_scheme(problem: Problem, steps: bool) -> Scheme:
     if problem.listed:
         return Maury() if problem.slip is None else MoreauJean()
-    if problem.reset is not None:
+    if problem.reset is not None or not steps:
         return EventDriven()
     plain = problem.joints is None and problem.slip is None and not callable(problem.restitution)
     return PaoliSchatzman() if plain else MoreauJean()
@@ -103,11 +106,13 @@ def _check_method(name: str, method: Any, kind: type, example: str) -> None:
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")
 
 
-def check_step(h: Any, steps: Any) -> None:
-    if (h is None) == (steps is None):
-        raise ValueError(
-            "give either h, the step, or steps, the number of steps (EventDriven(), which chooses its own by a tolerance, needs neither)"
-        )
+def check_step(scheme: Scheme, problem: Problem, h: Any, steps: Any) -> None:
+    if h is not None and steps is not None:
+        raise ValueError("give either h, the step, or steps, the number of steps, not both")
+    if h is None and steps is None:
+        name, other = type(scheme).__name__, "; EventDriven(), the default without them, chooses its own"
+        why = "bodies in lists go by steps" if problem.listed else f"{name} goes by steps"
+        raise ValueError(f"{why}: give h, their size, or steps, their number{'' if problem.listed else other}")
     if steps is not None:
         check_counts(steps=steps)
 

@@ -101,6 +101,11 @@ class Call:
         return {name: getattr(self, name) for name in STATED}
 
     @property
+    def has_steps(self) -> bool:
+        """Whether the size or the number of steps is given."""
+        return self.h is not None or self.steps is not None
+
+    @property
     def saves_steps(self) -> bool:
         """Whether the rows are all steps."""
         save = Save.of(self.save)
@@ -113,12 +118,12 @@ def canonical(call: Call, batched: bool = False) -> tuple[Call, Lanes]:
     Returns the call with its methods and its problem, without the numbers, and these, of which none has a lane axis if it is not ``batched``.
     """
     problem = call.problem
-    scheme, projection = choose_methods(call.scheme, call.projection, problem)
+    scheme, projection = choose_methods(call.scheme, call.projection, problem, call.has_steps)
     save = Save.of(call.save)
     steps = choose_grid(scheme, save, call.h, call.steps, call.t0, call.t1)
     q0, v0 = canonical_state(call.q0, call.v0)
     _check_states(q0, v0, batched)
-    check_step(call.h, steps)
+    check_step(scheme, problem, call.h, steps)
     t0, t1 = real_array("t0", call.t0), real_array("t1", call.t1)
     dtype = q0.dtype
     ends = (t0, t1) if batched else (t0.astype(dtype), t1.astype(dtype))
@@ -292,7 +297,7 @@ def numbers_of_one(name: str, call: Call) -> Any:
         return given
     check_problem(call.problem)
     q0, given = real_array("q0", call.q0), real_array(STATED[name], given)
-    scheme = choose_methods(call.scheme, None, call.problem)[0]
+    scheme = choose_methods(call.scheme, None, call.problem, call.has_steps)[0]
     args = cast_numbers("args", call.args, q0.dtype)
     m = contacts_of(name, call.problem, q0, args, full_axes(args, None), scheme)
     return given[None] if len(given) == m else given

@@ -54,11 +54,11 @@ def solve(
         q0: initial position (d,), admissible: every gap >= 0. Its dtype (float64 or float32) is that of the run.
         v0: initial velocity (d,); where it points out of the admissible set it is projected, with a warning.
         t1: final time > t0 [s].
-        h: step [s], 0 < h <= t1 - t0; or ``steps``, their number, and h = (t1 - t0)/steps. `EventDriven` needs neither: its
-            steps are then as many as the rows that ``save`` asks for, 200 for "all".
-        scheme: `PaoliSchatzman()`, `Maury()`, `MoreauJean()`, `EventCorrected()` or `EventDriven()`. By default `PaoliSchatzman()`;
-            `MoreauJean()` with joints, friction or a restitution that is a function; `EventDriven()` with ``reset``; for listed bodies without
-            friction `Maury()`.
+        h: step [s], 0 < h <= t1 - t0; or ``steps``, their number, and h = (t1 - t0)/steps. Without both the scheme chooses its steps; there are then
+            as many rows as ``save`` asks for, 200 for "all".
+        scheme: by default, without h and steps, `EventDriven()`, to nine digits. With h or steps `PaoliSchatzman()`; `MoreauJean()` with joints,
+            friction or a restitution that is a function; `EventDriven()` with ``reset``; for listed bodies `Maury()`, with friction `MoreauJean()`.
+            Others: `Maury()` and `EventCorrected()`.
         projection: `ActiveSet()` (default, except for listed bodies), `ProjectedGradient()` or `ADMM()`.
         args: parameters handed to the problem's functions, any pytree of numbers and arrays.
         e: restitution in [0, 1], in place of the problem's own.
@@ -123,7 +123,7 @@ def ensemble(
 
     Args:
         problem, q0, v0, t1, h, t0, scheme, projection, args, e, friction, static_friction: as in `solve`, or with a lane axis.
-        steps: in place of h, the number of steps of every lane; `EventDriven` needs neither.
+        steps: in place of h, the number of steps of every lane; without both as in `solve`.
         args_axes: which leaves of args carry a lane axis, as `in_axes` of `jax.vmap`: 0 for all, None for none, or a
             pytree prefix of args of 0 and None.
         save: as in `solve`; "final" by default. With lanes of different step counts give times or "final".

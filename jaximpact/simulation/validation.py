@@ -184,7 +184,7 @@ def check_friction(
     if len(shape) == 2 and shape[1] > scheme.traits.friction:
         raise ValueError(
             f"{type(scheme).__name__} takes at most {scheme.traits.friction} columns of slip at a contact, and {stated} gives {shape[1]}: use "
-            f"{'EventCorrected() or ' if shape[1] <= 2 else ''}MoreauJean()"
+            f"{'EventCorrected() or ' if shape[1] <= 2 else ''}MoreauJean(), with a step h"
         )
     for name in OF_FRICTION:
         given = getattr(problem, name)

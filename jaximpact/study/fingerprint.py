@@ -24,6 +24,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.extend.linear_util import WrappedFun
 
 from ..jaxtools.jaxpr_tools import is_literal
+from ..mechanics.impact_law import NEWTON
 from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import OPTIONAL, Problem
 from ..mechanics.problem_parts import OfSpeed
@@ -67,6 +68,8 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
     (`jax.ShapeDtypeStruct`), of which the operands are made.
     """
     everything = (t, q, v, args)
+    law, of_contacts = problem.impact_law, jax.ShapeDtypeStruct((1,), q.dtype)
+    both = lambda e, x: (law.velocity(e, x), law.impulse(e, x))
     return {
         "force": (problem.force, everything),
         "mass": (problem.mass, (q, args)),
@@ -75,6 +78,7 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
         "switches": (problem.switches, everything),
         "reset": (None if problem.reset is None else problem.states_behind, everything),
         "slip": (problem.sampled("slip"), everything),
+        "impact_law": (None if law is NEWTON else both, (of_contacts, of_contacts)),
         **{
             name: (of := getattr(problem, name), (*speeds_of(problem, of, t, q, args), args))
             for name in (*OF_FRICTION, "restitution")
@@ -258,9 +262,12 @@ def sources(problem: Problem) -> dict[str, Any]:
         if name == "naming":  # names and units compute nothing
             continue
         value = getattr(problem, name)
-        if name in OPTIONAL and value is None:  # as of problems from before there were any
+        if (name in OPTIONAL and value is None) or value is NEWTON:  # as of problems from before there were any
             continue
-        if callable(value):
+        if name == "impact_law":
+            texts = [repr(value), *texts_of(type(value).velocity, set()), *texts_of(type(value).impulse, set())]
+            found[name] = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+        elif callable(value):
             found[name] = hashlib.sha256("\n".join(texts_of(value, set())).encode()).hexdigest()[:16]
         else:
             found[name] = encode(value, f"problem.{name}")

@@ -146,5 +146,5 @@ def test_steps_in_place_of_h(call):
         if isinstance(one, np.ndarray):
             np.testing.assert_array_equal(one, other)
     for wrong in ({}, {"h": 0.01, "steps": 300}):
-        with pytest.raises(ValueError, match="either h, the step, or steps"):
+        with pytest.raises(ValueError, match=r"either h, the step, or steps|give h, their size, or steps"):
             call(WALLS, [[0.5]], [1.0], t1=3.0, **wrong, **options)

@@ -205,3 +205,35 @@ def test_one_motion_of_many_contacts_goes_through_xla(contacts, way, monkeypatch
     for execution, taken in {"auto": way, "xla": "xla", "native": "native"}.items():
         with pytest.raises(Taken, match=taken):
             ji.solve(problem, [0.0, 0.0], [0.0, 0.0], t1=1.0, h=0.1, execution=execution)
+
+
+BOUNCING = ji.Problem(lambda t, q, v, args: jnp.full(1, -9.81), lambda t, q, args: q, restitution=0.8)
+
+
+def height(x):
+    """Height at t = 1.2, after two bounces, of a ball that falls from x."""
+    once = jnp.sqrt(2 * x / 9.81)
+    left = 1.2 - once * (1 + 2 * 0.8)
+    return 0.8**2 * 9.81 * once * left - 0.5 * 9.81 * left**2
+
+
+def test_without_steps_the_motion_is_located_to_nine_digits():
+    found = ji.solve(BOUNCING, [1.0], [0.0], t1=1.2)
+    assert "EventDriven" in repr(found) and found.q.shape == (201, 1)
+    # ten times the tolerance of 1e-9
+    assert found.q[-1, 0] == pytest.approx(float(height(1.0)), abs=1e-8)
+    disks = ji.bodies.disks(np.full(2, 0.1), lists=True)
+    with pytest.raises(ValueError, match="bodies in lists go by steps: give h"):
+        ji.solve(disks, [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0], t1=1.0)
+
+
+@pytest.mark.slow
+def test_derivatives_and_ensembles_need_no_steps_either():
+    """Derivatives have up to a hundred times the tolerance."""
+    slope = float(jax.grad(height)(1.0))
+    found = jax.grad(lambda q0: ji.solve(BOUNCING, q0, jnp.zeros(1), t1=1.2).q[-1, 0])(jnp.ones(1))
+    assert found[0] == pytest.approx(slope, abs=1e-7)
+    many = ji.ensemble(BOUNCING, [[1.0], [0.95]], [0.0], t1=1.2)
+    assert np.allclose(many.q[:, -1, 0], [height(1.0), height(0.95)], rtol=0, atol=1e-8)
+    by = ji.sensitivities(BOUNCING, [1.0], [0.0], t1=1.2, wrt="q0")
+    assert by.trusted and by.jacobian["q"]["q0"][0, 0] == pytest.approx(slope, abs=1e-7)

@@ -114,21 +114,27 @@ def test_another_run_at_the_same_place(whole, changes, differs):
 
 @pytest.mark.slow
 def test_a_run_with_other_friction_is_another_run(tmp_path):
-    """Friction is part of what identifies a run, stated as a number or as a function."""
+    """Friction is part of what identifies a run, stated as a number or as a function, and so is the law of impact."""
 
-    def rubbing(friction, sideways=1.0):
+    def rubbing(friction, sideways=1.0, law="newton"):
         problem = ji.Problem(
             lambda t, q, v, args: jnp.array([0.0, -9.81]),
             lambda t, q, args: q[1:],
             slip=lambda t, q, v, args: sideways * v[:1],
             friction=friction,
+            impact_law=law,
         )
         start = {"t1": 0.02, "h": 1e-3, "scheme": ji.MoreauJean()}
         return Run(tmp_path / "rubbing.zarr", problem, [0.0, 0.0], [1.0, 0.0], **start)
 
     found = rubbing(0.3).run()
     assert np.isclose(found.v[-1, 0], 1 - 0.3 * 9.81 * 0.02, rtol=1e-12)  # exact for a constant force
-    for other, part in ((rubbing, "friction"), (lambda mu: rubbing(mu, -2.0), "slip")):
+    others = (
+        (rubbing, "friction"),
+        (lambda mu: rubbing(mu, -2.0), "slip"),
+        (lambda mu: rubbing(mu, 1.0, "poisson"), "impact_law"),
+    )
+    for other, part in others:
         with pytest.raises(ValueError, match=f"holds another run.* differs in {part}"):
             other(0.4 if part == "friction" else 0.3)
 
