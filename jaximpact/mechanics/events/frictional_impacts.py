@@ -11,8 +11,9 @@ from ..contact.friction.cone_solver import frictional_impulses
 from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, dependent, direction, jams, length
 from ..contact.friction.static_friction import cones_in_act
 from ..contact.laws import ContactLaw
+from ..contacts import Contacts
 from ..friction import FrictionInfo, Slip, distance_status
-from ..linearisation import Contacts, gap_derivatives, is_flat, joint_acceleration, noise
+from ..linearisation import gap_derivatives, is_flat, joint_acceleration, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
