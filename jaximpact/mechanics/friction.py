@@ -7,18 +7,21 @@ Coulomb's law compares forces, and the multiplier of a gap that is no distance i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ..jaxtools.empty import empty, nothing
-from .problem import Problem
-from .problem_parts import OfSpeed
+from .coefficients import OfSpeed
 from .some_contacts import SomeSlips
 from .status import Status, as_status
+
+if TYPE_CHECKING:
+    from .problem import Problem
 
 STRAIGHT = -0.9  # cosine of the angle by which slip in space turns in a step, below which it reverses
 UNIT = 0.02  # by which the square of a gradient's length may differ from that of a distance (its error is O(h) where surfaces bend)
@@ -208,12 +211,11 @@ def distance_status(
         across, lengths = jnp.sum(normal * gradient, axis=1), jnp.sum(normal**2, axis=1) * jnp.sum(gradient**2, axis=1)
         wrong = across**2 < (1 - UNIT) * lengths
     else:
-        mass = metric.matrix
-        if problem.between is not None or (mass is not None and mass.ndim > 1):
+        if problem.between is not None or np.ndim(metric.matrix) > 1:
             return jnp.zeros((), jnp.int32)
         along = lax.stop_gradient(tangents(problem, t, q, args))
         used = (gradient != 0) | jnp.any(along != 0, axis=1)
-        mass = jnp.broadcast_to(jnp.ones((), q.dtype) if mass is None else lax.stop_gradient(mass), q.shape)
+        mass = lax.stop_gradient(metric.mass.diagonal(q))
         lightest = jnp.min(jnp.where(used, mass, jnp.inf), axis=1)
         alike = jnp.max(jnp.where(used, mass, 0), axis=1) <= (1 + UNIT) * lightest
         square, points = jnp.sum(along**2, axis=2), jnp.round(jnp.sum(along[:, 0] ** 2, axis=1))
@@ -250,10 +252,14 @@ def turn_onto(frame: Array, jacobian: Array) -> Array:
 def still(slip: Any) -> FrictionInfo:
     """Returns the info of a step in which all contacts are open, without impulses; ``slip``: their tangential rows."""
     (m, k), dtype = slip.drift.shape, slip.drift.dtype
-    none = FrictionInfo.none(m, k, dtype)
+    return remembered(slip, FrictionInfo.none(m, k, dtype), jnp.zeros(m, bool))
+
+
+def remembered(slip: Any, info: FrictionInfo, breaks: Any) -> FrictionInfo:
+    """Returns the ``info`` of a step with what the law of static friction has to know of it in the next one, and which contacts it found to break away."""
     if slip.static is None:
-        return none
-    return none._replace(breaks=jnp.zeros(m, bool), heading=slip.heading(none.direction))
+        return info
+    return info._replace(breaks=breaks, heading=lax.stop_gradient(slip.heading(info.direction)))
 
 
 def responses(metric: Any, jacobian: Array) -> Array:

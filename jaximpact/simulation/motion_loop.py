@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
-from ..bodies.listing import Listing
 from ..jaxtools.batched_branch import run_where_pending
 from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_derivative
 from ..jaxtools.jacobians import SMALL
@@ -29,7 +29,8 @@ from ..mechanics.saltation.impact_times import status_at_end
 from ..mechanics.saltation.jump_status import across_jumps, steep_status
 from ..mechanics.saltation.starts import pressed_at_start, put_on_surfaces
 from ..mechanics.saltation.tracked import Tracked
-from ..mechanics.scheme import Info, JointInfo, Timing, finite, state_switches, unstable
+from ..mechanics.scheme import Info, JointInfo, Timing, finite
+from ..mechanics.stability import state_switches, unstable
 from ..mechanics.status import DERIVATIVES, FAILURES, Status, as_status
 from ..mechanics.tunnelling import StepPath, looks_for_tunnelling, loses_the_gap, may_tunnel
 from ..mechanics.unlocated import status_of_kinks
@@ -54,7 +55,8 @@ class MotionLoop:
         self.law = Solved(program.solver, couples=traits.restitution != "none")
         self.locates = traits.locates  # impacts, and makes part steps
         wanted = program.sensitivity in ("corrected", "discrete")
-        differentiated = wanted and self.problem.constraints is not None
+        self.touches = self.problem.constraints is not None
+        differentiated = wanted and self.touches
         self.corrected = program.sensitivity == "corrected" and differentiated and not self.locates
         if program.sensitivity == "discrete" and self.problem.listed and self.problem.slip is not None:
             raise ValueError(
@@ -73,10 +75,9 @@ class MotionLoop:
         self.tells_jumps = program.sensitivity == "corrected" or (wanted and self.locates)
         self.scheme = self.scheme if self.tells_jumps else self.scheme.for_values()
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
-        if program.impacts or (program.until is not None and self.by_step is None):
+        if program.impacts or program.ends_within_steps:
             self.scheme = self.scheme.observing(program.impacts, program.until, program.kinds)
-        if self.listed:
-            self.scheme = Listing(self.scheme)
+        self.scheme = self.problem.gaps.stepped(self.scheme)
         # what a step needs of the motion, and no more: the speed at the start where the force may jump
         begins = motion.q0 is not None
         jumps = begins and state_switches(self.problem, motion.t0, motion.q0, motion.v0, motion.args) is not None
@@ -112,7 +113,17 @@ class MotionLoop:
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
-        row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.has_touched(impulse, None))
+        row = Row(
+            q0,
+            v0,
+            q0,
+            impulse,
+            0 * v0,
+            impulse,
+            None,
+            self.problem.gaps.pairs_of(state),
+            self.has_touched(impulse, None),
+        )
         held = joints.impulse
         # a zero of its own, which depends on v0 as later impulses do
         none = info.friction.impulse + 0 * v0[0]
@@ -120,7 +131,7 @@ class MotionLoop:
         row = row._replace(before=(state, (impulse, held, none))) if self.locates else row
         if self.by_step is not None:
             row = row._replace(stop=jnp.full_like(motion.t0, jnp.inf), watch=Watch.start(motion))
-        elif self.program.until is not None:
+        elif self.program.ends_within_steps:
             row = row._replace(stop=state.stop.time)
         account = Account.start(status, motion.t0, joints.residual, info.error)
         return state, row, account.with_step(self.problem, motion, 0, state, info._replace(joints=joints))
@@ -243,23 +254,22 @@ class MotionLoop:
         def contact() -> tuple[Any, Info]:
             return part.step(self.problem, self.law, self.moving, state)
 
-        if self.problem.constraints is None or not self.program.per_lane_branches:
+        if not self.touches or not self.program.per_lane_branches:
             return contact()
         free = part.free_step(self.problem, self.moving, state)
         return lax.cond(needs_contact_step(*free), lambda: contact(), lambda: free)
 
     def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
         """The row after a step that ends at ``state`` with this `Info`; ``row``: the one before it, ``begin``: the state at its beginning."""
-        # contacts of bodies come and go: theirs are the impulses of the step
-        before, earlier = (jnp.zeros_like(x) if self.listed else x for x in (row.impulse, row.friction_impulse))
+        before, earlier = map(self.problem.gaps.before, (row.impulse, row.friction_impulse))
         whole = finite(state)
         impulse, held, rubbed = (
             jnp.where(whole, x, jnp.nan) if x.size else x
             for x in (before + info.impulse, row.joint_impulse + info.joints.impulse, earlier + info.friction.impulse)
         )
         kept = (begin, (before, row.joint_impulse, row.friction_impulse)) if self.locates else None
-        pairs, touched = self.pairs_of(state), self.has_touched(info.impulse, row.touched)
-        stop = row.stop if self.program.until is None or self.by_step is not None else state.stop.time
+        pairs, touched = self.problem.gaps.pairs_of(state), self.has_touched(info.impulse, row.touched)
+        stop = state.stop.time if self.program.ends_within_steps else row.stop
         others = {"joint_impulse": held, "joint_last": info.joints.impulse}
         others |= {"friction_impulse": rubbed, "friction_last": info.friction.impulse}
         return Row(
@@ -274,12 +284,6 @@ class MotionLoop:
         if not (self.listed and self.corrected):
             return None
         return jnp.any(impulse > 0) | (False if before is None else before)
-
-    def pairs_of(self, state: Any) -> Array | None:
-        """Bodies of each contact (m, 2) as in `Solution.pairs`, if near pairs are listed; else None."""
-        if not self.listed:
-            return None
-        return self.problem.near(state.neighbours).constraints.ends(state.impulse.shape[0])  # type: ignore[union-attr]
 
     def looks_for_tunnelling(self, state: Any) -> bool:
         """Whether steps of this motion can lead through an obstacle; a scheme that chooses its substeps looks at the gaps in each of them."""
@@ -382,15 +386,17 @@ class MotionLoop:
         return lax.cond(inside, again, lambda: found._replace(before=None))
 
     def value(self, t: Array, row: Row) -> Any:
-        """Value of the save function at a row."""
-        return as_array_tree(self.program.function(row.time(t), row.q, row.v, self.moving.args))  # type: ignore[misc]
+        """What is saved of a row: the row itself, or the value of the save function."""
+        if self.program.function is None:
+            return row
+        return as_array_tree(self.program.function(row.time(t), row.q, row.v, self.moving.args))
 
     def energy(self, t: Array, row: Row) -> Array | None:
         """Energy () at a row; None if the problem defines none."""
         found, args = self.problem.energy, self.moving.args
         if found is None:
             return None
-        v = row.v if self.problem.constraints is None or self.listed else self.smooth_velocity(row.time(t), row)
+        v = self.smooth_velocity(row.time(t), row)
         return jnp.asarray(found(row.time(t), row.q, v, args), row.q.dtype)
 
     def smooth_velocity(self, t: Array, row: Row) -> Array:
@@ -399,7 +405,7 @@ class MotionLoop:
         If the row lies in the middle of an impact that takes two steps, it is the velocity before the impact.
         """
         traits, h, e, args = self.program.scheme.traits, self.moving.h, self.moving.e, self.moving.args
-        if traits.steps < 2 or self.problem.slip is not None:
+        if traits.steps < 2 or self.listed or not self.touches or row.friction_last.size:
             return row.v
         # the velocity at t0 is what a projection has left
         last = jnp.where(t - self.moving.t0 > ALIGNED * h, row.last, 0)
@@ -439,7 +445,7 @@ class MotionLoop:
         function, and account."""
         t, q, v, z, impulse, energy, joint_impulse, friction_impulse = rows
         events = LocatedImpacts(*state.record) if self.program.impacts else None
-        stopped = None if self.program.until is None else jnp.isfinite(row.stop)
+        stopped = jax.tree.map(jnp.isfinite, row.stop)
         more = {"pairs": pairs, "events": events, "stopped": stopped}
         more |= {"joint_impulse": joint_impulse if joint_impulse.shape[-1] else None}
         more |= {"friction_impulse": friction_impulse if friction_impulse.shape[-1] else None}
@@ -451,11 +457,11 @@ class MotionLoop:
         """Whether the step or the mass has derivative rules that jax loses in reverse mode inside another derivative."""
         if self.corrected or self.program.sensitivity not in ("corrected", "discrete"):
             return False
-        if self.problem.constraints is not None:
+        if self.touches:
             return True
         mass = self.problem.mass
         mass = shape_of_result(as_array, mass, q, self.moving.args) if callable(mass) else mass
-        return mass is not None and jnp.ndim(mass) > 1
+        return np.ndim(mass) > 1
 
 
 def needs_contact_step(state: Any, info: Info) -> Array:

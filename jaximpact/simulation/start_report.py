@@ -15,14 +15,15 @@ from jax import Array
 
 from ..jaxtools.jaxpr_tools import depends_on
 from ..jaxtools.trace_context import full_precision
+from ..mechanics.coefficients import OfSpeed
 from ..mechanics.contact.friction.cones import direction
 from ..mechanics.friction import Slip
 from ..mechanics.joint_projection import start_errors
 from ..mechanics.joints import DEPENDENT, Joints
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Closure, Metric, closure, linearise
+from ..mechanics.mass import Identity
 from ..mechanics.problem import Problem
-from ..mechanics.problem_parts import OfSpeed
 
 SPEEDS = np.concatenate(
     [[0.0], np.logspace(-6, 3, 19)]
@@ -155,7 +156,7 @@ class FrictionReport(NamedTuple):
         """Report for bodies in lists, from their `PairContacts`, with gradients by either body's coordinates; empty slots of the list are not
         judged."""
         rows = lambda x: jnp.concatenate([x.gi, x.gj], axis=1)
-        slip: Any = Slip.at(problem, Metric(None, Joints.none(len(q), q.dtype)), t, q, jnp.zeros_like(q), args)
+        slip: Any = Slip.at(problem, Metric(Identity(), Joints.none(len(q), q.dtype)), t, q, jnp.zeros_like(q), args)
         found = cls.along(problem, rows(contacts), jnp.stack([rows(x) for x in slip.tangents], axis=1), args)
         occupied = (contacts.i < contacts.bodies) & (contacts.diagonal() > 0)
         return found._replace(tangentless=found.tangentless & occupied)
@@ -279,10 +280,8 @@ class StartReport(NamedTuple):
 
 @full_precision()
 def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> StartReport:
-    metric, bodies, neighbours = Metric.at(problem, q0, args, t0), None, problem.neighbours(t0, q0, args)
-    near = problem.near(neighbours)
-    if neighbours is not None:
-        bodies = near.constraints.facts(t0, q0, args)  # type: ignore[union-attr]
+    metric, near = Metric.at(problem, q0, args, t0), problem.near(problem.neighbours(t0, q0, args))
+    bodies = near.gaps.facts(t0, q0, args)
     contacts = linearise(near, metric, t0, q0, args)
     joints, given = metric.joints, v0
     if joints.size:
@@ -290,8 +289,7 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     gap_velocity = contacts.gap_velocity(v0)
     force = problem.generalised_force(t0, q0, v0, args)
     quadratic = jnp.array(True)
-    matrix = metric.matrix
-    if matrix is not None and matrix.ndim == 2:
+    if np.ndim(metric.matrix) == 2:
         inertia = getattr(problem.force, "inertia", None)
         if inertia is not None and depends_on(inertia, (t0, q0, v0, args), on=(0, 2)):
             quadratic = _is_quadratic(inertia, q0, v0, t0, args)

@@ -18,9 +18,9 @@ from ..jaxtools.argument_checks import check_kind, is_traced
 from ..jaxtools.jaxpr_tools import depends_on, moves_with
 from ..jaxtools.shapes import as_array, as_array_tree, cached_by_types
 from ..jaxtools.warnings import remark
+from ..mechanics.coefficients import OfSpeed
 from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import Problem
-from ..mechanics.problem_parts import OfSpeed
 from ..mechanics.scheme import Scheme
 from ..mechanics.user_functions import outcome
 
@@ -44,51 +44,31 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
     shape = shape_of("force(t, q, v, args)", problem.force, t, q0, v0, args)
     if shape != (d,):
         raise ValueError(f"force(t, q, v, args) must return shape ({d},) like q0, got {shape}")
-    m = 0
-    if problem.between is not None:
-        problem.between.check(t, q0, args, lambda name, *call: outcome(name, as_array_tree, *call))
-    if problem.listed:
-        check_listed(problem, scheme, e, d)
-        m = problem.count(0.0, q0, args)
-    elif problem.constraints is not None:
-        shape = shape_of("constraints(t, q, args)", problem.constraints, t, q0, args)
-        if len(shape) != 1:
-            raise ValueError(
-                f"constraints(t, q, args) must return shape (m,), got {shape}; for one gap return it in an array"
-            )
-        m = shape[0]
-    if problem.mass is not None:
-        callable_mass = callable(problem.mass)
-        shape = shape_of("mass(q, args)", problem.mass, q0, args) if callable_mass else jnp.shape(problem.mass)
-        blocks = len(shape) == 3 and shape[0] * shape[1] == d and shape[1] == shape[2]
-        if shape not in ((), (d,), (d, d)) and not blocks:
-            raise ValueError(
-                f"mass must be a scalar or have shape ({d},), ({d}, {d}) or, block by block, (N, D, D) with N D = {d}, got {shape}"
-            )
-        if problem.between is not None:
-            check_blocks(problem, shape, d)
-        if callable_mass and not getattr(problem.force, "derived_from_mass", False):
-            remark_on_velocity_terms(problem, t, q0, v0, args)
-    if problem.joints is not None:
-        check_joints(problem, shape_of, q0, args)
-        if not scheme.traits.joints:
-            raise ValueError(
-                f"{type(scheme).__name__} takes no joints: use MoreauJean(), EventCorrected() or EventDriven(), or coordinates that satisfy them"
-            )
-    if problem.slip is not None:
-        check_friction(problem, scheme, shape_of, m, q0, v0, args)
-    if problem.switches is not None:
-        check_switches(problem, scheme, shape_of, q0, v0, args)
+    problem.gaps.check(problem, scheme, e, q0, args, shape_of)
+    m = problem.count(0.0, q0, args)
+    for name, check in CHECKS.items():
+        if getattr(problem, name) is not None:
+            check(problem, scheme, shape_of, m, q0, v0, args)
     if callable(problem.restitution):
         check_restitution_function(problem, scheme, shape_of, m, q0, args)
-    if problem.energy is not None:
-        shape = shape_of("energy(t, q, v, args)", problem.energy, t, q0, v0, args)
-        if shape != ():
-            raise ValueError(f"energy(t, q, v, args) must return a scalar, got shape {shape}")
     problem.naming.check(d, m, problem.joint_count(np.zeros((), q0.dtype), q0, args))
     scheme.check(problem, e, m)
     if jnp.ndim(e) > 1 or (jnp.ndim(e) == 1 and jnp.shape(e) != (m,)):
         raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
+
+
+def check_mass(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any) -> None:
+    """Raises if the mass has a wrong shape; ``shape_of(name, function, *operands)``: shape that a user's function returns; m: number of contacts."""
+    d, callable_mass = q0.shape[0], callable(problem.mass)
+    shape = shape_of("mass(q, args)", problem.mass, q0, args) if callable_mass else jnp.shape(problem.mass)
+    blocks = len(shape) == 3 and shape[0] * shape[1] == d and shape[1] == shape[2]
+    if shape not in ((), (d,), (d, d)) and not blocks:
+        raise ValueError(
+            f"mass must be a scalar or have shape ({d},), ({d}, {d}) or, block by block, (N, D, D) with N D = {d}, got {shape}"
+        )
+    problem.gaps.check_mass(shape, d)
+    if callable_mass and not getattr(problem.force, "derived_from_mass", False):
+        remark_on_velocity_terms(problem, np.zeros((), q0.dtype), q0, v0, args)
 
 
 def remark_on_velocity_terms(problem: Problem, t: Any, q: Array, v: Array, args: Any) -> None:
@@ -124,7 +104,7 @@ def _is_curved(force: Callable, t: Any, q: Array, v: Array, args: Any) -> bool:
 
 
 def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> None:
-    """Raises if the joints have a wrong shape; ``shape_of(name, function, *operands)``: shape that a user's function returns."""
+    """Raises if the joints have a wrong shape; ``shape_of`` as in `check_mass`."""
     shape = shape_of("joints(t, q, args)", problem.joints, np.zeros((), q0.dtype), q0, args)
     if len(shape) != 1 or shape[0] == 0:
         raise ValueError(
@@ -132,10 +112,28 @@ def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> 
         )
 
 
+def check_kept_joints(
+    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any
+) -> None:
+    """Raises if the joints have a wrong shape or the scheme takes none; arguments as of `check_mass`."""
+    check_joints(problem, shape_of, q0, args)
+    if not scheme.traits.joints:
+        raise ValueError(
+            f"{type(scheme).__name__} takes no joints: use MoreauJean(), EventCorrected() or EventDriven(), or coordinates that satisfy them"
+        )
+
+
+def check_energy(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any) -> None:
+    """Raises if the energy is no number; arguments as of `check_mass`."""
+    shape = shape_of("energy(t, q, v, args)", problem.energy, np.zeros((), q0.dtype), q0, v0, args)
+    if shape != ():
+        raise ValueError(f"energy(t, q, v, args) must return a scalar, got shape {shape}")
+
+
 def without_empty_gaps(problem: Problem, q0: Array, args: Any) -> Problem:
     """Returns the problem, stated without constraints where their function returns none, (0,): only then steps and derivatives ask for no contact."""
-    empty = problem.constraints is not None and not problem.listed and problem.count(0.0, q0, args) == 0
-    return problem.replace(constraints=None) if empty else problem
+    empty = problem.count(0.0, q0, args) == 0
+    return problem.replace(constraints=None) if problem.constraints and empty else problem
 
 
 def check_friction(
@@ -143,16 +141,16 @@ def check_friction(
 ) -> None:
     """Raises if slip or the coefficients of friction have a wrong shape or value, or the scheme has no friction.
 
-    ``shape_of``: as in `check_joints`; m: number of contacts.
+    Arguments as of `check_mass`.
     """
     t, stated = np.zeros((), q0.dtype), "slip(t, q, v, args)"
-    if m == 0 and not problem.listed:
+    if m == 0:
         raise ValueError(
             "friction acts at contacts, and constraints(t, q, args) returns none, (0,): leave slip and friction out"
         )
     slip = problem.sampled("slip")
     found = outcome(stated, as_array_tree, slip, t, q0, v0, args)
-    if isinstance(found, tuple) and not problem.listed:
+    if isinstance(found, tuple):
         if len(found) != 2 or jnp.shape(found[0]) != (m,):
             raise ValueError(
                 f"{stated} must return tangential velocities, or (normal, tangential) with normal velocities of shape ({m},), got {len(found)} entries "
@@ -192,15 +190,12 @@ def check_friction(
             check_friction_of_speed(given, shape_of, m, q0.dtype, args)
         elif given is not None:
             check_coefficients_of(name, given, shape_of, m, args)
-            if not (problem.listed and callable(given)) or shape_of(f"{name}(args)", given, args) == ():
-                continue
-            raise ValueError(f"{name}(args) must return one number: listed contacts come and go")
 
 
 def check_coefficients_of(name: str, friction: Any, shape_of: Callable, m: int, args: Any) -> None:
     """Raises if coefficients of friction, a number, numbers or a function of args, have a wrong shape or value.
 
-    ``shape_of``: as in `check_joints`; m: number of contacts; ``name``: argument to be named in messages.
+    ``shape_of``: as in `check_mass`; m: number of contacts; ``name``: argument to be named in messages.
     """
     if callable(friction):
         shape = shape_of(f"{name}(args)", friction, args)
@@ -227,7 +222,7 @@ def check_restitution_function(
 ) -> None:
     """Raises if a restitution that is a function has a wrong shape, or the scheme takes only numbers.
 
-    ``shape_of``: as in `check_joints`.
+    ``shape_of``: as in `check_mass`.
     """
     if not scheme.traits.approach:
         raise ValueError(
@@ -243,8 +238,10 @@ def check_restitution_function(
         )
 
 
-def check_switches(problem: Problem, scheme: Scheme, shape_of: Callable, q0: Array, v0: Array, args: Any) -> None:
-    """Raises if stated switches or their reset have a wrong shape, or the scheme makes no resets; ``shape_of``: as in `check_joints`."""
+def check_switches(
+    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any
+) -> None:
+    """Raises if stated switches or their reset have a wrong shape, or the scheme makes no resets; arguments as of `check_mass`."""
     t, stated = np.zeros((), q0.dtype), "switches(t, q, v, args)"
     shape = shape_of(stated, problem.switches, t, q0, v0, args)
     if len(shape) != 1 or shape[0] == 0:
@@ -280,34 +277,11 @@ def _reset_at(problem: Problem, k: int, t: Any, q: Array, v: Array, args: Any) -
     return problem.reset(t, q, v, k, args)  # type: ignore[misc]
 
 
-def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
-    """Raises if the scheme takes no listed bodies, or the problem or the restitution ``e`` has features that listed bodies do not support."""
-    dense = "; of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"
-    if not scheme.traits.lists:
-        raise ValueError(
-            f"{type(scheme).__name__} takes no list of near pairs: use Maury(), MoreauJean() or PaoliSchatzman(){dense}"
-        )
-    if jnp.ndim(e) > 0:
-        raise ValueError(
-            f"restitution must be one number, got shape {jnp.shape(e)}: listed contacts come and go{dense}"
-        )
-    for name in OF_FRICTION:
-        mu = getattr(problem, name)
-        if problem.slip is not None and mu is not None and not callable(mu) and jnp.ndim(mu) > 0:
-            raise ValueError(
-                f"{name} must be one number, got shape {jnp.shape(mu)}: listed contacts come and go{dense}"
-            )
-    if problem.contacts is not None:
-        raise ValueError(f"contacts=...: contacts of a list of near pairs come and go, and have no names{dense}")
-
-
-def check_blocks(problem: Problem, shape: tuple[int, ...], d: int) -> None:
-    """Raises if the mass of bodies has blocks (N, D, D) whose number is not that of the bodies, or if listed bodies have a full matrix (d, d)."""
-    number: int = problem.between.number  # type: ignore[union-attr, attr-defined]
-    if problem.listed and len(shape) == 2:
-        raise ValueError(
-            f"mass has shape {shape}: of listed bodies give a number, a diagonal ({d},), or a block for each body, ({number}, {d // number}, "
-            f"{d // number}): see bodies.block_mass; or Bodies(lists=False), of few bodies"
-        )
-    if len(shape) == 3 and shape[0] != number:
-        raise ValueError(f"mass has {shape[0]} blocks, and there are {number} bodies: give one for each")
+# of what a problem may have, in the order in which it is looked at
+CHECKS: dict[str, Callable[..., None]] = {
+    "mass": check_mass,
+    "joints": check_kept_joints,
+    "slip": check_friction,
+    "switches": check_switches,
+    "energy": check_energy,
+}

@@ -17,7 +17,6 @@ References:
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,13 +29,11 @@ from ...jaxtools.derivative_rules import graft_once, graft_tree
 from ...jaxtools.jacobians import SMALL
 from ...jaxtools.linalg import MANY
 from ...jaxtools.remembered import remember
-from ...jaxtools.row_structure import RowsOf
-from ...jaxtools.row_walk import Unstructured
 from ..contact.laws import ContactLaw, Held
 from ..events.event_state import Event, View, persisting
 from ..events.force_free import opens_by_change
 from ..events.impacts import order_matters, shared
-from ..linearisation import Metric, acceleration, closure, gap_derivatives, is_steady, linearise
+from ..linearisation import Metric, acceleration, closure, gap_derivatives, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, Traits, Wrapping
@@ -77,7 +74,7 @@ class Corrected(Wrapping):
         speed = contacts.gap_velocity(v0)
         closed = closure(contacts, speed, q0, v0, motion.h, acceleration(problem, metric, t0, q0, v0, args)).closed
         lasts = closed & (speed <= 0)
-        if not (problem.is_local or is_steady(problem, t0, q0, args)):
+        if contacts.dense and not problem.gaps.is_steady(t0, q0, args):
             # a wall that falls or curves away faster than the body lets it go at once, which a scheme may see a step later
             view = View.at(problem, t0, q0, v0, args)
             lasts = persisting(law, contacts, view.free, view.gap_acceleration, lasts)[2]
@@ -408,11 +405,7 @@ def errors_of_gaps(
     """Returns `ImpactTimes.of_gaps` of all gaps at (t, q), without the zeros of their gradients where these are known."""
     t, q, args = lax.stop_gradient((t, q, args))
     metric = Metric.at(problem, q, args, t)
-    with suppress(Unstructured):
-        if not problem.is_local:
-            rows = RowsOf.at(lambda x: problem.gaps(t, x, args), q, jnp.arange(problem.count(t, q, args)))
-            return times.of_gaps(n, metric, rows.by_entry, known)
-    return times.of_gaps(n, metric, linearise(problem, metric, t, q, args).by_entry, known)
+    return times.of_gaps(n, metric, problem.gaps.by_entry(metric, t, q, args), known)
 
 
 def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:

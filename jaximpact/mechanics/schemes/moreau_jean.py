@@ -30,26 +30,17 @@ from ...jaxtools.derivative_rules import graft
 from ...jaxtools.jaxpr_tools import depends_on
 from ...switches.switches import gap_switches
 from ..contact.laws import ContactLaw, Reaction
+from ..contacts import Contacts
 from ..friction import impulses_of
 from ..impact_law import ImpactLaw
 from ..joint_projection import project_state
 from ..joints import joint_turning
-from ..linearisation import Contacts, Metric, closure, is_steady, linearise
+from ..linearisation import Metric, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
-from ..scheme import (
-    FACING,
-    Info,
-    Jump,
-    Scheme,
-    State,
-    Traits,
-    gradient_status,
-    metric_norm,
-    restitution_status,
-    state_switches,
-)
+from ..scheme import FACING, Info, Scheme, State, Traits, gradient_status, restitution_status
 from ..some_contacts import look_at_those_that_matter
+from ..stability import Jump, metric_norm, state_switches
 from ..status import Status, as_status
 from .rubbing import (
     impulse_status,
@@ -406,7 +397,7 @@ def has_known_force(problem: Problem, t: Array, q: Array, v: Array, args: Any) -
 
 def needs_no_memory(problem: Problem, t: Array, q: Array, args: Any) -> bool:
     """Tests whether gaps are enough to tell which contacts are active: no gradient depends on t or q, and there are neither joints nor friction."""
-    return is_steady(problem, t, q, args) and problem.joints is None and problem.slip is None
+    return problem.gaps.is_steady(t, q, args) and problem.joints is None and problem.slip is None
 
 
 def delay(e: Any) -> tuple[Array, Array]:

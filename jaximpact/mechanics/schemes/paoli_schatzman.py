@@ -30,10 +30,11 @@ from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import implicit_root
 from ..contact.laws import ContactLaw, Open, Reaction, Target
 from ..joint_projection import land_chord, shake
-from ..linearisation import Metric, jacobian, linearise, noise
+from ..linearisation import Metric, linearise, noise
 from ..motion import Motion
 from ..problem import Problem
-from ..scheme import Info, Jump, Scheme, State, Traits, mean_acceleration, metric_norm, state_switches
+from ..scheme import Info, Scheme, State, Traits, mean_acceleration
+from ..stability import Jump, metric_norm, state_switches
 from ..status import Status, as_status
 
 static = {"static": True}
@@ -115,7 +116,7 @@ class PaoliSchatzman(Scheme):
         m = problem.count(motion.t0, motion.q0, motion.args)
         # a traced restitution cannot be refused by `check`
         info = Info.none(motion.q0, motion.v0, m)
-        if problem.joints is not None:
+        if problem.joint_count(motion.t0, motion.q0, motion.args):
             info = info._replace(status=as_status(jnp.any(motion.e != 0), Status.INPUT_INVALID))
         elif m:
             lost = jnp.any((motion.e > 0) & self._strikes_at_once(problem, motion))
@@ -171,7 +172,7 @@ class PaoliSchatzman(Scheme):
 
             def whole() -> Array:
                 place = q if self.normal == "explicit" else target.point(found.jump)
-                gradients = jacobian(problem, t_new, place, args)[1]
+                gradients = problem.gaps.jacobian(t_new, place, args)[1]
                 return held + more + operator.joints.reaction(gradients.T @ found.impulse)
 
             return u, target, found, whole

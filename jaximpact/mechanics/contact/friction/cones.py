@@ -20,9 +20,9 @@ from jax.typing import ArrayLike
 
 from ....jaxtools import linalg
 from ....jaxtools.semidefinite import invert_semidefinite
+from ...coefficients import lengths
+from ...contacts import ORTHOGONAL, Contacts
 from ...friction import Slip
-from ...linearisation import ORTHOGONAL, Contacts
-from ...problem_parts import lengths
 
 OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
 
@@ -175,8 +175,7 @@ class ConeProblem(NamedTuple):
             each.reshape(-1, 1) * self.rows,
             each.reshape(1, -1) * self.response,
             each * self.offset,
-            self.friction / scale,
-            None if self.static is None else self.static / scale,
+            *jax.tree.map(lambda mu: mu / scale, (self.friction, self.static)),
         )
 
     def velocity(self, x: Array) -> Array:
