@@ -10,8 +10,9 @@ contact problem that is given by arrays.
 
 from .mechanics.contact import ContactLaw, ContactSolver, Held, Impulses, Open, Reaction, Solved, Target
 from .mechanics.contact.contact_problem import ContactSolution, solve_contact
+from .mechanics.contacts import Contacts
 from .mechanics.impact_law import ImpactLaw, NewtonImpact, PoissonImpact
-from .mechanics.linearisation import Contacts, Metric, acceleration, linearise
+from .mechanics.linearisation import Metric, acceleration, linearise
 from .mechanics.motion import Motion
 from .mechanics.scheme import Info, Scheme, State, Traits
 from .mechanics.status import as_status

@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import jaximpact as ji
 from benchmarks import contenders, works
 from jaximpact.compiler.llvm import over_lanes
-from jaximpact.mechanics.linearisation import Contacts, Metric, jacobian
+from jaximpact.mechanics.contacts import Contacts
+from jaximpact.mechanics.linearisation import Metric, jacobian
 from jaximpact.mechanics.tunnelling import StepPath, looks_for_tunnelling, loses_the_gap
 
 try:

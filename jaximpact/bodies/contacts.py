@@ -14,8 +14,9 @@ from ..compiler.scalar import Unsupported
 from ..jaxtools import linalg
 from ..jaxtools.empty import empty
 from ..jaxtools.linalg import solve_matrix_free
+from ..mechanics.contacts import ORTHOGONAL
 from ..mechanics.friction import FrictionInfo, still
-from ..mechanics.linearisation import ORTHOGONAL, Metric
+from ..mechanics.linearisation import Metric
 from .mprgp_call import solve_mprgp, sweep_cones
 
 

@@ -17,9 +17,10 @@ from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.empty import nothing
 from ..switches.switches import STATE, Switches, crossing, gap_switches
 from .contact.laws import ContactLaw, Open, Reaction
+from .contacts import Contacts
 from .friction import FrictionInfo
 from .impact_law import require_newton
-from .linearisation import Contacts, Metric, is_flat
+from .linearisation import Metric, is_flat
 from .motion import Motion
 from .problem import Problem
 from .status import Status, as_status

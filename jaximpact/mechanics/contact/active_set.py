@@ -19,7 +19,7 @@ from jax.scipy.linalg import cho_solve
 from ...jaxtools import linalg
 from ...jaxtools.jacobians import SMALL
 from ...jaxtools.outlined import outlined
-from ..linearisation import Contacts
+from ..contacts import Contacts
 from ..status import Status, as_status
 from .solver import ContactSolver, Impulses
 

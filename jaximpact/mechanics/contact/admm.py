@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..linearisation import Contacts
+from ..contacts import Contacts
 from .active_set import Attempt, guess_active_set
 from .friction.cone_solver import frictional_impulses
 from .friction.cone_splitting import admm

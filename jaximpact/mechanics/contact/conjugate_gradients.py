@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..linearisation import Contacts
+from ..contacts import Contacts
 from .solver import ContactSolver, Impulses, complementarity, unit_scaling
 
 POWER = 8  # steps of the power method for the largest eigenvalue

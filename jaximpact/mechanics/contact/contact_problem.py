@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from ...jaxtools import linalg
 from ...jaxtools.argument_checks import check_kind, is_traced
 from ...jaxtools.derivative_rules import implicit_root
-from ..linearisation import Contacts
+from ..contacts import Contacts
 from ..status import Status, as_status
 from .active_set import ActiveSet
 from .solver import ContactSolver, closing_speed, complementarity, resolved

@@ -14,8 +14,8 @@ from jax.flatten_util import ravel_pytree
 from ...jaxtools import linalg
 from ...jaxtools.derivative_rules import implicit_root
 from ...jaxtools.linalg import solve_matrix_free, solve_near_identity
+from ..contacts import Contacts
 from ..friction import FrictionInfo
-from ..linearisation import Contacts
 from .laws import Reaction
 
 

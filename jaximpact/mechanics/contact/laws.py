@@ -19,8 +19,9 @@ from jax import Array, lax
 from ...jaxtools import linalg
 from ...jaxtools.empty import empty
 from ...jaxtools.interval_bounds import Unbounded, bound_change, is_expensive
+from ..contacts import Contacts
 from ..friction import FrictionInfo
-from ..linearisation import Contacts, Metric, jacobian
+from ..linearisation import Metric, jacobian
 from ..problem import Problem
 from .friction.cones import OPEN, ConeProblem, length
 

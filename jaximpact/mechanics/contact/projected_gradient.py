@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..linearisation import Contacts
+from ..contacts import Contacts
 from .friction.cone_solver import frictional_impulses
 from .friction.cone_splitting import projected_gradient
 from .solver import ContactSolver, Impulses, complementarity, unit_scaling

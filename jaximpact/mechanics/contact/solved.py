@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.jacobians import SMALL
+from ..contacts import Contacts
 from ..friction import FrictionInfo
-from ..linearisation import Contacts, Metric, is_flat, jacobian
+from ..linearisation import Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
 from .friction.cones import ConeProblem, dependent, fastest, jams

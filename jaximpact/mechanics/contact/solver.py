@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..linearisation import Contacts
+from ..contacts import Contacts
 from .friction.cone_products import Scaled, frictional_impulses_by_products
 from .friction.cone_solver import frictional_impulses, solve_exactly
 

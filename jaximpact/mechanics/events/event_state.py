@@ -11,8 +11,9 @@ from jax.typing import ArrayLike
 from ...jaxtools import linalg
 from ...jaxtools.outlined import outlined
 from ..contact.laws import ContactLaw
+from ..contacts import Contacts
 from ..joints import Joints
-from ..linearisation import Contacts, Metric, gap_derivatives, joint_acceleration, lengths, linearise, noise, span
+from ..linearisation import Metric, gap_derivatives, joint_acceleration, lengths, linearise, noise, span
 from ..problem import Problem
 
 

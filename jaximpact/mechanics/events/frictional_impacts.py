@@ -13,8 +13,9 @@ from ..contact.friction.cones import OPEN, SLIP, STICK, ConeProblem, dependent, 
 from ..contact.friction.pushed_contacts import impact_impulses
 from ..contact.friction.static_friction import cones_in_act
 from ..contact.laws import ContactLaw
+from ..contacts import Contacts
 from ..friction import FrictionInfo, Slip, distance_status
-from ..linearisation import Contacts, gap_derivatives, is_flat, joint_acceleration, noise
+from ..linearisation import gap_derivatives, is_flat, joint_acceleration, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status

@@ -14,7 +14,8 @@ from ...jaxtools.linalg import nonzero
 from ...switches.switches import Kinks
 from ..contact.laws import ContactLaw
 from ..contact.solver import complementarity
-from ..linearisation import Contacts, Metric, acceleration, gap_derivatives, noise
+from ..contacts import Contacts
+from ..linearisation import Metric, acceleration, gap_derivatives, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import FACING, mass_status, restitution_status

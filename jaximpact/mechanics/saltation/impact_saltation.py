@@ -18,15 +18,8 @@ from ...jaxtools.batched_branch import run_where_needed
 from ...jaxtools.derivative_rules import graft
 from ...jaxtools.linalg import MAX_UNROLLED
 from ...jaxtools.remembered import remember
-from ..linearisation import (
-    Contacts,
-    Metric,
-    gap_derivatives,
-    joint_acceleration,
-    lengths,
-    linearise,
-    span,
-)
+from ..contacts import Contacts
+from ..linearisation import Metric, gap_derivatives, joint_acceleration, lengths, linearise, span
 from ..motion import Motion
 from ..problem import Problem
 

@@ -10,8 +10,9 @@ from ...jaxtools.batched_branch import run_where_needed
 from ...jaxtools.derivative_rules import graft
 from ...jaxtools.jacobians import SMALL
 from ..contact.laws import ContactLaw
+from ..contacts import Contacts
 from ..events.event_state import View
-from ..linearisation import Contacts, Metric, acceleration, closure, linearise, noise
+from ..linearisation import Metric, acceleration, closure, linearise, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import FACING

@@ -30,10 +30,11 @@ from jax import Array, lax
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import forward_only
 from ..contact.laws import ContactLaw
+from ..contacts import Contacts
 from ..events.impact_record import IMPACT, ImpactRecord
 from ..events.rubbing_contacts import held_velocity
 from ..friction import FrictionInfo
-from ..linearisation import Contacts, Metric, acceleration, closure, linearise
+from ..linearisation import Metric, acceleration, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, JointInfo, Scheme, Step, Traits, mass_status, time_before_start, zero_remainder

@@ -27,9 +27,10 @@ from jax import Array, lax
 
 from ...switches.switches import Kinks
 from ..contact.laws import ContactLaw, Reaction
+from ..contacts import Contacts
 from ..friction import impulses_of
 from ..joint_projection import land_chord, shake
-from ..linearisation import Contacts, Metric, acceleration, closure, linearise
+from ..linearisation import Metric, acceleration, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, State, Traits, gradient_status, mean_acceleration

@@ -30,11 +30,12 @@ from ...jaxtools.derivative_rules import graft
 from ...jaxtools.jaxpr_tools import depends_on
 from ...switches.switches import gap_switches
 from ..contact.laws import ContactLaw, Reaction
+from ..contacts import Contacts
 from ..friction import impulses_of
 from ..impact_law import ImpactLaw
 from ..joint_projection import project_state
 from ..joints import joint_turning
-from ..linearisation import Contacts, Metric, closure, is_steady, linearise
+from ..linearisation import Metric, closure, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import (

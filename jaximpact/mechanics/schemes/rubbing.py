@@ -10,9 +10,10 @@ from jax import Array, lax
 from ..contact.friction.cones import STICK, ConeProblem, length
 from ..contact.friction.static_friction import modes_at
 from ..contact.laws import Reaction
+from ..contacts import Contacts
 from ..events.jump_search import jumps_at_rest
 from ..friction import FrictionInfo, Slip, distance_status
-from ..linearisation import Contacts, Metric, acceleration, is_flat
+from ..linearisation import Metric, acceleration, is_flat
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import State

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..contact.laws import ContactLaw
+from ..contacts import Contacts
 from ..events.event_state import View, persisting
-from ..linearisation import Contacts, lengths, noise
+from ..linearisation import lengths, noise
 from ..problem import Problem
 from .trial import Base, Hold, Tolerance, frozen, held, hold
 

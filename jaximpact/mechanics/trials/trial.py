@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.tables import table
+from ..contacts import CANCELLING
 from ..events.event_state import View, impulses_to_change
 from ..joint_projection import put_on_joints
-from ..linearisation import CANCELLING, Metric, joint_acceleration, linearise, noise
+from ..linearisation import Metric, joint_acceleration, linearise, noise
 from ..problem import Problem
 from ..scheme import add_compensated
 from .probes import error_of_changes

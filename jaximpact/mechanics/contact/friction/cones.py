@@ -20,8 +20,8 @@ from jax.typing import ArrayLike
 
 from ....jaxtools import linalg
 from ....jaxtools.semidefinite import invert_semidefinite
+from ...contacts import ORTHOGONAL, Contacts
 from ...friction import Slip
-from ...linearisation import ORTHOGONAL, Contacts
 from ...problem_parts import lengths
 
 OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
