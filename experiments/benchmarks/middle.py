@@ -28,7 +28,7 @@ import jaximpact as ji
 from benchmarks import contenders, works
 from jaximpact.compiler.llvm import over_lanes
 from jaximpact.mechanics.contacts import Contacts
-from jaximpact.mechanics.linearisation import Metric, jacobian
+from jaximpact.mechanics.linearisation import Metric
 from jaximpact.mechanics.tunnelling import StepPath, looks_for_tunnelling, loses_the_gap
 
 try:
@@ -137,7 +137,7 @@ def parts(work: works.Work, state: tuple[np.ndarray, np.ndarray]) -> dict[str, C
         "force": lambda q: problem.generalised_force(t, q, v, args),
         "mass and its solve": lambda q: metric(q).solve(v + q),
         "gaps": lambda q: jnp.min(problem.gaps(t, q, args)),
-        "gradients of all": lambda q: jacobian(problem, t, q, args)[1],
+        "gradients of all": lambda q: problem.gaps.jacobian(t, q, args)[1],
     }
     if looks_for_tunnelling(problem, t, q, args):
         found["look for tunnelling"] = lambda q: loses_the_gap(problem, way(q), jnp.zeros(m, bool)) * 1.0
@@ -153,7 +153,7 @@ def solver_parts(problem: ji.Problem, q, v, args, h: float, size: int) -> dict[s
     gap = problem.gaps(t, q, args)
     rows = jnp.argsort(gap)[:size]
     chosen = lambda q: jnp.where(q[0] < jnp.inf, rows, 0)  # not known to the compiler
-    gradients = lambda q: jacobian(problem, t, q, args, None if size == len(gap) else chosen(q))[1]
+    gradients = lambda q: problem.gaps.jacobian(t, q, args, None if size == len(gap) else chosen(q))[1]
     fixed = gradients(q)
     contacts = lambda q: Contacts.of(jnp.zeros(size), fixed, metric(q).solve(fixed.T))
     offset = gap[rows] / h + fixed @ (v + h * metric(q).solve(problem.generalised_force(t, q, v, args)))

@@ -28,7 +28,7 @@ from jax import Array
 from ..mechanics.friction import Slip
 from ..mechanics.impact_law import NEWTON
 from ..mechanics.labels import UNNAMED, Labels
-from ..mechanics.linearisation import Metric, acceleration, drift, gap_derivatives, linearise
+from ..mechanics.linearisation import Metric, acceleration, gap_derivatives, linearise
 from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Solution, with_names
 from ..results.impulse_intervals import runs
@@ -198,7 +198,7 @@ def _interval(problem: Problem, args: Any, e: Array, begin: tuple, end: tuple, i
     # of Newton's law, from e alone: to second order, as the velocities before the impact are of first
     lost = (1 - e) / (1 + e) * change if problem.impact_law == NEWTON else -2 * before - change
     loss = 0.5 * jnp.sum(jnp.where(impact, p * lost, 0))
-    driven, friction = -p @ drift(problem, at, q_at, args), jnp.zeros_like(h)
+    driven, friction = -p @ problem.gaps.drift(at, q_at, args), jnp.zeros_like(h)
     if slip is not None:
         driven = driven - jnp.sum(rubbed * slip.drift)
         friction = -jnp.sum(rubbed * slip.of(v_at + 0.5 * response))

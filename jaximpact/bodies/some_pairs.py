@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..mechanics.some_contacts import SomeGaps, SomeSlips
+from ..mechanics.gaps import SomeGaps
+from ..mechanics.some_contacts import SomeSlips
 
 
 class ContactsOfList:
@@ -48,7 +49,7 @@ class SomePairs(SomeGaps):
     def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
         return self._local(t, q, args, False)[0]
 
-    def jacobian(self, t: ArrayLike, q: Array, args: Any) -> tuple[Array, Array]:
+    def jacobian(self, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
         """Returns the gaps (k,) and their Jacobian (k, d)."""
         gaps, (gi, gj) = self._local(t, q, args, True)
         return gaps, self.of.spread(gi, gj)

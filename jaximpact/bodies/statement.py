@@ -15,8 +15,9 @@ from jax.typing import ArrayLike
 from ..jaxtools.argument_checks import MAX_COUNT, check_memory, check_whole, is_number
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..jaxtools.trace_context import platform
+from ..mechanics.gaps import OfBodies
 from ..mechanics.linearisation import Metric
-from ..mechanics.problem_parts import OfBodies
+from .checks import check_blocks, check_bodies, of_one
 from .contacts import PairContacts, PairSlip, responses
 from .neighbours import Neighbours, search
 from .some_pairs import ContactsOfList, SlipOfPairs, SomePairs
@@ -140,76 +141,26 @@ class Bodies(OfBodies):
             raise ValueError(f"Bodies(box=...) has {len(self.box)} lengths, positions have {space} coordinates")
         return D
 
-    def check(self, t: Any, q: Array, args: Any, outcome: Callable) -> None:
-        """Raises ValueError or TypeError if the functions do not fit the coordinates; ``outcome(name, function, *operands)``: shape of a result."""
-        D = self.dimension(q)
-        self._check_images()
-        one = jax.ShapeDtypeStruct((D,), q.dtype)
-        own = args
-        if self.each is not None:
-            own = outcome("Bodies(each=...): each(t, args)", self.each, t, args)
-            for x in jax.tree.leaves(own):
-                if x.ndim == 0 or x.shape[0] != self.number:
-                    raise ValueError(
-                        f"Bodies(each=...) must return arrays with a leading axis of {self.number} bodies, got shape {x.shape}"
-                    )
-            own = _of_one(own)
-        found = outcome("Bodies(gap=...): gap(q_i, q_j, a_i, a_j)", self.gap, one, one, own, own)
-        if getattr(found, "shape", None) != ():
-            raise ValueError(
-                f"gap(q_i, q_j, a_i, a_j) must return one number, got shape {getattr(found, 'shape', found)}"
-            )
-        if not jnp.issubdtype(found.dtype, jnp.floating):
-            raise TypeError(f"gap(q_i, q_j, a_i, a_j) must return a real number, got dtype {found.dtype}")
-        if self.obstacles is not None:
-            found = outcome("Bodies(obstacles=...): obstacles(t, q_i, a_i)", self.obstacles, t, one, own)
-            if len(getattr(found, "shape", ())) != 1:
-                raise ValueError(f"obstacles(t, q_i, a_i) must return shape (k,), got {getattr(found, 'shape', found)}")
-        if self.slip is not None:
-            self._check_slip(t, one, own, None if self.obstacles is None else found.shape[0], outcome)
-        if callable(self.reach):
-            found = outcome("Bodies(reach=...): reach(t, args)", self.reach, t, args)
-            if getattr(found, "shape", None) != ():
-                raise ValueError(f"reach(t, args) must return one number, got shape {getattr(found, 'shape', found)}")
+    def check(self, problem: Any, scheme: Any, e: Any, q: Array, args: Any, shape_of: Callable) -> None:
+        check_bodies(self, problem, scheme, e, q, args, shape_of)
+        if not self.listed:
+            super().check(problem, scheme, e, q, args, shape_of)
 
-    def _check_slip(self, t: Any, one: Any, own: Any, walls: int | None, outcome: Callable) -> None:
-        """Raises ValueError or TypeError unless slip velocities of two bodies, and of a body against its obstacles, have equal numbers k of tangents.
-
-        ``one`` and ``own``: coordinates and parameters of one body; ``walls``: its number of obstacles; ``outcome``: as in `check`.
-        """
-        stated = "slip(q_i, q_j, v_i, v_j, a_i, a_j)"
-        found = outcome(f"Bodies(slip=...): {stated}", self.slip, one, one, one, one, own, own)
-        shape = getattr(found, "shape", None)
-        if shape not in ((), (1,), (2,)):
-            raise ValueError(
-                f"{stated} must return shape (k,), k = 1 in the plane and 2 in space, got {shape or found}"
-            )
-        if self.obstacle_slip is not None:
-            stated, k = "obstacle_slip(t, q_i, v_i, a_i)", (shape or (1,))[0]
-            found = outcome(f"Bodies(obstacle_slip=...): {stated}", self.obstacle_slip, t, one, one, own)
-            shape = getattr(found, "shape", None)
-            if shape != (walls, k) and not (k == 1 and shape == (walls,)):
-                raise ValueError(f"{stated} must return shape ({walls}, {k}) as obstacles and slip say, got {shape}")
-
-    def _check_images(self) -> None:
-        """Raises ValueError if a body could touch another one and its periodic image, which dense constraints do not cover."""
-        period = min((x for x in self.box or () if x is not None), default=np.inf)
-        if not (self.listed or callable(self.reach)) and period < 2 * self.reach:
-            raise ValueError(
-                f"Bodies(box=...): a period of {period:.6g} is shorter than twice the reach, {self.reach:.6g}: a body would meet others "
-                "from both sides; take a longer box"
-            )
+    def check_mass(self, shape: tuple[int, ...], d: int) -> None:
+        check_blocks(self, shape, d)
 
     def obstacle_count(self, t: Any, q: Array, args: Any) -> int:
         """Number of gaps between all bodies and their obstacles, N times o."""
         if self.obstacles is None:
             return 0
         time, one = jax.ShapeDtypeStruct((), q.dtype), jax.ShapeDtypeStruct((self.dimension(q),), q.dtype)
-        own = args if self.each is None else _of_one(shape_of_result(as_array_tree, self.each, time, args))
+        own = args if self.each is None else of_one(shape_of_result(as_array_tree, self.each, time, args))
         return self.number * shape_of_result(as_array, self.obstacles, time, one, own).size
 
-    def contact_count(self, t: Any, q: Array, args: Any) -> int:
-        """Number m of contacts: pair slots of the neighbour list, and contacts with obstacles."""
+    def count(self, t: Any, q: Array, args: Any) -> int:
+        """Number m of contacts: with lists, pair slots of the neighbour list, and contacts with obstacles."""
+        if not self.listed:
+            return super().count(t, q, args)
         return self.slots(self.positions(q).shape[1])[0] + self.obstacle_count(t, q, args)
 
     def positions(self, q: Array) -> Array:
@@ -307,13 +258,18 @@ class Bodies(OfBodies):
         reach = jnp.asarray(self.reach(t, args) if callable(self.reach) else self.reach, dtype)
         return reach, SKIN * reach if self.skin is None else jnp.asarray(self.skin, dtype)
 
-    def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Neighbours:
-        """Neighbour list at (t, q)."""
+    def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Neighbours | None:
+        """Neighbour list at (t, q); None without lists."""
+        if not self.listed:
+            return None
         return self.listed_near(self.positions(q), *self.extent(t, args, q.dtype))
 
     def listed_near(self, points: Array, reach: Array, skin: Array) -> Neighbours:
         """Neighbour list of the pairs at ``points`` (N, S) that are nearer than reach + skin."""
         return search(points, reach, skin, self.box, *self.slots(points.shape[1]), self.search)
+
+    def curves(self, t: ArrayLike, q: Array, args: Any) -> bool:
+        return not self.listed and super().curves(t, q, args)
 
     def near(self, neighbours: Neighbours) -> NearBodies:
         """Constraints of the pairs on a neighbour list."""
@@ -371,11 +327,6 @@ class SlipOfBodies:
         return jnp.concatenate([of_pairs, of_walls.reshape(-1, of_pairs.shape[1])])
 
 
-def _of_one(every: Any) -> Any:
-    """Shapes of one body's parameters, from those of all bodies."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), every)
-
-
 @dataclass(frozen=True, eq=False)
 class NearBodies(OfBodies):
     """Constraints (m,) of the pairs on a neighbour list, empty slots included, and of all bodies with their obstacles."""
@@ -402,10 +353,18 @@ class NearBodies(OfBodies):
         kept = jnp.where(present[:, None], of_pairs, 0)
         return jnp.concatenate([kept, of_walls.reshape(-1, of_pairs.shape[1])])
 
-    def among(self, rows: Array, number: int) -> tuple[SomePairs, SlipOfPairs | None]:
-        """Gaps and slip velocities of the contacts ``rows`` (k,) of all m = ``number`` contacts, as dense constraints."""
+    def among(self, rows: Array, number: int) -> dict[str, Any]:
         of = ContactsOfList(self, rows, number)
-        return SomePairs(of), None if self.bodies.slip is None else SlipOfPairs(of)
+        return {"constraints": SomePairs(of), "slip": None if self.bodies.slip is None else SlipOfPairs(of)}
+
+    def curves(self, t: ArrayLike, q: Array, args: Any) -> bool:
+        return False
+
+    def is_steady(self, t: Array, q: Array, args: Any) -> bool:
+        return False
+
+    def closing(self, t: Array, q: Array, shift: Array, args: Any) -> Array:
+        return ~(self(t, q + shift, args) >= 0)
 
     def most(self, number: int) -> int:
         """How many of m = ``number`` contacts a dense problem has room for, which is enough for all bodies to touch six others."""
@@ -428,8 +387,7 @@ class NearBodies(OfBodies):
         """`StartFacts` of these constraints at (t, q), to be checked at the start of a motion."""
         return StartFacts.of(self, t, q, args)
 
-    def linearised(self, metric: Metric, t: ArrayLike, q: Array, args: Any) -> PairContacts:
-        """The contacts, linearised at (t, q)."""
+    def linearised(self, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Any:
         bodies, n = self.bodies, self.bodies.number
         D, t = bodies.dimension(q), jnp.asarray(t, q.dtype)
         own, each = bodies._own(t, args), q.reshape(n, D)
@@ -457,6 +415,8 @@ class NearBodies(OfBodies):
         by_mass = responses(metric, first, second, gi, gj, n)
         slip = PairSlip.none(len(gap), q.dtype)
         return PairContacts(gap, drift, first, second, gi, gj, bodies=n, pairs=len(i), slip=slip, **by_mass)
+
+    at_instant = linearised
 
     def rubbed(self, metric: Metric, t: ArrayLike, q: Array, args: Any) -> PairSlip:
         """The gradients of the slip velocities of the contacts at (t, q), with coefficients zero."""

@@ -7,7 +7,7 @@ Coulomb's law compares forces, and the multiplier of a gap that is no distance i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,12 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ..jaxtools.empty import empty, nothing
-from .problem import Problem
-from .problem_parts import OfSpeed
+from .coefficients import OfSpeed
 from .some_contacts import SomeSlips
 from .status import Status, as_status
+
+if TYPE_CHECKING:
+    from .problem import Problem
 
 STRAIGHT = -0.9  # cosine of the angle by which slip in space turns in a step, below which it reverses
 UNIT = 0.02  # by which the square of a gradient's length may differ from that of a distance (its error is O(h) where surfaces bend)

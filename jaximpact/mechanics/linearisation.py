@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jax
@@ -16,16 +15,11 @@ from jax.typing import ArrayLike
 
 from ..jaxtools import linalg
 from ..jaxtools.empty import nothing
-from ..jaxtools.jacobians import SMALL, value_and_jacobian
-from ..jaxtools.jaxpr_tools import depends_on
 from ..jaxtools.linalg import solve_by_inverse
 from ..jaxtools.outlined import outlined
-from ..jaxtools.row_structure import RowsOf
-from ..jaxtools.row_walk import Unstructured
 from .contacts import Contacts
 from .joints import Joints, joint_turning
 from .problem import Problem, mass_times
-from .some_contacts import SomeGaps
 
 STEPS = 1024  # steps h over which speeds are converted to length scales (`span`)
 
@@ -167,32 +161,9 @@ def _diagonals(matrix: Array) -> Array:
     return jnp.diagonal(matrix, axis1=-2, axis2=-1)
 
 
-def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
-    """Returns the gaps f (m,) and their Jacobian df/dq (m, d) at (t, q), or only those of the contacts ``rows`` (k,)."""
-    gaps, m = lambda x: problem.gaps(t, x, args), problem.count(t, q, args)
-    with suppress(Unstructured):
-        if isinstance(problem.constraints, SomeGaps):
-            return problem.constraints.jacobian(t, q, args)
-        # of 50 disks all gradients one tangent after the other took half of a step
-        if rows is not None or min(m, len(q)) > SMALL:
-            found = RowsOf.at(gaps, q, jnp.arange(m) if rows is None else rows)
-            return found.values, found.jacobian()
-    of_rows = gaps if rows is None else lambda x: gaps(x)[rows]
-    return value_and_jacobian(of_rows, q, m if rows is None else len(rows))
-
-
 def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:
     """Linearises the constraints at (t, q), with the responses of a ``metric``; without tangential rows."""
-    if problem.is_local:
-        return problem.constraints.linearised(metric, t, q, args)  # type: ignore[union-attr, return-value]
-    f, matrix = jacobian(problem, t, q, args)
-    return Contacts.of(f, matrix, metric.solve(matrix.T), drift(problem, t, q, args))
-
-
-def drift(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
-    """Returns f_t (m,), the time derivative of the gaps at fixed q."""
-    t = jnp.asarray(t, q.dtype)
-    return jax.jvp(lambda s: problem.gaps(s, q, args), (t,), (jnp.ones_like(t),))[1]
+    return problem.gaps.linearised(metric, t, q, args)
 
 
 def noise(contacts: Contacts, x: Array, gap_velocity: Array) -> Array:
@@ -211,20 +182,6 @@ def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: Any) -
         return jax.jvp(lambda s: problem.gaps(t + s, q + s * v, args), (s,), (one,))[1]
 
     return jax.jvp(velocity, (zero,), (one,))
-
-
-def is_flat(problem: Problem, t: ArrayLike, q: Array, args: Any) -> bool:
-    """Tests whether all constraints are affine in q: whether the jaxpr of their gradients does not use q."""
-    return not problem.is_local and not depends_on(lambda x: jacobian(problem, t, x, args)[1], (q,), (0,))
-
-
-def is_steady(problem: Problem, t: Array, q: Array, args: Any) -> bool:
-    """Tests whether gap velocities depend on the velocity only: whether the jaxpr of gradients and drifts uses neither t nor q."""
-
-    def rates(t: Array, q: Array) -> tuple[Array, Array]:
-        return jacobian(problem, t, q, args)[1], drift(problem, t, q, args)
-
-    return not problem.is_local and not depends_on(rates, (t, q), (0, 1))
 
 
 class Closure(NamedTuple):

@@ -21,6 +21,8 @@ from ..jaxtools.empty import nothing
 from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..jaxtools.outlined import call_outlined
 from ..jaxtools.shapes import as_array, shape_of_result
+from .coefficients import OfSpeed, coefficients
+from .gaps import Gaps, NoGaps, OfBodies, StatedGaps
 from .impact_law import NEWTON, ImpactLaw, impact_law_of
 from .labels import Labels
 from .problem_parts import (
@@ -29,18 +31,15 @@ from .problem_parts import (
     Equations,
     Force,
     Named,
-    OfBodies,
-    OfSpeed,
     Reset,
     Slips,
     Surfaces,
     check_friction,
     check_function,
     check_switches,
-    coefficients,
     slip_of_bodies,
 )
-from .some_contacts import SomeGaps, SomeSlips
+from .some_contacts import SomeSlips
 
 NAMING = ("coordinates", "contacts", "units", "joint_names")
 FIELDS = (
@@ -252,11 +251,12 @@ class Problem(metaclass=Named):
         units = dict(self.naming.units)
         return units[""] if list(units) == [""] else units or None
 
-    def gaps(self, t: ArrayLike, q: Array, args: Any) -> Array:
-        """Returns the gaps f(t, q), shape (m,), in the dtype of q; empty if the problem has no constraints."""
-        if self.constraints is None:
-            return jnp.zeros((0,), q.dtype)
-        return jnp.asarray(_value_of(self.constraints, t, q, args), q.dtype)
+    @property
+    def gaps(self) -> Gaps:
+        """The function (t, q, args) -> (m,) of the gaps, in the dtype of q; its values are empty if the problem has no constraints."""
+        if isinstance(self.constraints, Gaps):
+            return self.constraints
+        return StatedGaps(self.constraints) if self.constraints else NoGaps()
 
     @property
     def between(self) -> OfBodies | None:
@@ -266,12 +266,12 @@ class Problem(metaclass=Named):
     @property
     def is_local(self) -> bool:
         """Whether the constraints are restricted to the pairs of a neighbour list (`near`)."""
-        return self.between is not None and self.between.local
+        return self.gaps.local
 
     @property
     def listed(self) -> bool:
         """Whether near pairs of bodies are kept in a neighbour list, see `jaximpact.bodies` ("listed bodies")."""
-        return self.between is not None and self.between.listed
+        return self.gaps.listed
 
     def sampled(self, name: str) -> Any:
         """Returns the function of that name, "constraints" or "slip"; for listed bodies that of a single pair, as all pairs would be too many to
@@ -281,7 +281,7 @@ class Problem(metaclass=Named):
 
     def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Any:
         """Makes the neighbour list of bodies at (t, q); None for other problems."""
-        return self.constraints.neighbours(t, q, args) if self.listed else None  # type: ignore[union-attr]
+        return self.gaps.neighbours(t, q, args)
 
     def near(self, neighbours: Any) -> Problem:
         """Returns the problem restricted to the pairs of a neighbour list; unchanged for None."""
@@ -291,13 +291,7 @@ class Problem(metaclass=Named):
 
     def count(self, t: ArrayLike, q: Array, args: Any) -> int:
         """Returns the number of constraints m."""
-        if self.listed:
-            return self.constraints.contact_count(t, q, args)  # type: ignore[union-attr]
-        if self.constraints is None:
-            return 0
-        if isinstance(self.constraints, SomeGaps):
-            return len(self.constraints.rows)
-        return shape_of_result(as_array, self.constraints, np.zeros((), q.dtype), q, args).shape[0]
+        return self.gaps.count(t, q, args)
 
     def joint_values(self, t: ArrayLike, q: Array, args: Any) -> Array:
         """Returns c(t, q), shape (j,), in the dtype of q; zero where the joints hold, empty without joints."""
@@ -508,7 +502,7 @@ class Problem(metaclass=Named):
 def _value_of(function: Any, *operands: Any) -> Any:
     """Returns the value of a function of the problem, which native code has once for all its calls if it is long."""
     # these hold traced numbers, or have more to offer than this value
-    special = isinstance(function, OfBodies | SomeGaps | SomeSlips)
+    special = isinstance(function, SomeSlips)
     return function(*operands) if special else call_outlined(function, *operands)
 
 

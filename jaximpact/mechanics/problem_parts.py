@@ -1,14 +1,14 @@
-"""Parts of the statement of a problem: the types of its functions, the base class of constraints between bodies, and checks of the arguments."""
+"""Parts of the statement of a problem: the types of its functions, and checks of the arguments."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 from jax import Array
+
+from .coefficients import OfSpeed
+from .gaps import OfBodies
 
 Force = Callable[[Any, Array, Array, Any], Array]
 Constraints = Callable[[Any, Array, Any], Array]
@@ -17,73 +17,6 @@ Equations = Callable[[Any, Array, Any], Array]
 Surfaces = Callable[[Any, Array, Array, Any], Array]
 Reset = Callable[[Any, Array, Array, int, Any], Any]
 Slips = Callable[[Any, Array, Array, Any], Array]
-
-
-@dataclass(frozen=True)
-class OfSpeed:
-    """A coefficient of friction that is a ``function`` (s, args) of the slip speeds, as `Problem` keeps it."""
-
-    function: Callable[[Array, Any], Any]
-
-    def __call__(self, speeds: Array, args: Any) -> Any:
-        return self.function(speeds, args)
-
-    @classmethod
-    def or_as_given(cls, friction: Any) -> Any:
-        """Returns a function of two parameters as one of the slip speeds; anything else as it is."""
-        if not callable(friction) or isinstance(friction, cls):
-            return friction
-        try:
-            every = inspect.signature(friction).parameters.values()
-        except (TypeError, ValueError):  # of some callables nothing is known
-            return friction
-        needed = [x for x in every if x.default is x.empty and x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD)]
-        return cls(friction) if len(needed) == 2 else friction
-
-
-def coefficients(given: Any, slip: Array, args: Any) -> Array:
-    """Returns coefficients of friction (m,) at slip velocities (m, k), ``given`` as a number, one per contact, or a function of args or of the speeds."""
-    if isinstance(given, OfSpeed):
-        given = given(lengths(slip), args)
-        given = jnp.where(given >= 0, given, jnp.nan)  # which no motion survives unnoticed
-    elif callable(given):
-        given = given(args)
-    return jnp.broadcast_to(jnp.asarray(given, slip.dtype), slip.shape[:-1])
-
-
-def lengths(x: Array) -> Array:
-    """Returns the Euclidean norms over the last axis; their derivatives at zero are zero.
-
-    Numbers are scaled before they are squared, so that small ones do not underflow.
-    """
-    if x.shape[-1] == 1:
-        return jnp.abs(x[..., 0])
-    largest = jnp.max(jnp.abs(x), axis=-1)
-    scale = jnp.where(largest > 0, largest, 1)
-    some = jnp.where(largest[..., None] > 0, x / scale[..., None], 1)
-    return jnp.where(largest > 0, scale * jnp.sqrt(jnp.sum(some**2, axis=-1)), largest)
-
-
-class OfBodies:
-    """Base class of constraints between bodies, which offer more than gaps: see `jaximpact.bodies`.
-
-    ``local``: whether they are restricted to the pairs of a given neighbour list (`Problem.near`).
-    """
-
-    local = False
-
-    @property
-    def listed(self) -> bool:
-        """Whether a neighbour list is used."""
-        return False
-
-    @property
-    def slips(self) -> Slips | None:
-        """The function of slip velocities of all contacts, as `Problem` takes it; None without friction."""
-        return None
-
-    def check(self, t: Any, q: Array, args: Any, outcome: Callable[..., Any]) -> None:
-        """Raises ValueError or TypeError if the user's functions do not fit q and args; ``outcome`` (`user_functions.outcome`) evaluates them."""
 
 
 FILES = ("from_mjcf", "from_urdf", "from_xml")  # names under which other tools read files of robots

@@ -20,7 +20,7 @@ from .contact.laws import ContactLaw, Open, Reaction
 from .contacts import Contacts
 from .friction import FrictionInfo
 from .impact_law import require_newton
-from .linearisation import Metric, is_flat
+from .linearisation import Metric
 from .motion import Motion
 from .problem import Problem
 from .status import Status, as_status
@@ -488,7 +488,7 @@ def gradient_status(
     or the displacement is as long as the radius of curvature.
     """
     # with neighbour lists, evaluating all gaps once more would cost as much as a step; the result reports their overlaps
-    if not law.solves or problem.is_local or is_flat(problem, t, q, args):
+    if not law.solves or not problem.gaps.curves(t, q, args):
         return jnp.zeros((), jnp.int32)
     eps = 1e3 * jnp.finfo(q.dtype).eps
     switches = gap_switches(problem, t, q, args)

@@ -4,33 +4,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
-
-from ..jaxtools.row_structure import RowsOf
-from ..jaxtools.row_walk import RowWalk, Unstructured
-
-
-class SomeGaps:
-    """Constraints that are the ``rows`` (k,) of a function ``whole(t, q, args)`` of all gaps (m,)."""
-
-    def __init__(self, whole: Callable[[ArrayLike, Array, Any], Array], rows: Array) -> None:
-        self.whole, self.rows = whole, rows
-
-    def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
-        of_place = lambda x: self.whole(t, x, args)
-        with suppress(Unstructured):
-            return RowWalk.of(of_place, q).run(self.rows)
-        return of_place(q)[self.rows]
-
-    def jacobian(self, t: ArrayLike, q: Array, args: Any) -> tuple[Array, Array]:
-        """Returns the gaps (k,) and their Jacobian (k, d); raises Unstructured if the gaps cannot be evaluated row by row."""
-        found = RowsOf.at(lambda x: self.whole(t, x, args), q, self.rows)
-        return found.values, found.jacobian()
 
 
 class SomeSlips(abc.ABC):
@@ -49,10 +27,7 @@ def with_contacts(problem: Any, rows: Array, number: int) -> Any:
 
     The result holds traced rows, so that no program made from it may be cached.
     """
-    if not problem.is_local:
-        return problem.replace(constraints=SomeGaps(problem.gaps, rows))
-    gaps, slip = problem.constraints.among(rows, number)
-    return problem.replace(constraints=gaps, slip=slip)
+    return problem.replace(**problem.gaps.among(rows, number))
 
 
 def rows_that_matter(matters: Array, gap: Array, size: int) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from ..jaxtools.derivative_rules import without_derivative
 from ..switches.switches import gap_switches
-from .linearisation import Metric, is_flat, jacobian
+from .linearisation import Metric
 from .problem import Problem
 
 STEEP = 0.125  # fraction of the largest change of a gap over such a displacement: along a surface, or past an edge, a step changes it by less
@@ -52,11 +52,7 @@ def looks_for_tunnelling(problem: Problem, t: Array, q: Array, args: Any) -> boo
 
     False where all gaps are affine, and for listed bodies, whose displacement in a step is limited.
     """
-    return (
-        problem.constraints is not None
-        and not (problem.is_local or problem.listed)
-        and not is_flat(problem, t, q, args)
-    )
+    return problem.gaps.curves(t, q, args)
 
 
 def may_tunnel(problem: Problem, path: StepPath) -> Array:
@@ -147,7 +143,7 @@ def _compare_normals(problem: Problem, path: StepPath, among: Array) -> tuple[Ar
     def normals(s: float, rows: Array | None) -> tuple[Array, Array]:
         """Returns normals (k, d) of length 1 in the metric M^-1 at the fraction s, and the derivative (d,) of the position by s."""
         x, step = path.at(jnp.full_like(path.t, s))
-        gradient = jacobian(problem, x[0], x[1:], path.args, rows)[1]
+        gradient = problem.gaps.jacobian(x[0], x[1:], path.args, rows)[1]
         length = inner(gradient, gradient)
         return gradient / jnp.sqrt(jnp.where(length > 0, length, 1))[:, None], step[1:]
 

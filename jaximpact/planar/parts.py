@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..jaxtools.argument_checks import real_number
-from ..mechanics.problem_parts import OfSpeed
+from ..mechanics.coefficients import OfSpeed
 from .pose import Pose
 from .quantities import GROUND, Number, Point, distance_of, point_of, unit_vector, value_at
 

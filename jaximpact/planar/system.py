@@ -14,8 +14,8 @@ from jax import Array
 
 from ..jaxtools.argument_checks import is_traced, real_number, short
 from ..jaxtools.jaxpr_tools import replay_jaxpr
+from ..mechanics.coefficients import OfSpeed
 from ..mechanics.problem import Problem
-from ..mechanics.problem_parts import OfSpeed
 from ..plots.style import COLOURS, DARK
 from ..simulation.assemble import assemble
 from .body import Body

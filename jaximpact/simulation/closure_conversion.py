@@ -14,10 +14,10 @@ import jax.numpy as jnp
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.derivative_rules import hoist_constants
+from ..mechanics.coefficients import OfSpeed
 from ..mechanics.joints import MayDepend
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.problem_parts import OfSpeed
 from .program import Program
 
 

@@ -15,6 +15,7 @@ from jax import Array
 
 from ..jaxtools.jaxpr_tools import depends_on
 from ..jaxtools.trace_context import full_precision
+from ..mechanics.coefficients import OfSpeed
 from ..mechanics.contact.friction.cones import direction
 from ..mechanics.friction import Slip
 from ..mechanics.joint_projection import start_errors
@@ -22,7 +23,6 @@ from ..mechanics.joints import DEPENDENT, Joints
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Closure, Metric, closure, linearise
 from ..mechanics.problem import Problem
-from ..mechanics.problem_parts import OfSpeed
 
 SPEEDS = np.concatenate(
     [[0.0], np.logspace(-6, 3, 19)]

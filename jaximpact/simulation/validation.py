@@ -18,9 +18,9 @@ from ..jaxtools.argument_checks import check_kind, is_traced
 from ..jaxtools.jaxpr_tools import depends_on, moves_with
 from ..jaxtools.shapes import as_array, as_array_tree, cached_by_types
 from ..jaxtools.warnings import remark
+from ..mechanics.coefficients import OfSpeed
 from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import Problem
-from ..mechanics.problem_parts import OfSpeed
 from ..mechanics.scheme import Scheme
 from ..mechanics.user_functions import outcome
 
@@ -44,19 +44,8 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
     shape = shape_of("force(t, q, v, args)", problem.force, t, q0, v0, args)
     if shape != (d,):
         raise ValueError(f"force(t, q, v, args) must return shape ({d},) like q0, got {shape}")
-    m = 0
-    if problem.between is not None:
-        problem.between.check(t, q0, args, lambda name, *call: outcome(name, as_array_tree, *call))
-    if problem.listed:
-        check_listed(problem, scheme, e, d)
-        m = problem.count(0.0, q0, args)
-    elif problem.constraints is not None:
-        shape = shape_of("constraints(t, q, args)", problem.constraints, t, q0, args)
-        if len(shape) != 1:
-            raise ValueError(
-                f"constraints(t, q, args) must return shape (m,), got {shape}; for one gap return it in an array"
-            )
-        m = shape[0]
+    problem.gaps.check(problem, scheme, e, q0, args, shape_of)
+    m = problem.count(0.0, q0, args)
     if problem.mass is not None:
         callable_mass = callable(problem.mass)
         shape = shape_of("mass(q, args)", problem.mass, q0, args) if callable_mass else jnp.shape(problem.mass)
@@ -65,8 +54,7 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
             raise ValueError(
                 f"mass must be a scalar or have shape ({d},), ({d}, {d}) or, block by block, (N, D, D) with N D = {d}, got {shape}"
             )
-        if problem.between is not None:
-            check_blocks(problem, shape, d)
+        problem.gaps.check_mass(shape, d)
         if callable_mass and not getattr(problem.force, "derived_from_mass", False):
             remark_on_velocity_terms(problem, t, q0, v0, args)
     if problem.joints is not None:
@@ -134,8 +122,8 @@ def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> 
 
 def without_empty_gaps(problem: Problem, q0: Array, args: Any) -> Problem:
     """Returns the problem, stated without constraints where their function returns none, (0,): only then steps and derivatives ask for no contact."""
-    empty = problem.constraints is not None and not problem.listed and problem.count(0.0, q0, args) == 0
-    return problem.replace(constraints=None) if empty else problem
+    empty = problem.count(0.0, q0, args) == 0
+    return problem.replace(constraints=None) if problem.constraints and empty else problem
 
 
 def check_friction(
@@ -146,13 +134,13 @@ def check_friction(
     ``shape_of``: as in `check_joints`; m: number of contacts.
     """
     t, stated = np.zeros((), q0.dtype), "slip(t, q, v, args)"
-    if m == 0 and not problem.listed:
+    if m == 0:
         raise ValueError(
             "friction acts at contacts, and constraints(t, q, args) returns none, (0,): leave slip and friction out"
         )
     slip = problem.sampled("slip")
     found = outcome(stated, as_array_tree, slip, t, q0, v0, args)
-    if isinstance(found, tuple) and not problem.listed:
+    if isinstance(found, tuple):
         if len(found) != 2 or jnp.shape(found[0]) != (m,):
             raise ValueError(
                 f"{stated} must return tangential velocities, or (normal, tangential) with normal velocities of shape ({m},), got {len(found)} entries "
@@ -192,9 +180,6 @@ def check_friction(
             check_friction_of_speed(given, shape_of, m, q0.dtype, args)
         elif given is not None:
             check_coefficients_of(name, given, shape_of, m, args)
-            if not (problem.listed and callable(given)) or shape_of(f"{name}(args)", given, args) == ():
-                continue
-            raise ValueError(f"{name}(args) must return one number: listed contacts come and go")
 
 
 def check_coefficients_of(name: str, friction: Any, shape_of: Callable, m: int, args: Any) -> None:
@@ -278,36 +263,3 @@ def check_switches(problem: Problem, scheme: Scheme, shape_of: Callable, q0: Arr
 def _reset_at(problem: Problem, k: int, t: Any, q: Array, v: Array, args: Any) -> Any:
     """Calls the reset of surface k; returns its result unchecked."""
     return problem.reset(t, q, v, k, args)  # type: ignore[misc]
-
-
-def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
-    """Raises if the scheme takes no listed bodies, or the problem or the restitution ``e`` has features that listed bodies do not support."""
-    dense = "; of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"
-    if not scheme.traits.lists:
-        raise ValueError(
-            f"{type(scheme).__name__} takes no list of near pairs: use Maury(), MoreauJean() or PaoliSchatzman(){dense}"
-        )
-    if jnp.ndim(e) > 0:
-        raise ValueError(
-            f"restitution must be one number, got shape {jnp.shape(e)}: listed contacts come and go{dense}"
-        )
-    for name in OF_FRICTION:
-        mu = getattr(problem, name)
-        if problem.slip is not None and mu is not None and not callable(mu) and jnp.ndim(mu) > 0:
-            raise ValueError(
-                f"{name} must be one number, got shape {jnp.shape(mu)}: listed contacts come and go{dense}"
-            )
-    if problem.contacts is not None:
-        raise ValueError(f"contacts=...: contacts of a list of near pairs come and go, and have no names{dense}")
-
-
-def check_blocks(problem: Problem, shape: tuple[int, ...], d: int) -> None:
-    """Raises if the mass of bodies has blocks (N, D, D) whose number is not that of the bodies, or if listed bodies have a full matrix (d, d)."""
-    number: int = problem.between.number  # type: ignore[union-attr, attr-defined]
-    if problem.listed and len(shape) == 2:
-        raise ValueError(
-            f"mass has shape {shape}: of listed bodies give a number, a diagonal ({d},), or a block for each body, ({number}, {d // number}, "
-            f"{d // number}): see bodies.block_mass; or Bodies(lists=False), of few bodies"
-        )
-    if len(shape) == 3 and shape[0] != number:
-        raise ValueError(f"mass has {shape[0]} blocks, and there are {number} bodies: give one for each")

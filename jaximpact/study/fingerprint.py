@@ -24,9 +24,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.extend.linear_util import WrappedFun
 
 from ..jaxtools.jaxpr_tools import is_literal
+from ..mechanics.coefficients import OfSpeed
 from ..mechanics.motion import OF_FRICTION
 from ..mechanics.problem import OPTIONAL, Problem
-from ..mechanics.problem_parts import OfSpeed
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from .importing import LIBRARY
 from .plain import encode

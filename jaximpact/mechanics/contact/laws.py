@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,15 +17,13 @@ from jax import Array, lax
 
 from ...jaxtools import linalg
 from ...jaxtools.empty import empty
-from ...jaxtools.interval_bounds import Unbounded, bound_change, is_expensive
 from ..contacts import Contacts
 from ..friction import FrictionInfo
-from ..linearisation import Metric, jacobian
+from ..linearisation import Metric
 from ..problem import Problem
 from .friction.cones import OPEN, ConeProblem, length
 
 NO_PUSH = empty(float, 0)  # least impulses where no law of impact asks for any
-MARGIN = 1.001  # factor on the displacement of a step, for the rounding of a bound
 
 
 class Reaction(NamedTuple):
@@ -154,12 +151,8 @@ class Open(ContactLaw):
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         base, increment = target.base, target.increment
-        gaps = lambda q: problem.gaps(target.time, q, args)
-        if not problem.is_local and problem.constraints is not None and is_expensive(gaps, base):
-            with suppress(Unbounded):
-                gap, change = bound_change(gaps, base, MARGIN * jnp.abs(increment))
-                return Reaction.none(len(base), ~(gap >= change), base.dtype)
-        return Reaction.none(len(base), ~(gaps(base + increment) >= 0), base.dtype)
+        closing = problem.gaps.closing(target.time, base, increment, args)
+        return Reaction.none(len(base), closing, base.dtype)
 
 
 @jax.tree_util.register_dataclass
@@ -211,27 +204,17 @@ class Held(ContactLaw):
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         w = target.base + target.increment
         z = w + lax.stop_gradient(self.point - w)
-        if problem.is_local:
-            return self._listed_position(problem, metric, target, z, args)
-        gap, rows = jacobian(problem, target.time, z, args)
+        there = problem.gaps.at_instant(metric, target.time, z, args)
         explicit = target.normal == "explicit"
-        normals = jacobian(problem, target.time, target.base, args)[1] if explicit else rows
-        contacts = Contacts.of(gap, normals, metric.solve(normals.T))
+        contacts = problem.gaps.at_instant(metric, target.time, target.base, args) if explicit else there
         # z again, now with the derivative of the jump that the known impulse makes
         shift = target.scale * contacts.jump(self.impulse)
-        gap = gap + lax.stop_gradient(rows) @ (shift - lax.stop_gradient(shift))
-        response = contacts.response
+        gap = there.gap + lax.stop_gradient(there).velocity(shift - lax.stop_gradient(shift))
         if not explicit:
             return self._found(contacts, contacts.balance(), contacts.diagonal(), gap / target.scale)
+        rows, response = there.jacobian, contacts.response
         balance = lambda offset, closed: linalg.solve_among(rows, response, -offset, closed)
         return self._found(contacts, balance, jnp.sum(rows * response.T, axis=1), gap / target.scale)
-
-    def _listed_position(self, problem: Problem, metric: Metric, target: Target, z: Array, args: Any) -> Reaction:
-        """Returns what `position` does, for contacts of neighbour lists, without a matrix; z (d,) has the value of the known position."""
-        contacts: Any = problem.constraints.linearised(metric, target.time, z, args)  # type: ignore[union-attr]
-        shift = target.scale * contacts.jump(self.impulse)
-        gap = contacts.gap + lax.stop_gradient(contacts).velocity(shift - lax.stop_gradient(shift))
-        return self._found(contacts, contacts.balance(), contacts.diagonal(), gap / target.scale)
 
     def _found(self, contacts: Contacts, balance: Callable, diagonal: Array, velocity: Array) -> Reaction:
         closed = self.closed & (diagonal > 0)

@@ -19,7 +19,7 @@ from jax import Array, lax
 from ...jaxtools.jacobians import SMALL
 from ..contacts import Contacts
 from ..friction import FrictionInfo
-from ..linearisation import Metric, is_flat, jacobian
+from ..linearisation import Metric
 from ..problem import Problem
 from ..status import Status, as_status
 from .friction.cones import ConeProblem, dependent, fastest, jams
@@ -120,8 +120,8 @@ class Solved(ContactLaw):
         if problem.is_local:
             many = _ManyPositions(self.solver, problem, metric, target, args, self.normal_guess, self.couples)
             return reaction(many.residual, many.solve, d, m, base.dtype, dense=False)
-        normals = jacobian(problem, time, base, args)[1] if target.normal == "explicit" else None
-        flat = is_flat(problem, time, base, args)
+        normals = problem.gaps.jacobian(time, base, args)[1] if target.normal == "explicit" else None
+        flat = not problem.gaps.curves(time, base, args)
         projection = _Positions(self.solver, problem, metric, target, args, normals, flat, self.normal_guess)
         return reaction(projection.residual, projection.solve, d, m, base.dtype)
 
@@ -327,8 +327,7 @@ class _ManyPositions(NamedTuple):
 
     def contacts(self, jump: Array) -> Any:
         """Linearises the contacts at the position after a velocity ``jump`` (d,), with gaps in velocity units."""
-        constraints: Any = self.problem.constraints
-        found = constraints.linearised(self.metric, self.target.time, self.target.point(jump), self.args)
+        found = self.problem.gaps.at_instant(self.metric, self.target.time, self.target.point(jump), self.args)
         return found.at(found.gap / self.target.scale)
 
     def tolerance(self, asked: Any, contacts: Any, jump: Array) -> Array:
@@ -404,7 +403,7 @@ class _Positions(NamedTuple):
         """Linearises the contacts of the working set at the iterate ``now``."""
         if self.normals is None:
             point = self.target.point(now.jump)
-            matrix = jacobian(self.problem, self.target.time, point, self.args, chosen.rows)[1]
+            matrix = self.problem.gaps.jacobian(self.target.time, point, self.args, chosen.rows)[1]
         else:
             matrix = chosen.take(self.normals)
         return Contacts.of(chosen.take(now.gap), matrix, self.metric.solve(matrix.T))

@@ -15,7 +15,7 @@ from ..contact.friction.static_friction import cones_in_act
 from ..contact.laws import ContactLaw
 from ..contacts import Contacts
 from ..friction import FrictionInfo, Slip, distance_status
-from ..linearisation import gap_derivatives, is_flat, joint_acceleration, noise
+from ..linearisation import gap_derivatives, joint_acceleration, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
@@ -281,7 +281,7 @@ def collide_rubbing(
         problem, metric, e, impact, unresolved=last & jnp.any(impact & ~zeno & (event.speed < -found.slow)), zeno=jnp.any(zeno),
         grazing=jnp.any(grazing), through=through, at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
     )  # fmt: skip
-    if not is_flat(problem, event.t, q, motion.args):
+    if problem.gaps.curves(event.t, q, motion.args):
         status |= distance_status(problem, metric, contacts.jacobian, impact | closed, event.t, event.q, motion.args)
     impulse = left_over + choose(found.impulse, 0)
     closed = (closed | (found.lands & strikes)) & ~(found.opened & strikes)

@@ -24,7 +24,7 @@ from ...switches.switches import (
     gap_switches,
 )
 from ...switches.walks import SPEED
-from ..linearisation import Metric, acceleration, drift, jacobian
+from ..linearisation import Metric, acceleration
 from ..problem import Problem
 
 NEAR = 16  # widths of the bracket of a switch, over which the change of one side's function is compared with the change across the bracket
@@ -170,9 +170,9 @@ def size_of_terms(problem: Problem, args: Any) -> Callable[[Crossing], Any]:
 
     def size(found: Crossing) -> Any:
         t, q, v = found.before
-        gap, matrix = jacobian(problem, t, q, args)
+        gap, matrix = problem.gaps.jacobian(t, q, args)
         matrix, a = jnp.abs(matrix), acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
-        speed = matrix @ jnp.abs(v) + jnp.abs(drift(problem, t, q, args))
+        speed = matrix @ jnp.abs(v) + jnp.abs(problem.gaps.drift(t, q, args))
         release = matrix @ jnp.abs(a) + found.value_before[2] + found.value_after[2]
         return [jnp.abs(gap) + matrix @ jnp.abs(q), speed, release]
 

@@ -36,7 +36,7 @@ from ..contact.laws import ContactLaw, Held
 from ..events.event_state import Event, View, persisting
 from ..events.force_free import opens_by_change
 from ..events.impacts import order_matters, shared
-from ..linearisation import Metric, acceleration, closure, gap_derivatives, is_steady, linearise
+from ..linearisation import Metric, acceleration, closure, gap_derivatives, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, Traits, Wrapping
@@ -77,7 +77,7 @@ class Corrected(Wrapping):
         speed = contacts.gap_velocity(v0)
         closed = closure(contacts, speed, q0, v0, motion.h, acceleration(problem, metric, t0, q0, v0, args)).closed
         lasts = closed & (speed <= 0)
-        if not (problem.is_local or is_steady(problem, t0, q0, args)):
+        if contacts.dense and not problem.gaps.is_steady(t0, q0, args):
             # a wall that falls or curves away faster than the body lets it go at once, which a scheme may see a step later
             view = View.at(problem, t0, q0, v0, args)
             lasts = persisting(law, contacts, view.free, view.gap_acceleration, lasts)[2]

@@ -35,7 +35,7 @@ from ..friction import impulses_of
 from ..impact_law import ImpactLaw
 from ..joint_projection import project_state
 from ..joints import joint_turning
-from ..linearisation import Metric, closure, is_steady, linearise
+from ..linearisation import Metric, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import (
@@ -407,7 +407,7 @@ def has_known_force(problem: Problem, t: Array, q: Array, v: Array, args: Any) -
 
 def needs_no_memory(problem: Problem, t: Array, q: Array, args: Any) -> bool:
     """Tests whether gaps are enough to tell which contacts are active: no gradient depends on t or q, and there are neither joints nor friction."""
-    return is_steady(problem, t, q, args) and problem.joints is None and problem.slip is None
+    return problem.gaps.is_steady(t, q, args) and problem.joints is None and problem.slip is None
 
 
 def delay(e: Any) -> tuple[Array, Array]:

@@ -30,7 +30,7 @@ from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import implicit_root
 from ..contact.laws import ContactLaw, Open, Reaction, Target
 from ..joint_projection import land_chord, shake
-from ..linearisation import Metric, jacobian, linearise, noise
+from ..linearisation import Metric, linearise, noise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Jump, Scheme, State, Traits, mean_acceleration, metric_norm, state_switches
@@ -171,7 +171,7 @@ class PaoliSchatzman(Scheme):
 
             def whole() -> Array:
                 place = q if self.normal == "explicit" else target.point(found.jump)
-                gradients = jacobian(problem, t_new, place, args)[1]
+                gradients = problem.gaps.jacobian(t_new, place, args)[1]
                 return held + more + operator.joints.reaction(gradients.T @ found.impulse)
 
             return u, target, found, whole

@@ -13,7 +13,7 @@ from ..contact.laws import Reaction
 from ..contacts import Contacts
 from ..events.jump_search import jumps_at_rest
 from ..friction import FrictionInfo, Slip, distance_status
-from ..linearisation import Metric, acceleration, is_flat
+from ..linearisation import Metric, acceleration
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import State
@@ -43,7 +43,7 @@ def scale_status(
     problem: Problem, metric: Metric, contacts: Contacts, t: Array, state: State, found: Reaction, args: Any
 ) -> Array:
     """Returns `distance_status` of the contacts that last in a step from ``state`` at t; nothing where gradients never change, which the start looks at."""
-    if not contacts.dense or is_flat(problem, t, state.q, args):
+    if not problem.gaps.curves(t, state.q, args):
         return jnp.zeros((), jnp.int32)
     lasts = found.acts if state.lasting is None else found.acts & state.lasting
     return distance_status(problem, metric, contacts.jacobian, lasts, t, state.q, args)
@@ -55,7 +55,7 @@ def scale_at_start(
     """Returns `distance_status` of the ``closed`` contacts (m,) at a start, or of all where gradients never change, ()."""
     if problem.slip is None or not contacts.dense:
         return jnp.zeros((), jnp.int32)
-    known = jnp.ones_like(closed) if is_flat(problem, t, q, args) else closed
+    known = closed if problem.gaps.curves(t, q, args) else jnp.ones_like(closed)
     return distance_status(problem, metric, contacts.jacobian, known, t, q, args)
 
 

@@ -20,9 +20,9 @@ from jax.typing import ArrayLike
 
 from ....jaxtools import linalg
 from ....jaxtools.semidefinite import invert_semidefinite
+from ...coefficients import lengths
 from ...contacts import ORTHOGONAL, Contacts
 from ...friction import Slip
-from ...problem_parts import lengths
 
 OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
 
