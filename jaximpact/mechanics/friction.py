@@ -252,10 +252,14 @@ def turn_onto(frame: Array, jacobian: Array) -> Array:
 def still(slip: Any) -> FrictionInfo:
     """Returns the info of a step in which all contacts are open, without impulses; ``slip``: their tangential rows."""
     (m, k), dtype = slip.drift.shape, slip.drift.dtype
-    none = FrictionInfo.none(m, k, dtype)
+    return remembered(slip, FrictionInfo.none(m, k, dtype), jnp.zeros(m, bool))
+
+
+def remembered(slip: Any, info: FrictionInfo, breaks: Any) -> FrictionInfo:
+    """Returns the ``info`` of a step with what the law of static friction has to know of it in the next one, and which contacts it found to break away."""
     if slip.static is None:
-        return none
-    return none._replace(breaks=jnp.zeros(m, bool), heading=slip.heading(none.direction))
+        return info
+    return info._replace(breaks=breaks, heading=lax.stop_gradient(slip.heading(info.direction)))
 
 
 def responses(metric: Any, jacobian: Array) -> Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.derivative_rules import guard_derivative
-from ..friction import FrictionInfo
+from ..friction import FrictionInfo, remembered
 from ..status import Status, as_status
 from .friction.cones import OPEN, SLIP, STICK, direction, fastest, modes_of
 from .friction.cones import residual as natural_map
@@ -69,6 +69,5 @@ def solve_friction_of_list(
     # more rows than coordinates depend on each other; whether fewer do is not tested
     rows = jnp.sum(jnp.where(acts, jnp.where(mode == STICK, b.shape[1], 1), 0))
     status |= as_status(rows > contacts.coordinates_at(acts), Status.IMPULSES_NOT_UNIQUE)
-    heading = None if breaks is None else slip.heading(slipping)
-    friction = FrictionInfo(x[:, 1:], mode, slipping, breaks, heading)
+    friction = remembered(slip, FrictionInfo(x[:, 1:], mode, slipping), breaks)
     return Reaction(pushed, x[:, 0], acts, residual, iterations, status, friction)

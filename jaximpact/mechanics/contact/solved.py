@@ -18,7 +18,7 @@ from jax import Array, lax
 
 from ...jaxtools.jacobians import SMALL
 from ..contacts import Contacts
-from ..friction import FrictionInfo
+from ..friction import FrictionInfo, remembered
 from ..linearisation import Metric
 from ..problem import Problem
 from ..status import Status, as_status
@@ -105,8 +105,7 @@ class Solved(ContactLaw):
         status |= as_status(jnp.any(acts & jams(matrix, cones.friction)), Status.FRICTION_JAMMED)
         redundant = dependent(*lax.stop_gradient((matrix, cones.modes(x)[0], cones.friction)))
         status |= as_status(redundant, Status.IMPULSES_NOT_UNIQUE)
-        heading = breaks if breaks is None else lax.stop_gradient(slip.heading(slipping))
-        friction = FrictionInfo(x[:, 1:], mode, slipping, breaks, heading)
+        friction = remembered(slip, FrictionInfo(x[:, 1:], mode, slipping), breaks)
         normal = x[:, 0] if slip.scale is None else x[:, 0] / slip.scale
         return Reaction(cones.response @ x.ravel(), normal, acts, residual, iterations, status, friction)
 

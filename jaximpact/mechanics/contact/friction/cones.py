@@ -175,8 +175,7 @@ class ConeProblem(NamedTuple):
             each.reshape(-1, 1) * self.rows,
             each.reshape(1, -1) * self.response,
             each * self.offset,
-            self.friction / scale,
-            None if self.static is None else self.static / scale,
+            *jax.tree.map(lambda mu: mu / scale, (self.friction, self.static)),
         )
 
     def velocity(self, x: Array) -> Array:

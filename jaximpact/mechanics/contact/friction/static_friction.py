@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ...friction import FrictionInfo
+from ...friction import FrictionInfo, remembered
 from .cones import OPEN, SLIP, STICK, direction, length
 
 SHARP = 4  # times the residual of a contact problem: slip velocities up to which it tells no slip
@@ -84,5 +84,4 @@ def modes_at(slip: Any, v: Array, closed: Array, little: Array) -> FrictionInfo:
     slips = closed & ((length(velocity)[:, 0] > 1e3 * jnp.finfo(v.dtype).eps * terms + little) | ~rough)
     mode = jnp.where(slips, SLIP, jnp.where(closed, STICK, OPEN)).astype(jnp.int32)
     towards = jnp.where(slips[:, None], direction(velocity), 0)
-    found = slip.still()._replace(mode=mode, direction=towards)
-    return found if slip.static is None else found._replace(heading=slip.heading(towards))
+    return remembered(slip, slip.still()._replace(mode=mode, direction=towards), jnp.zeros_like(slips))
