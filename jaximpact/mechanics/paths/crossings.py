@@ -8,7 +8,7 @@ implicit function theorem. After the crossing the force is that of the other sid
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -112,10 +112,17 @@ def sliding_problem(
 
     Also returns the weights (n,) of the forces on the other sides of these borders; None (decided at trace time) where the motion can slide on none.
     """
-    if pieces is None or where is None or len(pieces.steep) == 0:
+    if where is None or pieces is None or len(pieces.steep) == 0:
         return problem, None
     part = pieces.parts(where, t, q, v, closed, args)
     return pieces.mixed(where, part), part
+
+
+def border_ahead(
+    pieces: Pieces | None, where: Where | None, parabola: Path, h: Array, iterations: int
+) -> Border | NoBorder:
+    """Returns the border that a motion on a ``parabola`` reaches first in a step h, with a time by so many Newton ``iterations``."""
+    return NoBorder() if where is None else Border.of(cast(Pieces, pieces), where, parabola, h, iterations)
 
 
 class Ahead(NamedTuple):
@@ -235,19 +242,41 @@ class Border(NamedTuple):
         """Returns the time () over which to compute a path: to just before the border, beyond which the force differs, or r if there is none."""
         return jnp.where(self.some, (1 - SHORT) * self.guess, r)
 
-    def extent(self, reach: Array, rest: Array, h: Array, last: Array) -> tuple[Array, Array]:
-        """Returns the time () over which to follow a path that was computed over a time ``reach`` (), and its ratio () to ``reach``.
+    def cut(
+        self, path: Path, force: tuple[Array, Array], parts: tuple, rest: Array, h: Array, last: Array, iterations: int
+    ) -> tuple[Border, Path, Array]:
+        """Ends a path that was computed to just before the border: a little beyond it, as there may be a wall at the same place.
 
-        The path is followed to a little beyond the border, as there may be a wall at the same place; or over the whole ``rest`` () of the step, if
-        there is no border or if no more events are located (``last``, ()). Multiply changes that are linear in time along the path by the ratio.
+        If there is no border, or if no more events are located (``last``, ()), the path takes the whole ``rest`` () of a step h. ``force``, ``parts``:
+        at the start and at the end of the path, contact forces, and the weights of `sliding_problem`. Returns a copy with the time at which the path
+        reaches the border, and with its `Slide`; the path; and the forces at its new end.
         """
-        behind, on = jnp.minimum(self.time + AT_ONCE * h, rest), self.some & ~last
-        longer = lax.stop_gradient(jnp.where(on, behind / nonzero(reach), 1))
-        return jnp.where(on, lax.stop_gradient(behind), rest), longer
+        found = self.on(path, rest, iterations)
+        behind, on = jnp.minimum(found.time + AT_ONCE * h, rest), self.some & ~last
+        longer = lax.stop_gradient(jnp.where(on, behind / nonzero(path.r), 1))
+        r = jnp.where(on, lax.stop_gradient(behind), rest)
+        later = lambda start, end: start + longer * (end - start)
+        if None not in parts:
+            found = found._replace(slide=Slide.of(self.pieces, self.where, parts[0], later(*parts), r))
+        return found, path._replace(r=r, change=longer * path.change), later(*force)
 
-    def sliding(self, part: Array, part_end: Array, r: Array) -> Border:
-        """Returns a copy with the `Slide` on the path over a time r, whose other arguments are those of `Slide.of`."""
-        return self._replace(slide=Slide.of(self.pieces, self.where, part, part_end, r))
+    def comes_before(self, s: Array, others: Array, may: Array, h: Array) -> tuple[Array, Array, Array]:
+        """Tests whether the path of a step h reaches the border, or whether its sliding ends, before the first of other events, at time s.
+
+        ``others`` (): whether there are any; ``may`` (): whether an event may be located. Returns both answers, (), and the time of the first event.
+        """
+        crosses = self.some & may & ((self.time < s - AT_ONCE * h) | ~others)
+        s, leaves = jnp.where(crosses, self.time, s), jnp.zeros((), bool)
+        if self.slide is not None:
+            end = self.slide.time
+            leaves = may & jnp.where(others | crosses, end < s - AT_ONCE * h, end <= s)
+            s = jnp.where(leaves, end, s)
+        return crosses & ~leaves, leaves, s
+
+    def together(self, s: Array, others: Array, h: Array) -> Array:
+        """Tests whether others' events, of which there are some (``others``, ()), have the time s of this border, and its force jumps, ()."""
+        at_once = others & self.some & (jnp.abs(self.time - s) <= AT_ONCE * h)
+        return at_once & jnp.any(self.which & self.pieces.open)
 
     def ended_at(self, problem: Problem, motion: Motion, path: Path, s: Array, first: Array, impact: Array) -> Border:
         """Returns a copy for a path that ends at time s, with the levels whose borders are crossed there, or reached together with an impact.
@@ -358,6 +387,35 @@ class Border(NamedTuple):
         jumps = jumps_beyond(self.pieces, self.where.sides, doubtful & self.pieces.open, (t, q, v), args)
         unresolved = as_status(jnp.any(beyond), Status.EVENTS_UNRESOLVED)
         return unresolved | as_status(jumps, Status.DERIVATIVE_JUMP)
+
+
+class NoBorder(NamedTuple):
+    """What `Border` is for a force that does not jump: no path meets it."""
+
+    def reach(self, r: Array) -> Array:
+        return r
+
+    def cut(self, path: Path, force: tuple[Array, Array], *_: Any) -> tuple[NoBorder, Path, Array]:
+        return self, path, force[1]
+
+    def comes_before(self, s: Array, *_: Any) -> tuple[Array, Array, Array]:
+        return jnp.zeros((), bool), jnp.zeros((), bool), s
+
+    def together(self, *_: Any) -> Array:
+        return jnp.zeros((), bool)
+
+    def ended_at(self, *_: Any) -> NoBorder:
+        return self
+
+    def slid_to(
+        self, motion: Motion, t: Array, q: Array, v: Array, closed: Array, ends: Array
+    ) -> tuple[NoBorder, Array]:
+        return self, v
+
+    def passed(
+        self, motion: Motion, t: Array, s: Array, last: Array, turned: Array, allowed: Array, progress: Any
+    ) -> tuple[Any, Array]:
+        return progress, jnp.zeros(0, bool)
 
 
 class Slide(NamedTuple):

@@ -35,7 +35,7 @@ from ..scheme import JointInfo, Step, add_compensated, gradient_status
 from ..status import Status, as_status
 from ..trials.borders import EDGE
 from ..trials.pieces import Pieces
-from .crossings import AT_ONCE, Border, located_pieces, sliding_problem
+from .crossings import Border, NoBorder, border_ahead, located_pieces, sliding_problem
 from .cubic_paths import STEEP, near_grazing
 from .mode_ends import at_once, ends, leads, only_just, spare
 from .pieces_in_modes import pieces_in_modes
@@ -124,25 +124,15 @@ def advance(
         problem, path, taylor, closed, penetrating, allowed, span(h, path.q.dtype)
     )
     broke = jnp.any(progress.breaks != 0, axis=1)
-    at_state = None if sliding is None else lambda *state: sliding(*state)[0]
-    mode_ends = ends(problem, segment, h, scheme.newton, broke, at_state)
+    mode_ends = ends(problem, segment, h, scheme.newton, broke, lambda *state: sliding(*state)[0])
     first = mode_ends.first
     passes = (first <= r) & ~last & ~jams & ~(impact & (impact_time <= first))
     impact = impact & ~last & ~jams & ~passes
     s = jnp.where(impact, impact_time, jnp.where(passes, first, jnp.where(jams, 0, r)))
-    border, crosses, leaves = segment.border, jnp.zeros((), bool), jnp.zeros((), bool)
-    if border is not None:
-        crosses = border.some & ~last & ~jams & ((border.time < s - AT_ONCE * h) | ~(impact | passes))
-        together = (impact | passes) & border.some & (jnp.abs(border.time - s) <= AT_ONCE * h)
-        impact, passes, s = impact & ~crosses, passes & ~crosses, jnp.where(crosses, border.time, s)
-        if border.slide is not None:
-            first_of_all = impact | passes | crosses
-            leaves = (
-                jnp.where(first_of_all, border.slide.time < s - AT_ONCE * h, border.slide.time <= s) & ~last & ~jams
-            )
-            impact, passes, crosses = impact & ~leaves, passes & ~leaves, crosses & ~leaves
-            s = jnp.where(leaves, border.slide.time, s)
-        border = border.ended_at(problem, motion, path, s, crosses, which & impact)
+    together = segment.border.together(s, impact | passes, h)
+    crosses, leaves, s = segment.border.comes_before(s, impact | passes, ~last & ~jams, h)
+    impact, passes = (x & ~(crosses | leaves) for x in (impact, passes))
+    border = segment.border.ended_at(problem, motion, path, s, crosses, which & impact)
     shift, v = path.along(s)
     arrived, low = add_compensated(path.q, shift, progress.low)
     landed = put_on_joints(problem, t + s, arrived, low, shift, here.view.joints, args, STEEP)
@@ -151,8 +141,7 @@ def advance(
     held = s * (force + (0.5 * (s / nonzero(r))) * (force_end - force))
     joints = progress.joints
     joints = JointInfo(joints.impulse + held, jnp.maximum(joints.residual, landed.residual))
-    if border is not None and border.slide is not None:
-        border, v = border.slid_to(motion, t + s, arrived, v, closed, leaves)
+    border, v = border.slid_to(motion, t + s, arrived, v, closed, leaves)
 
     now = jnp.stack([mode_ends.release, mode_ends.escape, mode_ends.stop]) <= first + at_once(h)
     released, escaped, stopped = passes & now
@@ -197,30 +186,28 @@ def advance(
     status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)) & ~jams, Status.DERIVATIVE_EVENTS)
     status |= as_status(jnp.any(only_just(segment, mode_ends, h, broke)) & ~jams, Status.DERIVATIVE_EVENTS)
     progress = progress._replace(status=progress.status | status)
-    if border is None:
+    if isinstance(border, NoBorder):
         return progress
-    doubtful = (together & jnp.any(border.which & border.pieces.open)) | _on_edge(segment, begun)
+    doubtful = together | _on_edge(segment, begun)
     progress = progress._replace(status=progress.status | as_status(doubtful, Status.DERIVATIVE_EVENTS))
     turned = impact | passes | jams | jnp.any(progress.closed != begun.closed)
     return _behind(motion, border, t + s, s, last, turned, allowed, progress)
 
 
-def _on_piece(step: Step, progress: Progress, t: Array) -> tuple[Problem, Callable | None, Callable | None, Array]:
+def _on_piece(step: Step, progress: Progress, t: Array) -> tuple[Problem, Callable, Callable, Array]:
     """Returns the problem with its force on the sides of ``progress`` at time t, and the functions ``ahead`` and ``sliding`` of `follow`.
 
-    For a force that does not jump, these are the problem itself and None; ``sliding`` is None too where no border depends on the velocity. Also
-    returns status bits.
+    Also returns status bits.
     """
-    pieces, where, motion, none = step.pieces, progress.where, step.motion, jnp.zeros((), jnp.int32)
-    if pieces is None or where is None:
-        return step.problem, None, None, none
-    sliding, bits = None, none
-    if len(pieces.steep):
-        pieces, bits = pieces_in_modes(pieces, progress, t, motion.h, motion.args)
+    pieces, where, motion, bits = step.pieces, progress.where, step.motion, jnp.zeros((), jnp.int32)
+    problem = step.problem
+    if where is not None:
+        if len(pieces.steep):
+            pieces, bits = pieces_in_modes(pieces, progress, t, motion.h, motion.args)
         problem = pieces.on(where.sides)
-        sliding = lambda t, q, v: sliding_problem(problem, pieces, where, t, q, v, progress.closed, motion.args)
-    ahead = lambda parabola: Border.of(pieces, where, parabola, motion.h, step.scheme.newton)
-    return pieces.on(where.sides), ahead, sliding, bits
+    sliding = lambda t, q, v: sliding_problem(problem, pieces, where, t, q, v, progress.closed, motion.args)
+    ahead = lambda parabola: border_ahead(pieces, where, parabola, motion.h, step.scheme.newton)
+    return problem, ahead, sliding, bits
 
 
 def _on_edge(segment: Segment, progress: Progress) -> Array:

@@ -54,13 +54,11 @@ class Ends(NamedTuple):
         return jnp.min(jnp.concatenate([self.release, self.escape, self.stop]), initial=jnp.inf)
 
 
-def ends(
-    problem: Problem, segment: Segment, h: Array, iterations: int, broke: Array, at_state: Callable | None = None
-) -> Ends:
+def ends(problem: Problem, segment: Segment, h: Array, iterations: int, broke: Array, at_state: Callable) -> Ends:
     """Finds when the modes of contacts end on the path of a segment, in a step h.
 
     ``iterations``: of Newton's method for the times; ``broke`` (m,): contacts that broke away at the start of the path; ``at_state``: function from
-    (t, q, v) to the problem with the force there, where the motion may slide on borders; None where it is ``problem`` throughout.
+    (t, q, v) to the problem with the force there, as the motion may slide on borders.
     """
     (_, here, there, did, force, force_end, _), r = segment[:7], segment.path.r
     never, rounding = 2 * h, there.rounding()
@@ -77,7 +75,7 @@ def ends(
     hardly = jnp.zeros_like(slides)
     if there.cones.static is not None:
         # the force jumps then
-        escape, rate = _escapes(at_state or (lambda t, q, v: problem), segment, slides, escape, sign)
+        escape, rate = _escapes(at_state, segment, slides, escape, sign)
         # where the room would turn round within a step, the contact only just breaks away
         hardly = slides & ~(jnp.abs(spent / r + rate) <= 0.5 * jnp.abs(rate))
     stops, stop = _stops(problem, segment, never, iterations, broke)

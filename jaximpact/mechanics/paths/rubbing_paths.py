@@ -90,8 +90,8 @@ class Segment(NamedTuple):
     """A path, with the contacts at its start (``here``) and at its end (``there``).
 
     The modes of contacts on it, ``did``; their forces (m, 1 + k) at the start, ``force``, and at the end, ``force_end``; the impulses ``kick``
-    (m, 1 + k) at its start that remove the remaining slip of contacts that stick; the ``border`` of the force that it reaches (`crossings`), or
-    None; and the weights, at its start and end, of the forces on the other sides of borders on which it slides, or None.
+    (m, 1 + k) at its start that remove the remaining slip of contacts that stick; the ``border`` of the force that it reaches (`crossings`); and the
+    weights, at its start and end, of the forces on the other sides of borders on which it slides, None where it can slide on none.
     """
 
     path: Path
@@ -101,23 +101,16 @@ class Segment(NamedTuple):
     force: Array
     force_end: Array
     kick: Array
-    border: Any = None
-    parts: Any = None
+    border: Any
+    parts: tuple
 
     def up_to(self, h: Array, rest: Array, last: Array, iterations: int) -> Segment:
         """Returns the segment cut at its border, if it reaches one within the ``rest`` () of a step h.
 
         ``last`` (): whether no more events are located, so that it is not cut; ``iterations``: of Newton's method for the time.
         """
-        if self.border is None:
-            return self
-        border = self.border.on(self.path, rest, iterations)
-        r, longer = border.extent(self.path.r, rest, h, last)
-        path = self.path._replace(r=r, change=longer * self.path.change)
-        force_end = self.force + longer * (self.force_end - self.force)
-        if self.parts is not None:
-            part, part_end = self.parts
-            border = border.sliding(part, part + longer * (part_end - part), r)
+        forces = self.force, self.force_end
+        border, path, force_end = self.border.cut(self.path, forces, self.parts, rest, h, last, iterations)
         return self._replace(path=path, force_end=force_end, border=border)
 
     def impulse(self, s: Array) -> Array:
@@ -149,19 +142,18 @@ def follow(
     h: Array,
     progress: Progress,
     args: Any,
-    ahead: Callable[[Path], Any] | None = None,
-    sliding: Callable[[Array, Array, Array], tuple[Problem, Array]] | None = None,
+    ahead: Callable[[Path], Any],
+    sliding: Callable[[Array, Array, Array], tuple[Problem, Array | None]],
 ) -> tuple[Segment, Array, Array, Array]:
     """Makes the path from the state ``progress`` at time t over a time r, the rest of a step h, or to the first border of the force on it.
 
-    ``ahead``: function from a path with constant acceleration to the `crossings.Border` that it meets first; None for a force that does not jump.
-    ``sliding``: function from a state to the problem with the force there, and the weights of the forces across the borders on which the motion
-    slides; None where it can slide on none.
+    ``ahead``: function from a path with constant acceleration to the `crossings.Border` that it meets first. ``sliding``: function from a state to the
+    problem with the force there, and the weights of the forces across the borders on which the motion slides, None where it can slide on none.
     Returns the path with the contacts at its ends, a `Segment`; the contacts (m,) that stay closed on it; status bits; and the contacts (m,) that
     have jammed: beyond Painleve's bound no acceleration may satisfy the law, and there is no path.
     """
     q, v, closed = progress.q, progress.v, progress.closed
-    of_here, part = (problem, None) if sliding is None else sliding(t, q, v)
+    of_here, part = sliding(t, q, v)
     here = Place.at(of_here, t, q, v, args, progress.frame)
     moves = here.moving(h) & ~progress.rests
     towards = slipping = jnp.where(moves[:, None], heading(here.slip), progress.breaks)
@@ -175,15 +167,15 @@ def follow(
         v = v + here.cones.response @ kick.ravel()
     force = here.forces(did, near, towards)
     a = here.view.free + here.cones.response @ force.ravel()
-    border = None if ahead is None else ahead(Path(t, r, q, v, a, jnp.zeros_like(a), args))
-    r = r if border is None else border.reach(r)
+    border = ahead(Path(t, r, q, v, a, jnp.zeros_like(a), args))
+    r = border.reach(r)
     end = t + r, q + r * (v + (0.5 * r) * a), v + r * a
-    of_there, part_end = (problem, None) if sliding is None else sliding(*end)
+    of_there, part_end = sliding(*end)
     there = Place.at(of_there, *end, args, progress.frame)
     force_end = forces_after(there, here, r, did, force, towards, a)
     a_end = there.view.free + there.cones.response @ force_end.ravel()
-    parts = None if part is None else (part, part_end)
-    segment = Segment(Path(t, r, q, v, a, a_end - a, args), here, there, did, force, force_end, kick, border, parts)
+    path, parts = Path(t, r, q, v, a, a_end - a, args), (part, part_end)
+    segment = Segment(path, here, there, did, force, force_end, kick, border, parts)
     acts = did.mode != OPEN
     accelerations = lax.stop_gradient(here.cones.velocity(force))
     tolerated = 1e3 * noise(here.view.contacts, here.view.free, here.view.gap_acceleration)

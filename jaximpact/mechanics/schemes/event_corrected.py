@@ -34,7 +34,15 @@ from ..friction import FrictionInfo, tangents
 from ..joint_projection import put_on_joints
 from ..linearisation import Metric, acceleration, closure, linearise, noise, span
 from ..motion import Motion
-from ..paths.crossings import AT_ONCE, Ahead, Border, Slide, located_pieces, sliding_problem, start_on_pieces
+from ..paths.crossings import (
+    Ahead,
+    Border,
+    NoBorder,
+    border_ahead,
+    located_pieces,
+    sliding_problem,
+    start_on_pieces,
+)
 from ..paths.cubic_paths import STEEP, Path, double_crossing, first_zero, near_grazing
 from ..paths.event_friction import rubbing_step
 from ..paths.pieces_in_modes import pieces_in_modes
@@ -100,7 +108,7 @@ class _Flight(NamedTuple):
     """A path, with what is known of its start (``here``) and its end (``there``).
 
     Contact forces at the start, ``push`` (m,), and at the end, ``push_end`` (m,); masks (m,) of contacts that push at the start (``pushing``) and
-    that are ``closed`` on the path; and the ``border`` of the force that it may cross, None where the force has none.
+    that are ``closed`` on the path; and the ``border`` of the force that it may cross.
     """
 
     here: View
@@ -110,7 +118,7 @@ class _Flight(NamedTuple):
     push_end: Array
     pushing: Array
     closed: Array
-    border: Border | None
+    border: Border | NoBorder
 
     def releases(self, never: Array) -> tuple[Array, Array]:
         """Finds the contacts (m,) that would pull at the end of the path, and the times (m,) at which their forces, linear in time, vanish.
@@ -292,11 +300,9 @@ class EventCorrected(Scheme):
             law, here.contacts, here.free, here.gap_acceleration, progress.closed
         )
         a = here.free + here.contacts.jump(push)
-        reach, border = r, None
-        if pieces is not None and progress.where is not None:
-            parabola = Path(t, r, q, v, a, jnp.zeros_like(a), args)
-            border = Border.of(pieces, progress.where, parabola, motion.h, self.newton)
-            reach = border.reach(r)
+        parabola = Path(t, r, q, v, a, jnp.zeros_like(a), args)
+        border = border_ahead(pieces, progress.where, parabola, motion.h, self.newton)
+        reach = border.reach(r)
         end = t + reach, q + reach * (v + (0.5 * reach) * a), v + reach * a
         of_there, part_end = sliding(*end, pushing, args)
         there = View.at(of_there, *end, args)
@@ -304,13 +310,7 @@ class EventCorrected(Scheme):
             there.contacts, -(there.contacts.velocity(there.free) + there.gap_acceleration), pushing
         )
         path = Path(t, reach, q, v, a, there.free + there.contacts.jump(push_end) - a, args)
-        if border is not None:
-            border = border.on(path, r, self.newton)
-            r, longer = border.extent(reach, r, motion.h, last)
-            path, push_end = path._replace(r=r, change=longer * path.change), push + longer * (push_end - push)
-            if pieces is not None and progress.where is not None and part is not None and part_end is not None:
-                slide = Slide.of(pieces, progress.where, part, part + longer * (part_end - part), r)
-                border = border._replace(slide=slide)
+        border, path, push_end = border.cut(path, (push, push_end), (part, part_end), r, motion.h, last, self.newton)
         return _Flight(here, there, path, push, push_end, pushing, progress.closed & stays, border), failure
 
     def _segment(self, step: Step, progress: _Progress, left: Array) -> _Progress:
@@ -321,7 +321,7 @@ class EventCorrected(Scheme):
         t, last = start + elapsed, left == 0
         kinks = Kinks.at(problem, t, q, args)
         everywhere = step
-        if pieces is not None and where is not None:
+        if where is not None:
             problem = pieces.on(where.sides)
             step = step._replace(problem=problem)
             # an impact may jump across surfaces that depend on the velocity
@@ -341,20 +341,10 @@ class EventCorrected(Scheme):
         releases = jnp.any(loose) & ~last & ~(impact & (impact_time <= release_time))
         impact = impact & ~last & ~releases
         s, located = jnp.where(impact, impact_time, jnp.where(releases, release_time, r)), impact | releases
-        if border is not None:
-            first = border.some & ~last & ((border.time < s - AT_ONCE * h) | ~located)
-            impact, releases, located = impact & ~first, releases & ~first, located | first
-            s = jnp.where(first, border.time, s)
-            if border.slide is not None:
-                leaves = ~last & jnp.where(located, border.slide.time < s - AT_ONCE * h, border.slide.time <= s)
-                impact, releases, first, located = (
-                    impact & ~leaves,
-                    releases & ~leaves,
-                    first & ~leaves,
-                    located | leaves,
-                )
-                s = jnp.where(leaves, border.slide.time, s)
-            border = border.ended_at(problem, motion, path, s, first, which & impact)
+        crosses, leaves, s = border.comes_before(s, located, ~last, h)
+        stays, located = ~(crosses | leaves), located | crosses | leaves
+        impact, releases = impact & stays, releases & stays
+        border = border.ended_at(problem, motion, path, s, crosses, which & impact)
         shift, v = path.along(s)
         arrived, low = add_compensated(q, shift, low)
         impulse = impulse + s * (push + (0.5 * (s / nonzero(r))) * (push_end - push))
@@ -362,8 +352,7 @@ class EventCorrected(Scheme):
         arrived, low, v, failure = landed.q, landed.low, landed.velocity(v), failure | landed.status
         joints = JointInfo(joints.impulse + flight.joint_impulse(s), jnp.maximum(joints.residual, landed.residual))
 
-        if border is not None and border.slide is not None:
-            border, v = border.slid_to(motion, t + s, arrived, v, closed, leaves)
+        border, v = border.slid_to(motion, t + s, arrived, v, closed, leaves)
         events = events + located.astype(jnp.int32)
         elapsed = jnp.where(located, elapsed + s, length)
         told = events, met, status | failure, joints, where
@@ -375,8 +364,6 @@ class EventCorrected(Scheme):
         status |= as_status(jnp.any(near_grazing(taylor, r, h, closed | met, allowed)), Status.DERIVATIVE_EVENTS)
         released = releases & (release <= release_time + 1e-9 * h)
         progress = progress._replace(closed=progress.closed & ~released, status=status)
-        if border is None:
-            return progress
         turned = jnp.any(met) | jnp.any(progress.closed != flight.closed)
         return border.passed(motion, t + s, s, last, turned, allowed, progress)[0]
 
