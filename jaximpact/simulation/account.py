@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -33,7 +34,7 @@ class Account(NamedTuple):
         """The account at t0, from the status bits of the start and the residuals |c| (j,) of the joints; ``error`` () is zero, None for schemes that
         do not estimate it."""
         zero, none = jnp.zeros_like(t0), jnp.zeros((), jnp.int32)
-        failed_by = None if error is None else none - 1
+        failed_by = jax.tree.map(lambda _: none - 1, error)
         never = jnp.full_like(zero, jnp.nan)
         return cls(zero, zero, none, none, never, joint_residual, error, failed_by).with_status(status, t0)
 

@@ -126,20 +126,17 @@ class BatchedLoop:
         if self.afterwards and program.rows:
             back = jnp.zeros_like(times) if program.every else motion.time(index) - times
             kept = jax.vmap(motion_loop.in_time)(times, kept, back)
-            kept = kept if program.function is None else jax.vmap(motion_loop.value)(times, kept)
-        ending = final if program.function is None else motion_loop.value(t1, final)
+            kept = jax.vmap(motion_loop.value)(times, kept)
+        ending = motion_loop.value(t1, final)
         if program.rows:
             every = jax.tree.map(lambda b, x: jnp.concatenate([b, x[None]]), kept, ending)
         else:
             every = jax.tree.map(lambda x: x[None], ending)
         times = final.time(jnp.concatenate([times, t1[None]]))
-        rows, values = every, None
+        rows, values, t = every, None, times
         if program.function is not None:
-            rows, values = jax.tree.map(lambda x: x[None], final), every
-        t = times if program.function is None else times[-1:]
-        energy = (
-            None if motion_loop.problem.energy is None else jax.vmap(motion_loop.energy)(t, rows._replace(before=None))
-        )
+            rows, values, t = jax.tree.map(lambda x: x[None], final), every, times[-1:]
+        energy = jax.vmap(motion_loop.energy)(t, rows._replace(before=None))
         return motion_loop.solution(
             state,
             final,

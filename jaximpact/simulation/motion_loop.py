@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from ..bodies.listing import Listing
@@ -54,7 +55,8 @@ class MotionLoop:
         self.law = Solved(program.solver, couples=traits.restitution != "none")
         self.locates = traits.locates  # impacts, and makes part steps
         wanted = program.sensitivity in ("corrected", "discrete")
-        differentiated = wanted and self.problem.constraints is not None
+        self.touches = self.problem.constraints is not None
+        differentiated = wanted and self.touches
         self.corrected = program.sensitivity == "corrected" and differentiated and not self.locates
         if program.sensitivity == "discrete" and self.problem.listed and self.problem.slip is not None:
             raise ValueError(
@@ -73,7 +75,7 @@ class MotionLoop:
         self.tells_jumps = program.sensitivity == "corrected" or (wanted and self.locates)
         self.scheme = self.scheme if self.tells_jumps else self.scheme.for_values()
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
-        if program.impacts or (program.until is not None and self.by_step is None):
+        if program.impacts or program.ends_within_steps:
             self.scheme = self.scheme.observing(program.impacts, program.until, program.kinds)
         if self.listed:
             self.scheme = Listing(self.scheme)
@@ -120,7 +122,7 @@ class MotionLoop:
         row = row._replace(before=(state, (impulse, held, none))) if self.locates else row
         if self.by_step is not None:
             row = row._replace(stop=jnp.full_like(motion.t0, jnp.inf), watch=Watch.start(motion))
-        elif self.program.until is not None:
+        elif self.program.ends_within_steps:
             row = row._replace(stop=state.stop.time)
         account = Account.start(status, motion.t0, joints.residual, info.error)
         return state, row, account.with_step(self.problem, motion, 0, state, info._replace(joints=joints))
@@ -243,7 +245,7 @@ class MotionLoop:
         def contact() -> tuple[Any, Info]:
             return part.step(self.problem, self.law, self.moving, state)
 
-        if self.problem.constraints is None or not self.program.per_lane_branches:
+        if not self.touches or not self.program.per_lane_branches:
             return contact()
         free = part.free_step(self.problem, self.moving, state)
         return lax.cond(needs_contact_step(*free), lambda: contact(), lambda: free)
@@ -259,7 +261,7 @@ class MotionLoop:
         )
         kept = (begin, (before, row.joint_impulse, row.friction_impulse)) if self.locates else None
         pairs, touched = self.pairs_of(state), self.has_touched(info.impulse, row.touched)
-        stop = row.stop if self.program.until is None or self.by_step is not None else state.stop.time
+        stop = state.stop.time if self.program.ends_within_steps else row.stop
         others = {"joint_impulse": held, "joint_last": info.joints.impulse}
         others |= {"friction_impulse": rubbed, "friction_last": info.friction.impulse}
         return Row(
@@ -382,15 +384,17 @@ class MotionLoop:
         return lax.cond(inside, again, lambda: found._replace(before=None))
 
     def value(self, t: Array, row: Row) -> Any:
-        """Value of the save function at a row."""
-        return as_array_tree(self.program.function(row.time(t), row.q, row.v, self.moving.args))  # type: ignore[misc]
+        """What is saved of a row: the row itself, or the value of the save function."""
+        if self.program.function is None:
+            return row
+        return as_array_tree(self.program.function(row.time(t), row.q, row.v, self.moving.args))
 
     def energy(self, t: Array, row: Row) -> Array | None:
         """Energy () at a row; None if the problem defines none."""
         found, args = self.problem.energy, self.moving.args
         if found is None:
             return None
-        v = row.v if self.problem.constraints is None or self.listed else self.smooth_velocity(row.time(t), row)
+        v = self.smooth_velocity(row.time(t), row)
         return jnp.asarray(found(row.time(t), row.q, v, args), row.q.dtype)
 
     def smooth_velocity(self, t: Array, row: Row) -> Array:
@@ -399,7 +403,7 @@ class MotionLoop:
         If the row lies in the middle of an impact that takes two steps, it is the velocity before the impact.
         """
         traits, h, e, args = self.program.scheme.traits, self.moving.h, self.moving.e, self.moving.args
-        if traits.steps < 2 or self.problem.slip is not None:
+        if traits.steps < 2 or self.listed or not self.touches or row.friction_last.size:
             return row.v
         # the velocity at t0 is what a projection has left
         last = jnp.where(t - self.moving.t0 > ALIGNED * h, row.last, 0)
@@ -439,7 +443,7 @@ class MotionLoop:
         function, and account."""
         t, q, v, z, impulse, energy, joint_impulse, friction_impulse = rows
         events = LocatedImpacts(*state.record) if self.program.impacts else None
-        stopped = None if self.program.until is None else jnp.isfinite(row.stop)
+        stopped = jax.tree.map(jnp.isfinite, row.stop)
         more = {"pairs": pairs, "events": events, "stopped": stopped}
         more |= {"joint_impulse": joint_impulse if joint_impulse.shape[-1] else None}
         more |= {"friction_impulse": friction_impulse if friction_impulse.shape[-1] else None}
@@ -451,11 +455,11 @@ class MotionLoop:
         """Whether the step or the mass has derivative rules that jax loses in reverse mode inside another derivative."""
         if self.corrected or self.program.sensitivity not in ("corrected", "discrete"):
             return False
-        if self.problem.constraints is not None:
+        if self.touches:
             return True
         mass = self.problem.mass
         mass = shape_of_result(as_array, mass, q, self.moving.args) if callable(mass) else mass
-        return mass is not None and jnp.ndim(mass) > 1
+        return np.ndim(mass) > 1
 
 
 def needs_contact_step(state: Any, info: Info) -> Array:

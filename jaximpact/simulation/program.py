@@ -123,6 +123,11 @@ class Program:
         """The condition, checked after each step, that ends the motion (`mechanics.rest`); None if there is none."""
         return None if self.until is None else self.until.by_step
 
+    @property
+    def ends_within_steps(self) -> bool:
+        """Whether the scheme locates the time at which the motion ends."""
+        return self.until is not None and self.by_step is None
+
     def goes_on(self, row: Any) -> Array | bool:
         """Whether the motion has not ended at the step of a `Row`, ()."""
         return True if self.by_step is None else ~jnp.isfinite(row.stop)

@@ -279,10 +279,8 @@ class StartReport(NamedTuple):
 
 @full_precision()
 def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> StartReport:
-    metric, bodies, neighbours = Metric.at(problem, q0, args, t0), None, problem.neighbours(t0, q0, args)
-    near = problem.near(neighbours)
-    if neighbours is not None:
-        bodies = near.constraints.facts(t0, q0, args)  # type: ignore[union-attr]
+    metric, near = Metric.at(problem, q0, args, t0), problem.near(problem.neighbours(t0, q0, args))
+    bodies = near.gaps.facts(t0, q0, args)
     contacts = linearise(near, metric, t0, q0, args)
     joints, given = metric.joints, v0
     if joints.size:

@@ -46,37 +46,29 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
         raise ValueError(f"force(t, q, v, args) must return shape ({d},) like q0, got {shape}")
     problem.gaps.check(problem, scheme, e, q0, args, shape_of)
     m = problem.count(0.0, q0, args)
-    if problem.mass is not None:
-        callable_mass = callable(problem.mass)
-        shape = shape_of("mass(q, args)", problem.mass, q0, args) if callable_mass else jnp.shape(problem.mass)
-        blocks = len(shape) == 3 and shape[0] * shape[1] == d and shape[1] == shape[2]
-        if shape not in ((), (d,), (d, d)) and not blocks:
-            raise ValueError(
-                f"mass must be a scalar or have shape ({d},), ({d}, {d}) or, block by block, (N, D, D) with N D = {d}, got {shape}"
-            )
-        problem.gaps.check_mass(shape, d)
-        if callable_mass and not getattr(problem.force, "derived_from_mass", False):
-            remark_on_velocity_terms(problem, t, q0, v0, args)
-    if problem.joints is not None:
-        check_joints(problem, shape_of, q0, args)
-        if not scheme.traits.joints:
-            raise ValueError(
-                f"{type(scheme).__name__} takes no joints: use MoreauJean(), EventCorrected() or EventDriven(), or coordinates that satisfy them"
-            )
-    if problem.slip is not None:
-        check_friction(problem, scheme, shape_of, m, q0, v0, args)
-    if problem.switches is not None:
-        check_switches(problem, scheme, shape_of, q0, v0, args)
+    for name, check in CHECKS.items():
+        if getattr(problem, name) is not None:
+            check(problem, scheme, shape_of, m, q0, v0, args)
     if callable(problem.restitution):
         check_restitution_function(problem, scheme, shape_of, m, q0, args)
-    if problem.energy is not None:
-        shape = shape_of("energy(t, q, v, args)", problem.energy, t, q0, v0, args)
-        if shape != ():
-            raise ValueError(f"energy(t, q, v, args) must return a scalar, got shape {shape}")
     problem.naming.check(d, m, problem.joint_count(np.zeros((), q0.dtype), q0, args))
     scheme.check(problem, e, m)
     if jnp.ndim(e) > 1 or (jnp.ndim(e) == 1 and jnp.shape(e) != (m,)):
         raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
+
+
+def check_mass(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any) -> None:
+    """Raises if the mass has a wrong shape; ``shape_of(name, function, *operands)``: shape that a user's function returns; m: number of contacts."""
+    d, callable_mass = q0.shape[0], callable(problem.mass)
+    shape = shape_of("mass(q, args)", problem.mass, q0, args) if callable_mass else jnp.shape(problem.mass)
+    blocks = len(shape) == 3 and shape[0] * shape[1] == d and shape[1] == shape[2]
+    if shape not in ((), (d,), (d, d)) and not blocks:
+        raise ValueError(
+            f"mass must be a scalar or have shape ({d},), ({d}, {d}) or, block by block, (N, D, D) with N D = {d}, got {shape}"
+        )
+    problem.gaps.check_mass(shape, d)
+    if callable_mass and not getattr(problem.force, "derived_from_mass", False):
+        remark_on_velocity_terms(problem, np.zeros((), q0.dtype), q0, v0, args)
 
 
 def remark_on_velocity_terms(problem: Problem, t: Any, q: Array, v: Array, args: Any) -> None:
@@ -112,12 +104,30 @@ def _is_curved(force: Callable, t: Any, q: Array, v: Array, args: Any) -> bool:
 
 
 def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> None:
-    """Raises if the joints have a wrong shape; ``shape_of(name, function, *operands)``: shape that a user's function returns."""
+    """Raises if the joints have a wrong shape; ``shape_of`` as in `check_mass`."""
     shape = shape_of("joints(t, q, args)", problem.joints, np.zeros((), q0.dtype), q0, args)
     if len(shape) != 1 or shape[0] == 0:
         raise ValueError(
             f"joints(t, q, args) must return shape (j,), got {shape}; return one equation in an array, and for none leave joints out"
         )
+
+
+def check_kept_joints(
+    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any
+) -> None:
+    """Raises if the joints have a wrong shape or the scheme takes none; arguments as of `check_mass`."""
+    check_joints(problem, shape_of, q0, args)
+    if not scheme.traits.joints:
+        raise ValueError(
+            f"{type(scheme).__name__} takes no joints: use MoreauJean(), EventCorrected() or EventDriven(), or coordinates that satisfy them"
+        )
+
+
+def check_energy(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any) -> None:
+    """Raises if the energy is no number; arguments as of `check_mass`."""
+    shape = shape_of("energy(t, q, v, args)", problem.energy, np.zeros((), q0.dtype), q0, v0, args)
+    if shape != ():
+        raise ValueError(f"energy(t, q, v, args) must return a scalar, got shape {shape}")
 
 
 def without_empty_gaps(problem: Problem, q0: Array, args: Any) -> Problem:
@@ -131,7 +141,7 @@ def check_friction(
 ) -> None:
     """Raises if slip or the coefficients of friction have a wrong shape or value, or the scheme has no friction.
 
-    ``shape_of``: as in `check_joints`; m: number of contacts.
+    Arguments as of `check_mass`.
     """
     t, stated = np.zeros((), q0.dtype), "slip(t, q, v, args)"
     if m == 0:
@@ -185,7 +195,7 @@ def check_friction(
 def check_coefficients_of(name: str, friction: Any, shape_of: Callable, m: int, args: Any) -> None:
     """Raises if coefficients of friction, a number, numbers or a function of args, have a wrong shape or value.
 
-    ``shape_of``: as in `check_joints`; m: number of contacts; ``name``: argument to be named in messages.
+    ``shape_of``: as in `check_mass`; m: number of contacts; ``name``: argument to be named in messages.
     """
     if callable(friction):
         shape = shape_of(f"{name}(args)", friction, args)
@@ -212,7 +222,7 @@ def check_restitution_function(
 ) -> None:
     """Raises if a restitution that is a function has a wrong shape, or the scheme takes only numbers.
 
-    ``shape_of``: as in `check_joints`.
+    ``shape_of``: as in `check_mass`.
     """
     if not scheme.traits.approach:
         raise ValueError(
@@ -228,8 +238,10 @@ def check_restitution_function(
         )
 
 
-def check_switches(problem: Problem, scheme: Scheme, shape_of: Callable, q0: Array, v0: Array, args: Any) -> None:
-    """Raises if stated switches or their reset have a wrong shape, or the scheme makes no resets; ``shape_of``: as in `check_joints`."""
+def check_switches(
+    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any
+) -> None:
+    """Raises if stated switches or their reset have a wrong shape, or the scheme makes no resets; arguments as of `check_mass`."""
     t, stated = np.zeros((), q0.dtype), "switches(t, q, v, args)"
     shape = shape_of(stated, problem.switches, t, q0, v0, args)
     if len(shape) != 1 or shape[0] == 0:
@@ -263,3 +275,13 @@ def check_switches(problem: Problem, scheme: Scheme, shape_of: Callable, q0: Arr
 def _reset_at(problem: Problem, k: int, t: Any, q: Array, v: Array, args: Any) -> Any:
     """Calls the reset of surface k; returns its result unchecked."""
     return problem.reset(t, q, v, k, args)  # type: ignore[misc]
+
+
+# of what a problem may have, in the order in which it is looked at
+CHECKS: dict[str, Callable[..., None]] = {
+    "mass": check_mass,
+    "joints": check_kept_joints,
+    "slip": check_friction,
+    "switches": check_switches,
+    "energy": check_energy,
+}
