@@ -30,7 +30,8 @@ from ..mechanics.saltation.impact_times import status_at_end
 from ..mechanics.saltation.jump_status import across_jumps, steep_status
 from ..mechanics.saltation.starts import pressed_at_start, put_on_surfaces
 from ..mechanics.saltation.tracked import Tracked
-from ..mechanics.scheme import Info, JointInfo, Timing, finite, state_switches, unstable
+from ..mechanics.scheme import Info, JointInfo, Timing, finite
+from ..mechanics.stability import state_switches, unstable
 from ..mechanics.status import DERIVATIVES, FAILURES, Status, as_status
 from ..mechanics.tunnelling import StepPath, looks_for_tunnelling, loses_the_gap, may_tunnel
 from ..mechanics.unlocated import status_of_kinks

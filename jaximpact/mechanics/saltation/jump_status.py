@@ -22,7 +22,8 @@ from ..linearisation import Metric, acceleration, linearise
 from ..motion import Motion
 from ..paths.crossings import located_pieces
 from ..problem import Problem
-from ..scheme import STABLE, Scheme, Traits, metric_norm, time_of
+from ..scheme import Scheme, Traits, time_of
+from ..stability import STABLE, metric_norm
 from ..status import Status, as_status
 from ..trials.borders import ROUNDING, levels_and_terms
 from ..trials.pieces import Pieces

@@ -38,19 +38,9 @@ from ..joints import joint_turning
 from ..linearisation import Metric, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
-from ..scheme import (
-    FACING,
-    Info,
-    Jump,
-    Scheme,
-    State,
-    Traits,
-    gradient_status,
-    metric_norm,
-    restitution_status,
-    state_switches,
-)
+from ..scheme import FACING, Info, Scheme, State, Traits, gradient_status, restitution_status
 from ..some_contacts import look_at_those_that_matter
+from ..stability import Jump, metric_norm, state_switches
 from ..status import Status, as_status
 from .rubbing import (
     impulse_status,

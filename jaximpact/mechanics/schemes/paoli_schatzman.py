@@ -33,7 +33,8 @@ from ..joint_projection import land_chord, shake
 from ..linearisation import Metric, linearise, noise
 from ..motion import Motion
 from ..problem import Problem
-from ..scheme import Info, Jump, Scheme, State, Traits, mean_acceleration, metric_norm, state_switches
+from ..scheme import Info, Scheme, State, Traits, mean_acceleration
+from ..stability import Jump, metric_norm, state_switches
 from ..status import Status, as_status
 
 static = {"static": True}
