@@ -369,7 +369,7 @@ def _by_blocks(metric: Metric, end: str, body: Array, g: Array) -> dict[str, Any
 
     ``body`` (m,): the body at that end; ``g`` (m, D): gradients with respect to its coordinates, zero for an obstacle.
     """
-    matrix, factor = metric.matrix, metric.factor
+    matrix, factor = metric.matrix, metric.mass.factor
     at = jnp.minimum(body, matrix.shape[0] - 1)  # type: ignore[union-attr]
     r = jax.vmap(linalg.spd_solve)(matrix[at], factor[at], g)  # type: ignore[index]
     return {f"r{end}": r, f"h{end}": jax.vmap(linalg.first_substitution)(factor[at], lax.stop_gradient(g))}  # type: ignore[index]

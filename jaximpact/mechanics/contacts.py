@@ -204,8 +204,9 @@ class Contacts(NamedTuple):
 
     def under(self, metric: Any) -> Contacts:
         """Returns a copy whose responses are those of another `Metric`."""
-        kind = Contacts if metric.inverse is None else AskewContacts
-        return kind(*self._replace(response=metric.solve(self.jacobian.T), slip=self.slip.under(metric), gram=None))
+        return metric.kind(
+            *self._replace(response=metric.solve(self.jacobian.T), slip=self.slip.under(metric), gram=None)
+        )
 
     def sliding(self, v: Array) -> Contacts:
         """Returns a copy for a contact law whose impulses act at velocity v (d,): the slip ``velocity`` is that at v."""

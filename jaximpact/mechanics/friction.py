@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
@@ -210,12 +211,11 @@ def distance_status(
         across, lengths = jnp.sum(normal * gradient, axis=1), jnp.sum(normal**2, axis=1) * jnp.sum(gradient**2, axis=1)
         wrong = across**2 < (1 - UNIT) * lengths
     else:
-        mass = metric.matrix
-        if problem.between is not None or (mass is not None and mass.ndim > 1):
+        if problem.between is not None or np.ndim(metric.matrix) > 1:
             return jnp.zeros((), jnp.int32)
         along = lax.stop_gradient(tangents(problem, t, q, args))
         used = (gradient != 0) | jnp.any(along != 0, axis=1)
-        mass = jnp.broadcast_to(jnp.ones((), q.dtype) if mass is None else lax.stop_gradient(mass), q.shape)
+        mass = lax.stop_gradient(metric.mass.diagonal(q))
         lightest = jnp.min(jnp.where(used, mass, jnp.inf), axis=1)
         alike = jnp.max(jnp.where(used, mass, 0), axis=1) <= (1 + UNIT) * lightest
         square, points = jnp.sum(along**2, axis=2), jnp.round(jnp.sum(along[:, 0] ** 2, axis=1))

@@ -17,9 +17,10 @@ from ..jaxtools import linalg
 from ..jaxtools.empty import nothing
 from ..jaxtools.linalg import solve_by_inverse
 from ..jaxtools.outlined import outlined
-from .contacts import Contacts
+from .contacts import AskewContacts, Contacts
 from .joints import Joints, joint_turning
-from .problem import Problem, mass_times
+from .mass import mass_of
+from .problem import Problem
 
 STEPS = 1024  # steps h over which speeds are converted to length scales (`span`)
 
@@ -41,61 +42,45 @@ class Restoring(NamedTuple):
 class Metric(NamedTuple):
     """Kinetic metric <x, y> = x' M y at one configuration.
 
-    ``matrix`` is None (identity), a scalar, a (d,) diagonal, a (d, d) matrix, or the blocks (N, D, D) of one that is block-diagonal;
-    ``factor`` the factor of a matrix, or of each block, see `linalg.factorise`. For the iteration matrix of an implicit scheme ``inverse`` takes
-    its place (`from_iteration_matrix`), with ``restoring`` if there are joints. `solve` gives the response of the system with its ``joints``.
+    `solve` gives the response of the system with its ``joints``.
     """
 
-    matrix: Array | None
+    mass: Any
     joints: Joints
-    factor: Array | None = None
-    inverse: Array | None = None
-    restoring: Restoring | None = None
+
+    @property
+    def matrix(self) -> Any:
+        """M as it is stated: None (identity), a scalar, a (d,) diagonal, a (d, d) matrix, or blocks (N, D, D)."""
+        return self.mass.matrix
+
+    @property
+    def kind(self) -> type[Contacts]:
+        """The class of contacts whose responses are those of this metric."""
+        return Contacts
 
     def times(self, x: Array) -> Array:
         """Returns M x for x of shape (d,)."""
-        return mass_times(self.matrix, x)
+        return self.mass.times(x)
 
     def solve(self, x: Array) -> Array:
         """Returns M^-1 x for x of shape (d,) or (d, k); with joints, P x with the P of `mechanics.joints`, which keeps them."""
-        if self.inverse is not None:
-            if self.restoring is None or self.matrix is None:
-                return self.inverse @ x
-            free = solve_by_inverse(self.matrix, self.inverse, x)
-            return free - self.restoring.of(self.restoring.rows @ free)
-        return self.joints.project(self.solve_without_joints(x))
+        return self.joints.project(self.mass.solve(x))
 
     def solve_without_joints(self, x: Array) -> Array:
         """Returns M^-1 x for x of shape (d,) or (d, k), whether there are joints or not."""
-        if self.matrix is None:
-            return x
-        if self.factor is not None and self.matrix.ndim == 3:
-            of_bodies = x.reshape(*self.matrix.shape[:2], *x.shape[1:])
-            return jax.vmap(linalg.spd_solve)(self.matrix, self.factor, of_bodies).reshape(x.shape)
-        if self.factor is not None:
-            return linalg.spd_solve(self.matrix, self.factor, x)
-        scale = jnp.broadcast_to(self.matrix, (x.shape[0],))
-        return x / (scale if x.ndim == 1 else scale[:, None])
+        return self.mass.solve(x)
 
     def positive(self) -> Array:
         """Tests whether M is positive definite, ()."""
-        if self.matrix is None:
-            return jnp.array(True)
-        if self.factor is not None:
-            return jnp.all(jnp.isfinite(self.factor)) & jnp.all(_diagonals(self.factor) > 0)
-        return jnp.all(self.matrix > 0) & jnp.all(jnp.isfinite(self.matrix))
+        return self.mass.positive()
 
     def symmetric(self) -> Array:
         """Tests whether M is symmetric up to round-off, ()."""
-        if self.matrix is None or self.factor is None:
-            return jnp.array(True)
-        # of a positive definite matrix no entry is larger than the diagonal's largest
-        small = 1e4 * jnp.finfo(self.matrix.dtype).eps * jnp.max(_diagonals(self.matrix))
-        return ~jnp.any(jnp.abs(self.matrix - jnp.swapaxes(self.matrix, -1, -2)) > small)
+        return self.mass.symmetric()
 
     def restore(self, rates: Array) -> Array:
         """Returns the velocity change (d,) that changes joint velocities by ``rates`` (j,)."""
-        return self.joints.restore(rates) if self.restoring is None else self.restoring.of(rates)
+        return self.joints.restore(rates)
 
     def keep(self, later: Array, v: Array, share: float) -> Array:
         """Returns the velocity ``later`` (d,) with the change by which share * later + (1 - share) * v keeps the joints; v (d,) is the one before."""
@@ -127,11 +112,7 @@ class Metric(NamedTuple):
 
     @classmethod
     def _of_mass(cls, problem: Problem, q: Array, args: Any) -> Metric:
-        mass, joints = problem.mass_at(q, args), Joints.none(q.shape[0], q.dtype)
-        if mass is None or mass.ndim < 2:
-            return cls(mass, joints)
-        factorise = jax.vmap(linalg.factorise) if mass.ndim == 3 else linalg.factorise
-        return cls(mass, joints, factorise(lax.stop_gradient(mass)))
+        return cls(mass_of(problem.mass_at(q, args), q.dtype).factorised(), Joints.none(q.shape[0], q.dtype))
 
     @classmethod
     def from_iteration_matrix(cls, matrix: Array, joints: Joints) -> Metric:
@@ -140,9 +121,33 @@ class Metric(NamedTuple):
         W (d, d) need not be symmetric.
         """
         if not joints.size:
-            return cls(matrix, joints, inverse=linalg.inverse(matrix))
-        inverse, restoring = _restoring(matrix, joints)
-        return cls(matrix, joints, inverse=inverse, restoring=restoring)
+            return IterationMetric(Iteration(matrix, linalg.inverse(matrix)), joints)
+        return IterationMetric(Iteration(matrix, *_restoring(matrix, joints)), joints)
+
+
+class Iteration(NamedTuple):
+    """An iteration ``matrix`` W (d, d) in place of a mass, with its ``inverse``, and, if there are joints, their `Restoring` under it."""
+
+    matrix: Array
+    inverse: Array
+    restoring: Any = None
+
+
+class IterationMetric(Metric):
+    """The metric of an `Iteration`."""
+
+    @property
+    def kind(self) -> type[Contacts]:
+        return AskewContacts
+
+    def solve(self, x: Array) -> Array:
+        if not self.joints.size:
+            return self.mass.inverse @ x
+        free = solve_by_inverse(self.mass.matrix, self.mass.inverse, x)
+        return free - self.restore(self.mass.restoring.rows @ free)
+
+    def restore(self, rates: Array) -> Array:
+        return self.mass.restoring.of(rates)
 
 
 @outlined
@@ -154,11 +159,6 @@ def _restoring(matrix: Array, joints: Joints) -> tuple[Array, Restoring]:
     # a dependent row is decoupled, with a multiplier of zero
     gram = rows @ response + jnp.diag(jnp.where(kept, 0, 1).astype(matrix.dtype))
     return inverse, Restoring(rows, response, gram, linalg.inverse_without_pivoting(lax.stop_gradient(gram)))
-
-
-def _diagonals(matrix: Array) -> Array:
-    """Returns the diagonal of a matrix, or of each of a stack of matrices."""
-    return jnp.diagonal(matrix, axis1=-2, axis2=-1)
 
 
 def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:

@@ -25,6 +25,7 @@ from .coefficients import OfSpeed, coefficients
 from .gaps import Gaps, NoGaps, OfBodies, StatedGaps
 from .impact_law import NEWTON, ImpactLaw, impact_law_of
 from .labels import Labels
+from .mass import mass_of
 from .problem_parts import (
     Constraints,
     Energy,
@@ -508,9 +509,4 @@ def _value_of(function: Any, *operands: Any) -> Any:
 
 def mass_times(mass: Any, v: Array) -> Array:
     """Returns M v, for a mass given as None, a scalar, a (d,) diagonal, a (d, d) matrix or diagonal blocks (N, D, D)."""
-    if mass is None:
-        return v
-    mass = jnp.asarray(mass, v.dtype)
-    if mass.ndim == 3:
-        return jnp.sum(mass * v.reshape(mass.shape[0], 1, -1), axis=2).ravel()
-    return mass @ v if mass.ndim == 2 else mass * v
+    return mass_of(mass, v.dtype).times(v)

@@ -170,7 +170,5 @@ def speeds(problem: Problem, metric: Metric, v: Array) -> Array:
         return jnp.abs(v)
     count, space = bodies.number, bodies.positions(v).shape[1]
     energy = jnp.sum((v * metric.times(v)).reshape(count, -1), axis=1)
-    matrix = jnp.ones((), v.dtype) if metric.matrix is None else metric.matrix
-    diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1) if matrix.ndim > 1 else matrix
-    mass = jnp.broadcast_to(diagonal.ravel(), v.shape).reshape(count, -1)[:, :space]
+    mass = metric.mass.diagonal(v).reshape(count, -1)[:, :space]
     return jnp.sqrt(jnp.abs(energy) / jnp.mean(mass, axis=1))

@@ -22,6 +22,7 @@ from ..mechanics.joint_projection import start_errors
 from ..mechanics.joints import DEPENDENT, Joints
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Closure, Metric, closure, linearise
+from ..mechanics.mass import Identity
 from ..mechanics.problem import Problem
 
 SPEEDS = np.concatenate(
@@ -155,7 +156,7 @@ class FrictionReport(NamedTuple):
         """Report for bodies in lists, from their `PairContacts`, with gradients by either body's coordinates; empty slots of the list are not
         judged."""
         rows = lambda x: jnp.concatenate([x.gi, x.gj], axis=1)
-        slip: Any = Slip.at(problem, Metric(None, Joints.none(len(q), q.dtype)), t, q, jnp.zeros_like(q), args)
+        slip: Any = Slip.at(problem, Metric(Identity(), Joints.none(len(q), q.dtype)), t, q, jnp.zeros_like(q), args)
         found = cls.along(problem, rows(contacts), jnp.stack([rows(x) for x in slip.tangents], axis=1), args)
         occupied = (contacts.i < contacts.bodies) & (contacts.diagonal() > 0)
         return found._replace(tangentless=found.tangentless & occupied)
@@ -288,8 +289,7 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     gap_velocity = contacts.gap_velocity(v0)
     force = problem.generalised_force(t0, q0, v0, args)
     quadratic = jnp.array(True)
-    matrix = metric.matrix
-    if matrix is not None and matrix.ndim == 2:
+    if np.ndim(metric.matrix) == 2:
         inertia = getattr(problem.force, "inertia", None)
         if inertia is not None and depends_on(inertia, (t0, q0, v0, args), on=(0, 2)):
             quadratic = _is_quadratic(inertia, q0, v0, t0, args)

@@ -12,6 +12,7 @@ import jaximpact as ji
 from jaximpact.extend import Contacts, ContactSolver, Metric, Solved, Target
 from jaximpact.mechanics.contact import active_set
 from jaximpact.mechanics.joints import Joints
+from jaximpact.mechanics.mass import Identity
 from jaximpact.mechanics.status import FAILURES, Status
 
 
@@ -126,7 +127,7 @@ def test_working_sets_find_the_projection_on_all_constraints(method):
     scale, base = jnp.asarray(1e-2), jnp.asarray(lattice.ravel())
 
     def project(method, move):
-        metric, time = Metric(None, Joints.none(len(base), base.dtype)), jnp.asarray(0.0)
+        metric, time = Metric(Identity(), Joints.none(len(base), base.dtype)), jnp.asarray(0.0)
         return Solved(method).position(DISKS, metric, Target(time, base, move, scale), None)
 
     counts = []

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from ...jaxtools.coupling import smallest_parts
@@ -111,14 +112,14 @@ class ImpactTimes(NamedTuple):
 
 def parts_of(problem: Problem, metric: Metric, contacts: Any, t: Array, q: Array, v: Array, args: Any) -> int:
     """Returns into how many equal parts the coordinates can be cut such that without contacts none has to do with another; by structure, not values."""
-    d, one = len(q), metric.matrix
+    d, shape = len(q), np.shape(metric.matrix)
     least = 1 if contacts.dense else d // contacts.bodies
-    if d == least or problem.joints is not None or callable(problem.mass) or not contacts.shape[0]:
+    if d == least or metric.joints.size or callable(problem.mass) or not contacts.shape[0]:
         return 1
-    if one is not None and one.ndim == 2:
+    if len(shape) == 2:
         return 1
-    if one is not None and one.ndim == 3:
-        least = max(least, one.shape[1])
+    if len(shape) == 3:
+        least = max(least, shape[1])
     force = lambda q, v: problem.generalised_force(t, q, v, args)
     return d // smallest_parts(force, (q, v), least)
 
