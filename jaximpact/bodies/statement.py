@@ -19,6 +19,7 @@ from ..mechanics.gaps import OfBodies
 from ..mechanics.linearisation import Metric
 from .checks import check_blocks, check_bodies, of_one
 from .contacts import PairContacts, PairSlip, responses
+from .listing import Listing
 from .neighbours import Neighbours, search
 from .some_pairs import ContactsOfList, SlipOfPairs, SomePairs
 from .start import StartFacts
@@ -271,6 +272,15 @@ class Bodies(OfBodies):
     def curves(self, t: ArrayLike, q: Array, args: Any) -> bool:
         return not self.listed and super().curves(t, q, args)
 
+    def stepped(self, scheme: Any) -> Any:
+        return Listing(scheme) if self.listed else scheme
+
+    def pairs_of(self, state: Any) -> Array | None:
+        return self.near(state.neighbours).ends(state.impulse.shape[0]) if self.listed else None
+
+    def before(self, impulse: Array) -> Array:
+        return jnp.zeros_like(impulse) if self.listed else impulse
+
     def near(self, neighbours: Neighbours) -> NearBodies:
         """Constraints of the pairs on a neighbour list."""
         return NearBodies(self, neighbours)
@@ -362,6 +372,9 @@ class NearBodies(OfBodies):
 
     def is_steady(self, t: Array, q: Array, args: Any) -> bool:
         return False
+
+    def by_entry(self, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Callable:
+        return self.linearised(metric, t, q, args).by_entry
 
     def closing(self, t: Array, q: Array, shift: Array, args: Any) -> Array:
         return ~(self(t, q + shift, args) >= 0)

@@ -117,6 +117,24 @@ class Gaps:
         """Makes the neighbour list at (t, q); None where none is kept."""
         return None
 
+    def stepped(self, scheme: Any) -> Any:
+        """Returns the scheme that makes the steps of a motion by a ``scheme``."""
+        return scheme
+
+    def pairs_of(self, state: Any) -> Array | None:
+        """Returns the bodies of each contact (m, 2) in a state, as in `Solution.pairs`; None unless contacts come and go."""
+        return None
+
+    def before(self, impulse: Array) -> Array:
+        """Returns the impulses (m, ...) to which those of a step are added, given the sum so far: none where contacts come and go."""
+        return impulse
+
+    def by_entry(self, metric: Any, t: ArrayLike, q: Array, args: Any) -> Callable:
+        """Returns `Contacts.by_entry` of the contacts at (t, q), without the zeros of their gradients where these are known."""
+        with suppress(Unstructured):
+            return RowsOf.at(lambda x: self(t, x, args), q, jnp.arange(self.count(t, q, args))).by_entry
+        return self.linearised(metric, t, q, args).by_entry
+
     def among(self, rows: Array, number: int) -> dict[str, Any]:
         """Returns the fields of a `Problem` that has only the contacts ``rows`` (k,) of the ``number`` here, as dense constraints."""
         return {"constraints": SomeGaps(self, rows)}
@@ -172,6 +190,13 @@ class SomeGaps(Gaps):
             found = RowsOf.at(lambda x: self.whole(t, x, args), q, self.rows)
             return found.values, found.jacobian()
         return super().jacobian(t, q, args, rows)
+
+
+def gaps_of(function: Callable | None) -> Gaps:
+    """Returns constraints, or joint equations, as an object."""
+    if isinstance(function, Gaps):
+        return function
+    return StatedGaps(function) if function else NoGaps()
 
 
 class OfBodies(Gaps):

@@ -53,7 +53,7 @@ def put_on_joints(
     ``shift`` (d,): the displacement that led to q, which sets the tolerance; ``before``: the joints at an earlier position, None for none. The status
     includes `singular_status`, with ``steep``.
     """
-    if problem.joints is None:
+    if not problem.joint_count(t, q, args):
         joints = Joints.none(len(q), q.dtype)
         return ProjectedPosition(q, low, joints, nothing(q.dtype, 0), jnp.zeros((), jnp.int32))
     joints = Metric.at(problem, q, args, t).joints
@@ -69,7 +69,7 @@ def put_on_joints(
 
 def nearest_on_joints(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
     """Returns the position and velocity (d,) nearest to q and v, in the kinetic metric, that satisfy the joints; q and v without joints."""
-    if problem.joints is None:
+    if not problem.joint_count(t, q, args):
         return q, v
     onto = lambda q: put_on_joints(problem, t, q, None, jnp.zeros_like(q), None, args)
     # a step of Newton's method on an orbit, or another parameter of the joints, leads farther away than a step of a motion

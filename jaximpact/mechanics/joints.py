@@ -81,7 +81,7 @@ class Joints(NamedTuple):
     @classmethod
     def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: Any) -> Joints:
         """Linearises the joints of a problem at (t, q) in a `Metric`, whose own joints are ignored."""
-        if problem.joints is None:
+        if not problem.joint_count(t, q, args):
             return cls.none(q.shape[0], q.dtype)
         return _at(problem, metric, jnp.asarray(t, q.dtype), q, args)
 

@@ -254,7 +254,7 @@ def joint_acceleration(
     force = problem.generalised_force(t, q, v, args)
     free = metric.solve(force)
     joints = metric.joints
-    if problem.joints is None:
+    if not problem.joint_count(t, q, args):
         return free, nothing(q.dtype, 0)
     if not joints.size:
         raise ValueError("the metric of an acceleration with joints is Metric.at(problem, q, args, t)")

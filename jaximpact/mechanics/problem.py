@@ -22,7 +22,7 @@ from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..jaxtools.outlined import call_outlined
 from ..jaxtools.shapes import as_array, shape_of_result
 from .coefficients import OfSpeed, coefficients
-from .gaps import Gaps, NoGaps, OfBodies, StatedGaps
+from .gaps import Gaps, OfBodies, gaps_of
 from .impact_law import NEWTON, ImpactLaw, impact_law_of
 from .labels import Labels
 from .mass import mass_of
@@ -255,9 +255,7 @@ class Problem(metaclass=Named):
     @property
     def gaps(self) -> Gaps:
         """The function (t, q, args) -> (m,) of the gaps, in the dtype of q; its values are empty if the problem has no constraints."""
-        if isinstance(self.constraints, Gaps):
-            return self.constraints
-        return StatedGaps(self.constraints) if self.constraints else NoGaps()
+        return gaps_of(self.constraints)
 
     @property
     def between(self) -> OfBodies | None:
@@ -296,15 +294,11 @@ class Problem(metaclass=Named):
 
     def joint_values(self, t: ArrayLike, q: Array, args: Any) -> Array:
         """Returns c(t, q), shape (j,), in the dtype of q; zero where the joints hold, empty without joints."""
-        if self.joints is None:
-            return jnp.zeros((0,), q.dtype)
-        return jnp.asarray(_value_of(self.joints, jnp.asarray(t, q.dtype), q, args), q.dtype)
+        return gaps_of(self.joints)(jnp.asarray(t, q.dtype), q, args)
 
     def joint_count(self, t: ArrayLike, q: Array, args: Any) -> int:
         """Returns the number of joint equations j."""
-        if self.joints is None:
-            return 0
-        return shape_of_result(as_array, self.joints, np.zeros((), q.dtype), q, args).shape[0]
+        return gaps_of(self.joints).count(t, q, args)
 
     def switch_values(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         """Returns s(t, q, v), shape (k,), in the dtype of q; zero on the surfaces that are stated as switches."""

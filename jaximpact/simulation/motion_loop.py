@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..bodies.listing import Listing
 from ..jaxtools.batched_branch import run_where_pending
 from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_derivative
 from ..jaxtools.jacobians import SMALL
@@ -78,8 +77,7 @@ class MotionLoop:
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
         if program.impacts or program.ends_within_steps:
             self.scheme = self.scheme.observing(program.impacts, program.until, program.kinds)
-        if self.listed:
-            self.scheme = Listing(self.scheme)
+        self.scheme = self.problem.gaps.stepped(self.scheme)
         # what a step needs of the motion, and no more: the speed at the start where the force may jump
         begins = motion.q0 is not None
         jumps = begins and state_switches(self.problem, motion.t0, motion.q0, motion.v0, motion.args) is not None
@@ -115,7 +113,17 @@ class MotionLoop:
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
-        row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.has_touched(impulse, None))
+        row = Row(
+            q0,
+            v0,
+            q0,
+            impulse,
+            0 * v0,
+            impulse,
+            None,
+            self.problem.gaps.pairs_of(state),
+            self.has_touched(impulse, None),
+        )
         held = joints.impulse
         # a zero of its own, which depends on v0 as later impulses do
         none = info.friction.impulse + 0 * v0[0]
@@ -253,15 +261,14 @@ class MotionLoop:
 
     def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
         """The row after a step that ends at ``state`` with this `Info`; ``row``: the one before it, ``begin``: the state at its beginning."""
-        # contacts of bodies come and go: theirs are the impulses of the step
-        before, earlier = (jnp.zeros_like(x) if self.listed else x for x in (row.impulse, row.friction_impulse))
+        before, earlier = map(self.problem.gaps.before, (row.impulse, row.friction_impulse))
         whole = finite(state)
         impulse, held, rubbed = (
             jnp.where(whole, x, jnp.nan) if x.size else x
             for x in (before + info.impulse, row.joint_impulse + info.joints.impulse, earlier + info.friction.impulse)
         )
         kept = (begin, (before, row.joint_impulse, row.friction_impulse)) if self.locates else None
-        pairs, touched = self.pairs_of(state), self.has_touched(info.impulse, row.touched)
+        pairs, touched = self.problem.gaps.pairs_of(state), self.has_touched(info.impulse, row.touched)
         stop = state.stop.time if self.program.ends_within_steps else row.stop
         others = {"joint_impulse": held, "joint_last": info.joints.impulse}
         others |= {"friction_impulse": rubbed, "friction_last": info.friction.impulse}
@@ -277,12 +284,6 @@ class MotionLoop:
         if not (self.listed and self.corrected):
             return None
         return jnp.any(impulse > 0) | (False if before is None else before)
-
-    def pairs_of(self, state: Any) -> Array | None:
-        """Bodies of each contact (m, 2) as in `Solution.pairs`, if near pairs are listed; else None."""
-        if not self.listed:
-            return None
-        return self.problem.near(state.neighbours).constraints.ends(state.impulse.shape[0])  # type: ignore[union-attr]
 
     def looks_for_tunnelling(self, state: Any) -> bool:
         """Whether steps of this motion can lead through an obstacle; a scheme that chooses its substeps looks at the gaps in each of them."""

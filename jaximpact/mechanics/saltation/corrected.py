@@ -17,7 +17,6 @@ References:
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,8 +29,6 @@ from ...jaxtools.derivative_rules import graft_once, graft_tree
 from ...jaxtools.jacobians import SMALL
 from ...jaxtools.linalg import MANY
 from ...jaxtools.remembered import remember
-from ...jaxtools.row_structure import RowsOf
-from ...jaxtools.row_walk import Unstructured
 from ..contact.laws import ContactLaw, Held
 from ..events.event_state import Event, View, persisting
 from ..events.force_free import opens_by_change
@@ -408,11 +405,7 @@ def errors_of_gaps(
     """Returns `ImpactTimes.of_gaps` of all gaps at (t, q), without the zeros of their gradients where these are known."""
     t, q, args = lax.stop_gradient((t, q, args))
     metric = Metric.at(problem, q, args, t)
-    with suppress(Unstructured):
-        if not problem.is_local:
-            rows = RowsOf.at(lambda x: problem.gaps(t, x, args), q, jnp.arange(problem.count(t, q, args)))
-            return times.of_gaps(n, metric, rows.by_entry, known)
-    return times.of_gaps(n, metric, linearise(problem, metric, t, q, args).by_entry, known)
+    return times.of_gaps(n, metric, problem.gaps.by_entry(metric, t, q, args), known)
 
 
 def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:

@@ -116,7 +116,7 @@ class PaoliSchatzman(Scheme):
         m = problem.count(motion.t0, motion.q0, motion.args)
         # a traced restitution cannot be refused by `check`
         info = Info.none(motion.q0, motion.v0, m)
-        if problem.joints is not None:
+        if problem.joint_count(motion.t0, motion.q0, motion.args):
             info = info._replace(status=as_status(jnp.any(motion.e != 0), Status.INPUT_INVALID))
         elif m:
             lost = jnp.any((motion.e > 0) & self._strikes_at_once(problem, motion))
