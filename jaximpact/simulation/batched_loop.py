@@ -78,7 +78,7 @@ class BatchedLoop:
             last = steps if length is None else jnp.minimum(steps, length)
             going = lambda now: (now[0] <= last) & motion_loop.program.goes_on(now[1][1])
             _, carry = lax.while_loop(going, lambda now: (now[0] + 1, body(now[1], now[0])[0]), (first, carry))
-        elif program.length is None:
+        elif not program.length:
             last = steps if length is None else length
             carry = lax.fori_loop(first, last + 1, lambda k, carry: body(carry, k)[0], carry)
         else:

@@ -100,15 +100,14 @@ def in_chunks(
         longest = np.asarray(counts[padded].max(), np.int32) if ragged else None
         gathered.put(members, call(lanes.take(padded), longest))
 
-    bar = tqdm(total=total, unit="step", unit_scale=True, desc=f"{count} motions") if show else None
+    bar = tqdm(total=total, unit="step", unit_scale=True, desc=f"{count} motions", disable=not show)
     pool = make_executor(threads, waiting)
     ahead: deque = deque()
 
     def end_one() -> None:
         ahead[0][1].result()
         members, _ = ahead.popleft()
-        if bar is not None:
-            bar.update(int(np.broadcast_to(counts, count)[members].sum()))
+        bar.update(int(np.broadcast_to(counts, count)[members].sum()))
 
     try:
         with differentiable():
@@ -122,8 +121,7 @@ def in_chunks(
         # after an error or Ctrl-C nobody waits for what is under way
         pool.shutdown(wait=not ahead, cancel_futures=True)
         abandon(future for _, future in ahead)
-        if bar is not None:
-            bar.close()
+        bar.close()
     lanes.seen["seconds"] = time.perf_counter() - begin
     return gathered.result()
 

@@ -142,7 +142,7 @@ class Value(LaneFunction):
         rows, every = min(program.rows, 1), min(program.every, 1)
         # a motion by itself that rests is told sooner by its depth than by the step that it would make
         account = self.tells or self.differentiated or not many
-        program = program.replace(length=None, rows=rows, every=every, account=account)
+        program = program.replace(length=0, rows=rows, every=every, account=account)
         return replace(self, structure=jax.tree.structure((program, motion)))
 
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
@@ -325,7 +325,7 @@ class Cotangent(Derivative):
     ) -> str:
         """Name of the FFI target of the backward loop; with a mask ``values`` that of these leaves of the result, which keeps the states for it."""
         program, _ = self.function.unflatten(members)
-        if program.length is None:
+        if not program.length:
             raise Unsupported("reverse mode of a number of steps that is not known")
         turns_of(self, axes)  # refuses what it has no rule for
         value = self.function

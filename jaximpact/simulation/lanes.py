@@ -49,7 +49,7 @@ class Lanes:
         """Copy with only these numbers of the motion, None in place of all others; and with the step ``h``, if it is given."""
         nothing = dict.fromkeys(set(Motion._fields) - set(names))
         motion = self.motion._replace(**nothing | {"h": h})
-        marks = self.marks._replace(**nothing | {"h": None if h is None else -1})
+        marks = self.marks._replace(**nothing | {"h": jax.tree.map(lambda _: -1, h)})
         return Lanes.of(motion, marks, self.count)
 
     @cached_property

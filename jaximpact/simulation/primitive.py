@@ -7,8 +7,8 @@ memory for the steps.
 
 from __future__ import annotations
 
+import itertools
 import logging
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -229,25 +229,21 @@ def _cotangents(
             return jnp.einsum("...pk,...k->...p", *flat)
 
         total: Any = sum(share(jacobian, ct) for jacobian, ct in zip(every, given, strict=True))
-        found, first = [], 0
-        for aval, axis in zip(avals, lane_axes, strict=True):
-            shape = aval.shape if axis is None or count is None else aval.shape[1:]
-            part = total[..., first : first + math.prod(shape)]
-            first += math.prod(shape)
-            part = part.sum(axis=0) if count is not None and axis is None else part
-            found.append(part.reshape(aval.shape))
+        members = of_one_lane(avals, lane_axes)
+        ends = itertools.accumulate(x.size for x in members)
+        parts = [total[..., end - x.size : end] for x, end in zip(members, ends, strict=True)]
+        found = [x.reshape(*x.shape[:-1], *of.shape) for x, of in zip(parts, members, strict=True)]
     elif function.function is function.value and not function.value.unflatten(known)[0].scheme.traits.reverse:
         of = Tangent(function.function, moved, used)
         found = _cotangents_by_directions(of, known, avals, lane_axes, given, axes[:number], count)
     elif function.function is not function.value:
-        found = _cotangents_as_it_stands(cotangents, known, changes, linear, function, axes, count)
+        return _cotangents_as_it_stands(cotangents, known, changes, linear, function, axes, count)
     else:
         further = (None if count is None else 0,) * len(given)
         of_lanes = Cotangent(function.function, moved, used)
         found = motion_p.bind(*known, *given, function=of_lanes, axes=(*axes[:number], *further), count=count)
-        # what lanes share has the sum of theirs
-        found = [x.sum(axis=0) if count is not None and a is None else x for x, a in zip(found, lane_axes, strict=True)]
-    return found
+    # what lanes share has the sum of theirs
+    return [x.sum(axis=0) if count is not None and a is None else x for x, a in zip(found, lane_axes, strict=True)]
 
 
 def _cotangents_by_directions(
@@ -255,8 +251,7 @@ def _cotangents_by_directions(
 ) -> list:
     """As `_cotangents`, in forward mode for however many inputs, of schemes whose steps cannot be walked back: in each direction by itself, which
     keeps neither a Jacobian nor states. ``given``: cotangents of the outputs that ``function`` uses."""
-    shapes = [x.shape if a is None or count is None else x.shape[1:] for x, a in zip(avals, lane_axes, strict=True)]
-    flat, unravel = ravel_pytree([jnp.zeros(shape, x.dtype) for shape, x in zip(shapes, avals, strict=True)])
+    flat, unravel = ravel_pytree([jnp.zeros(x.shape, x.dtype) for x in of_one_lane(avals, lane_axes)])
     every = (*axes, *[None] * sum(function.moved))
     batch = () if count is None else (count,)
 
@@ -266,8 +261,7 @@ def _cotangents_by_directions(
         return sum(jnp.sum(x, axis=-1) for x in parts)  # type: ignore[return-value]
 
     total = jnp.moveaxis(jax.lax.map(along, jnp.arange(flat.size), batch_size=DIRECTIONS_AT_ONCE), 0, -1)
-    each = unravel(total) if count is None else jax.vmap(unravel)(total)
-    return [x.sum(axis=0) if count is not None and a is None else x for x, a in zip(each, lane_axes, strict=True)]
+    return unravel(total) if count is None else jax.vmap(unravel)(total)
 
 
 def _cotangents_as_it_stands(
@@ -320,8 +314,7 @@ def _fits(
     ``known``: operands of the motion; ``avals`` and ``lane_axes``: those of the operands by which derivatives are taken; ``given``: cotangents of
     the outputs; ``count``: number of lanes, None without a lane axis.
     """
-    of_lane = [math.prod(x.shape if a is None else x.shape[1:]) for x, a in zip(avals, lane_axes, strict=True)]
-    directions = sum(of_lane)
+    directions = sum(x.size for x in of_one_lane(avals, lane_axes))
     size = directions * sum(x.size * x.dtype.itemsize for x in given)
     if value.walks_back or directions > MAX_FORWARD_DIRECTIONS or size > MAX_JACOBIAN_BYTES:
         return False
@@ -337,7 +330,7 @@ def has_way_back(program: Program, motion: Motion) -> bool:
     """Whether native code has a backward pass for one motion (`reverse_loop`) whose states fit into memory."""
     traits = program.scheme.traits
     # of a scheme that chooses its own steps every trial is one to walk back through
-    if program.length is None or not traits.reverse or traits.order is None:
+    if not program.length or not traits.reverse or traits.order is None:
         return False
     return bytes_of_states(program, motion) <= MAX_STATE_BYTES
 
@@ -345,7 +338,7 @@ def has_way_back(program: Program, motion: Motion) -> bool:
 def bytes_of_states(program: Program, motion: Motion) -> int:
     """Returns about how many bytes the states take that are kept of one motion to walk back through its steps."""
     of_state = LEAVES_OF_A_STATE * (motion.q0.size + program.problem.count(motion.t0, motion.q0, motion.args) + 1)
-    return of_state * (program.length or 0) * motion.q0.dtype.itemsize
+    return of_state * program.length * motion.q0.dtype.itemsize
 
 
 def _without_unread(used: Any, *rest: Any) -> tuple[list[bool], Any]:

@@ -41,7 +41,7 @@ class Program:
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
         by: what derivatives are taken by; None if not known, or none are.
         again: whether a second derivative is known to be wanted.
-        length: the number of steps, where reverse mode must know it; None for one trace for any number.
+        length: the number of steps, where reverse mode must know it; 0 for one trace for any number.
         per_lane_branches: whether every lane takes branches of its own, as in native code and GPU kernels.
         account: whether the status and totals of the motion are read.
         reports_progress: whether the XLA program reports its progress.
@@ -61,7 +61,7 @@ class Program:
     sensitivity: str | None = field(default="none", metadata=static)
     by: By | None = field(default=None, metadata=static)
     again: bool = field(default=False, metadata=static)
-    length: int | None = field(default=None, metadata=static)
+    length: int = field(default=0, metadata=static)
     per_lane_branches: bool = field(default=False, metadata=static)
     account: bool = field(default=True, metadata=static)
     reports_progress: bool = field(default=False, metadata=static)
@@ -115,7 +115,7 @@ class Program:
         """The program for native code: without its saved times and numbers of steps and rows, which native code is given at run time."""
         rows, every = min(self.rows, 1), min(self.every, 1)
         return self.replace(
-            per_lane_branches=True, length=None, times=self.times[:0], rows=rows, every=every, reports_progress=False
+            per_lane_branches=True, length=0, times=self.times[:0], rows=rows, every=every, reports_progress=False
         )
 
     @property

@@ -212,7 +212,7 @@ def jacobians(
     def through_steps(motion: Motion, length: Any) -> Any:
         # forward mode runs the loop of any number of steps, reverse mode one compiled for this number
         number = motion.steps if length is None else length
-        known = program.replace(length=None if task.mode == "forward" else int(number))
+        known = program.replace(length=0 if task.mode == "forward" else int(number))
         return through_xla(task, known, lanes, devices(lanes.count))(motion, length)
 
     either = task.mode == "forward" and row_by_row(program, task.output)

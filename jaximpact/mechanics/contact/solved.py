@@ -189,10 +189,11 @@ class Iterate(NamedTuple):
     status: Array
 
     @classmethod
-    def start(cls, d: int, gap: Array) -> Iterate:
-        zero = jnp.zeros((), jnp.int32)
-        none = jnp.zeros_like(gap)
-        return cls(jnp.zeros(d, gap.dtype), none, gap, jnp.zeros((), gap.dtype), jnp.all(gap >= 0), zero, zero)
+    def start(cls, d: int, gap: Array, guess: Array | None) -> Iterate:
+        """Makes the first iterate, with the impulses ``guess`` (m,), None for zeros."""
+        zero, done = jnp.zeros((), jnp.int32), jnp.all(gap >= 0)
+        impulse = jnp.zeros_like(gap) if guess is None else jnp.where(done, 0, guess)
+        return cls(jnp.zeros(d, gap.dtype), impulse, gap, jnp.zeros((), gap.dtype), done, zero, zero)
 
     def until_done(self, improve: Callable[[Iterate, int], Iterate], limit: int, sizes: tuple[int, ...]) -> Iterate:
         """Repeats ``improve(iterate, size)`` on working sets of ``size`` contacts until done; not at all if no gap is violated.
@@ -244,9 +245,11 @@ class Selection(NamedTuple):
     def take(self, x: Array) -> Array:
         return x if self.rows is None else x[self.rows]
 
-    def spread(self, x: Array) -> Array:
-        """Returns a vector (m,) over all contacts from one over the working set, zero outside it."""
-        return x if self.rows is None else jnp.zeros(self.m, x.dtype).at[self.rows].set(x, unique_indices=True)
+    def spread(self, x: Array, others: Array | float = 0.0) -> Array:
+        """Returns a vector (m,) over all contacts from one over the working set, ``others`` () outside it."""
+        if self.rows is None:
+            return x
+        return jnp.full(self.m, others, x.dtype).at[self.rows].set(x, unique_indices=True)
 
 
 class _Velocities(NamedTuple):
@@ -278,9 +281,7 @@ class _Velocities(NamedTuple):
 
     def solve(self) -> tuple:
         m, d = self.contacts.shape
-        start = Iterate.start(d, self.offset)
-        if self.guess is not None:
-            start = start._replace(impulse=jnp.where(start.done, 0, self.guess))
+        start = Iterate.start(d, self.offset, self.guess)
         if self.solver.direct(m):
             found = self.improve(start, m)
             return found._replace(iterations=jnp.where(start.done, 0, found.iterations)).pack_root()
@@ -337,9 +338,7 @@ class _ManyPositions(NamedTuple):
 
     def solve(self) -> tuple:
         contacts = self.contacts(jnp.zeros_like(self.target.base))
-        start = Iterate.start(len(self.target.base), contacts.gap)
-        if self.guess is not None:
-            start = start._replace(impulse=jnp.where(start.done, 0, self.guess))
+        start = Iterate.start(len(self.target.base), contacts.gap, self.guess)
 
         def body(carry: tuple[Array, Iterate, Any]) -> tuple[Array, Iterate, Any]:
             k, now, contacts = carry
@@ -451,8 +450,7 @@ class _Positions(NamedTuple):
         allowed = jnp.maximum(allowed, jnp.where(stalled, jnp.finfo(gap.dtype).eps ** 0.5 * speed, 0))
         # the gradients of contacts outside the working set are not known
         largest = jnp.max(allowed)
-        if chosen.rows is not None:
-            allowed = chosen.spread(allowed - largest) + largest
+        allowed = chosen.spread(allowed, largest)
         done = (moved <= largest) & jnp.all(defect <= allowed)
         told = lambda: coupling_status(contacts, found.impulse)
         # angles between many contacts are costly: computed at the solution only
@@ -484,10 +482,9 @@ class _Positions(NamedTuple):
 
     def solve(self) -> tuple:
         target, d = self.target, len(self.target.base)
-        start = Iterate.start(d, self.gaps(target.base + target.increment) / target.scale)
-        m = len(start.gap)
-        if self.guess is not None and m > SMALL:
-            start = start._replace(impulse=jnp.where(start.done, 0, self.guess))
+        gap = self.gaps(target.base + target.increment) / target.scale
+        m = len(gap)
+        start = Iterate.start(d, gap, self.guess if m > SMALL else None)
         if self.flat and self.solver.direct(m):
             # one linearisation is exact for constraints affine in q
             return self.improve(start, m).pack_root()
