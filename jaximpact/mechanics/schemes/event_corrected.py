@@ -183,21 +183,17 @@ class EventCorrected(Scheme):
         at = closure(contacts, -contacts.gap_velocity(v0), q0, v0, motion.h, a)
         zero = jnp.zeros((), jnp.int32)
         state = EventState(zero, q0, v0, at.closed & ~at.outward, time_before_start(motion), zero_remainder(q0))
-        if problem.slip is None:
-            info, pieces = Info.none(q0, v0, len(at.closed)), located_pieces(problem, t0, q0, v0, args)
-            if pieces is None:
-                return state, info
-            where, v0, status = start_on_pieces(pieces, motion, q0, v0, state.closed)
-            return state._replace(v=v0, where=where), info._replace(status=info.status | status)
-        rubs = FrictionInfo.none(len(at.closed), problem.slip_velocity(t0, q0, v0, args).shape[1], q0.dtype)
-        info, pieces = Info.none(q0, v0, len(at.closed), rubs), located_pieces(problem, t0, q0, v0, args)
-        force = jnp.concatenate([contacts.gap[:, None], rubs.impulse], axis=1)
-        state = state._replace(rests=jnp.zeros_like(at.closed), breaks=rubs.impulse, force=jnp.zeros_like(force))
-        if rubs.impulse.shape[1] > 1:
+        m, k = problem.slip_velocity(t0, q0, v0, args).shape
+        info = Info.none(q0, v0, m, FrictionInfo.none(m, k, q0.dtype))
+        if k:
+            still, force = jnp.zeros((m, k), q0.dtype), jnp.zeros((m, 1 + k), q0.dtype)
+            state = state._replace(rests=jnp.zeros_like(at.closed), breaks=still, force=force)
+        if k > 1:
             state = state._replace(frame=tangents(problem, t0, q0, args))
+        pieces = located_pieces(problem, t0, q0, v0, args)
         if pieces is not None:
             status = info.status
-            if len(pieces.steep):
+            if k and len(pieces.steep):
                 begins = state._replace(where=pieces.start(t0, q0, v0, args))
                 pieces, bits = pieces_in_modes(pieces, begins, t0, motion.h, args)
                 status = status | bits
@@ -207,7 +203,9 @@ class EventCorrected(Scheme):
                 state._replace(where=where),
                 info._replace(status=status | bits),
             )
-        return state._replace(v=held_velocity(problem, t0, motion.h, q0, v0, state.closed, args)), info
+        if k:
+            v0 = held_velocity(problem, t0, motion.h, q0, v0, state.closed, args)
+        return state._replace(v=v0), info
 
     def step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None
