@@ -187,7 +187,7 @@ def _painleve(problem: Problem, t: Array, z: Array, args: Any, active: np.ndarra
         contacts: Any = linearise(problem, metric, t, q, args)
         slip: Any = Slip.at(problem, metric, t, q, jnp.zeros_like(q), args)
         normal = contacts.diagonal()
-        if problem.is_local:
+        if problem.gaps.local:
             both = [jnp.sum(row.gi * contacts.ri + row.gj * contacts.rj, axis=1) for row in slip.tangents]
             coupling = jnp.stack(both, axis=1)
         else:

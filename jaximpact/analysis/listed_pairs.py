@@ -125,7 +125,7 @@ def every_step(solution: Solution) -> None:
 
 def over_rows(problem: Problem, one: Any) -> Any:
     """Returns the function ``one`` of a row mapped over rows: by vmap or, for listed bodies, whose arrays are large, in small batches."""
-    if not problem.is_local:
+    if not problem.gaps.local:
         return jax.vmap(one)
     return lambda *rows: jax.lax.map(lambda row: one(*row), rows, batch_size=ROWS_AT_ONCE)
 

@@ -216,7 +216,7 @@ def _look(problem: Problem, lanes: tuple, ends: bool, operands: tuple) -> tuple[
         def one(t: Array, end: Array, q: Array, place: Array, v: Array, w: Array) -> tuple[Array, ...]:
             place = place if ends else q + (end - t) * v
             slip = lambda v: own.slip_velocity(end, place, v, args)
-            if own.is_local:
+            if own.gaps.local:
                 metric = Metric.at(own, place, args, end)
                 rows: Any = Slip.at(own, metric, end, place, w, args)
                 contacts = linearise(own, metric, end, place, args)

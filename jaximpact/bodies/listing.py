@@ -39,7 +39,7 @@ class Listing(Wrapping):
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         """Initial state of the scheme, with a list made at the start."""
-        neighbours = problem.neighbours(motion.t0, motion.q0, motion.args)
+        neighbours = problem.gaps.neighbours(motion.t0, motion.q0, motion.args)
         state, info = self.scheme.init(problem.near(neighbours), law, motion)
         status = info.status | self.list_status(problem, motion, motion.t0 + motion.h, state.q, neighbours)
         # where bodies grow the reach may become too short; where data are traced it has not been checked before

@@ -87,7 +87,7 @@ class Slip(NamedTuple):
 
         ``frame`` (m, 2, d): tangents of a place nearby, onto which those here are turned; None leaves them as the problem has them.
         """
-        if problem.is_local:
+        if problem.gaps.local:
             bodies: Any = problem.constraints
             found = bodies.rubbed(metric, t, q, args)
             slips = found.of(v)

@@ -87,42 +87,41 @@ def from_sympy(
 
         return call
 
-    def of_group(kind: str) -> Any:
-        """Makes the function (t, q, v, args) -> (n,) of the n components of a kind of expressions, "slip" for instance; None without any."""
-        return function([f"{kind} {a}" for a in range(len(groups[kind]))]) if groups[kind] else None
-
-    def coefficients(kind: str, given: Any) -> Any:
-        found = of_group(kind)
-        none = np.zeros(d)
-        return given if found is None else lambda args: found(0.0, none, none, args)
+    def of_group(kind: str, made: Callable = lambda found: found) -> Any:
+        """Makes a function of the problem out of that, (t, q, v, args) -> (n,), of the n components of a kind of expressions; None without any."""
+        return made(function([f"{kind} {a}" for a in range(len(groups[kind]))])) if groups[kind] else None
 
     d = len(q)
     entries, forces = function(["the mass matrix"]), function(["the forcing"])
-    walls, held, along = of_group("constraint"), of_group("joint"), of_group("slip")
-    energies = None if energy is None else function(["the energy"])
+    of_place = lambda found: lambda t, q, args: found(t, q, jnp.zeros_like(q), args)
+    of_numbers = lambda found: lambda args: found(0.0, np.zeros(d), np.zeros(d), args)
+    of_energy = lambda found: lambda t, q, v, args: found(t, q, v, args)[0]
 
     def mass_of(q: Array, args: Any) -> Array:
         return entries(0.0, q, jnp.zeros_like(q), args).reshape(d, d)
 
-    def rates(t: Any, q: Array, v: Array, args: Any) -> Array:
-        found = along(t, q, v, args)
-        return found if len(found) == len(slip) else found.reshape(len(slip), -1)
+    def rates(along: Callable) -> Callable:
+        def slips(t: Any, q: Array, v: Array, args: Any) -> Array:
+            found = along(t, q, v, args)
+            return found if len(found) == len(slip) else found.reshape(len(slip), -1)
+
+        return slips
 
     mass_of.__name__, forces.__name__ = "mass", "force"
     return Problem(
         forces,
-        None if walls is None else lambda t, q, args: walls(t, q, jnp.zeros_like(q), args),
+        of_group("constraint", of_place),
         mass_of,
         restitution,
-        None if energies is None else lambda t, q, v, args: energies(t, q, v, args)[0],
+        None if energy is None else of_energy(function(["the energy"])),
         coordinates=[x.func.__name__ for x in q] if coordinates is None else coordinates,
         contacts=contacts,
         units=units,
-        joints=None if held is None else lambda t, q, args: held(t, q, jnp.zeros_like(q), args),
+        joints=of_group("joint", of_place),
         switches=of_group("switch"),
-        slip=None if along is None else rates,
-        friction=coefficients("friction", friction),
-        static_friction=coefficients("static_friction", static_friction),
+        slip=of_group("slip", rates),
+        friction=of_group("friction", of_numbers) or friction,
+        static_friction=of_group("static_friction", of_numbers) or static_friction,
     )
 
 

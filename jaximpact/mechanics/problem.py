@@ -43,31 +43,10 @@ from .problem_parts import (
 from .some_contacts import SomeSlips
 
 NAMING = ("coordinates", "contacts", "units", "joint_names")
-FIELDS = (
-    "force",
-    "constraints",
-    "mass",
-    "restitution",
-    "energy",
-    *NAMING,
-    "joints",
-    "switches",
-    "reset",
-    "slip",
-    "friction",
-    "static_friction",
-    "impact_law",
-)
+OTHERS = ("joints", "switches", "reset", "slip", "friction", "static_friction")
+FIELDS = ("force", "constraints", "mass", "restitution", "energy", *NAMING, *OTHERS, "impact_law")
 NUMERIC = ("restitution", "mass", "friction", "static_friction")  # leaves, unless they are functions
-OPTIONAL = (
-    *NAMING,
-    "joints",
-    "switches",
-    "reset",
-    "slip",
-    "friction",
-    "static_friction",
-)  # omitted from the repr where they are None
+OPTIONAL = (*NAMING, *OTHERS)  # omitted from the repr where they are None
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -251,11 +230,6 @@ class Problem(metaclass=Named):
         return self.constraints if isinstance(self.constraints, OfBodies) else None
 
     @property
-    def is_local(self) -> bool:
-        """Whether the constraints are restricted to the pairs of a neighbour list (`near`)."""
-        return self.gaps.local
-
-    @property
     def listed(self) -> bool:
         """Whether near pairs of bodies are kept in a neighbour list, see `jaximpact.bodies` ("listed bodies")."""
         return self.gaps.listed
@@ -265,10 +239,6 @@ class Problem(metaclass=Named):
         trace."""
         stated = getattr(self, name)
         return stated.sample if self.listed and stated is not None else stated
-
-    def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Any:
-        """Makes the neighbour list of bodies at (t, q); None for other problems."""
-        return self.gaps.neighbours(t, q, args)
 
     def near(self, neighbours: Any) -> Problem:
         """Returns the problem restricted to the pairs of a neighbour list; unchanged for None."""

@@ -55,9 +55,8 @@ class State(NamedTuple):
 
     def relisted(self, moved: Callable[[Array], Array]) -> State:
         """Returns the state for a rebuilt neighbour list; ``moved`` maps arrays of contacts (m,) from the old slots to the new ones."""
-        if self.lasting is None:
-            return self
-        return self._replace(lasting=moved(self.lasting), friction=jax.tree.map(moved, self.friction))
+        lasting, friction = jax.tree.map(moved, (self.lasting, self.friction))
+        return self._replace(lasting=lasting, friction=friction)
 
     def moved(self, shift: Array, v: Array, lasting: Array | None = None) -> State:
         """Returns the next state: displaced by ``shift`` (d,), with velocity v; the sum is compensated in precisions below float64."""

@@ -108,7 +108,7 @@ class MotionLoop:
 
     def begin(self, motion: Motion) -> tuple[Any, Row, Account]:
         """The carry before the first step: state of the scheme, `Row` and `Account`."""
-        neighbours = self.problem.neighbours(motion.t0, motion.q0, motion.args)
+        neighbours = self.problem.gaps.neighbours(motion.t0, motion.q0, motion.args)
         motion, impulse, joints, status = seldom(self.admissible)(motion._replace(by=self.program.by), neighbours)
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0

@@ -36,13 +36,12 @@ def displace_lanes(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Ma
         )
     motion, count = jax.tree.map(np.asarray, lanes.motion), lanes.count
     leaves, structure = jax.tree.flatten(motion)
-    moves = [
-        None if by is None else _of_lanes(by, x, axis, count)
-        for by, x, axis in _pair_with_axes(motion, lanes.axes, direction)
-    ]
-    if not any(np.any(by) for by in moves if by is not None):
+    given = enumerate(_pair_with_axes(motion, lanes.axes, direction))
+    moves = {i: _of_lanes(by, x, axis, count) for i, (by, x, axis) in given if by is not None}
+    if not any(map(np.any, moves.values())):
         raise ValueError("direction is zero: give the change of some number, direction={'q0': ...}")
-    sizes = [(s, by) for s, by in zip(jax.tree.leaves(_sizes(motion)), moves, strict=True) if by is not None]
+    every = jax.tree.leaves(_sizes(motion))
+    sizes = [(every[i], by) for i, by in moves.items()]
     with np.errstate(divide="ignore"):
         reach = np.min(
             [np.broadcast_to(s, count) / np.abs(by).reshape(count, -1).max(axis=1) for s, by in sizes], axis=0
@@ -50,14 +49,15 @@ def displace_lanes(problem: Problem, scheme: Scheme, lanes: Lanes, direction: Ma
     reach = np.where(np.isfinite(reach), reach, 0)  # lanes that stay where they are have the status of their own motion
     reach = reach * APART * np.asarray(scheme.resolution(motion)) / (motion.t1 - motion.t0)
 
-    def moved(x: np.ndarray, axis: int | None, by: np.ndarray | None) -> np.ndarray:
-        if by is None:
+    def moved(i: int, x: np.ndarray, axis: int | None) -> np.ndarray:
+        if i not in moves:
             return x if axis is None else np.concatenate([x, x])
+        by = moves[i]
         by = by * reach.reshape(-1, *[1] * (by.ndim - 1))
         return np.concatenate([x + by, x + 2 * by]).astype(x.dtype)
 
-    axes = [0 if by is not None else axis for axis, by in zip(lanes.axes, moves, strict=True)]
-    twice = jax.tree.unflatten(structure, map(moved, leaves, lanes.axes, moves))
+    axes = [0 if i in moves else axis for i, axis in enumerate(lanes.axes)]
+    twice = jax.tree.unflatten(structure, map(moved, range(len(leaves)), leaves, lanes.axes))
     e = twice.e
     if np.any((e < 0) | (e > 1)):
         raise ValueError("direction moves e out of [0, 1]")

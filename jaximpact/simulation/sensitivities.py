@@ -100,7 +100,7 @@ def sensitivities(
     mode = cheaper(program, lanes.take(0), wrt, output, call.execution) if mode is None else mode
     near = lanes if direction is None else displace_lanes(program.problem, program.scheme, lanes, direction)
     found = jacobians(program, near, Jacobian(wrt, output, mode), call.execution, call.chunk, call.progress)
-    jacobian, (value, status) = found if direction is None else extrapolate_to_zero(found, lanes.count)
+    jacobian, (value, status) = found if near is lanes else extrapolate_to_zero(found, lanes.count)
     one = lanes.take(0)
     if not single:
         return Sensitivities(value, jacobian, status, mode, chosen_numbers(lanes, wrt))

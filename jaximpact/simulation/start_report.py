@@ -280,7 +280,7 @@ class StartReport(NamedTuple):
 
 @full_precision()
 def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> StartReport:
-    metric, near = Metric.at(problem, q0, args, t0), problem.near(problem.neighbours(t0, q0, args))
+    metric, near = Metric.at(problem, q0, args, t0), problem.near(problem.gaps.neighbours(t0, q0, args))
     bodies = near.gaps.facts(t0, q0, args)
     contacts = linearise(near, metric, t0, q0, args)
     joints, given = metric.joints, v0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -69,8 +69,9 @@ def solve_contact(
     b = jnp.asarray(velocity)
     b = b if jnp.issubdtype(b.dtype, jnp.floating) else b.astype(jnp.result_type(float))
     a = jnp.asarray(delassus, b.dtype)
-    if b.ndim not in (1, 2) or (b.ndim == 2) != (friction is not None) or (b.ndim == 2 and b.shape[1] not in (2, 3)):
-        raise ValueError(f"velocity must have shape (m,), and (m, 2) or (m, 3) with friction; got {b.shape}" + (", without friction" if friction is None else ""))  # fmt: skip
+    rubs, mu = friction is not None, cast(Any, friction)
+    if b.ndim not in (1, 2) or (b.ndim == 2) != rubs or (rubs and b.shape[1] not in (2, 3)):
+        raise ValueError(f"velocity must have shape (m,), and (m, 2) or (m, 3) with friction; got {b.shape}" + ("" if rubs else ", without friction"))  # fmt: skip
     if a.shape != (b.size, b.size):
         raise ValueError(
             f"delassus must have shape ({b.size}, {b.size}) for a velocity of shape {b.shape}, got {a.shape}"
@@ -78,20 +79,20 @@ def solve_contact(
     start = jnp.zeros_like(b) if guess is None else jnp.asarray(guess, b.dtype)
     if start.shape != b.shape:
         raise ValueError(f"guess must have the shape of velocity, {b.shape}, got {start.shape}")
-    if friction is not None:
-        if not is_traced(friction) and not np.all(np.asarray(friction) >= 0):
-            raise ValueError(f"friction must be >= 0, got {friction!r}")
-        if np.shape(friction) not in ((), b.shape[:1]):
-            raise ValueError(f"friction must be a number or have shape {b.shape[:1]}, got {np.shape(friction)}")
+    if rubs:
+        if not is_traced(mu) and not np.all(np.asarray(mu) >= 0):
+            raise ValueError(f"friction must be >= 0, got {mu!r}")
+        if np.shape(mu) not in ((), b.shape[:1]):
+            raise ValueError(f"friction must be a number or have shape {b.shape[:1]}, got {np.shape(mu)}")
     if not is_traced(delassus):
         _check_semidefinite(np.asarray(delassus, b.dtype))
     if b.size == 0:
         none = jnp.zeros((), jnp.int32)
         return ContactSolution(b, b, jnp.zeros((), b.dtype), none, none)
-    found = _on_half_lines(a, b, solver, start) if friction is None else _on_cones(a, b, friction, solver, start)
+    found = _on_cones(a, b, mu, solver, start) if rubs else _on_half_lines(a, b, solver, start)
     wrong = ~_is_semidefinite(lax.stop_gradient(a)) if is_traced(delassus) else jnp.zeros((), bool)
-    if friction is not None:
-        wrong |= ~jnp.all(jnp.asarray(friction) >= 0)
+    if rubs:
+        wrong |= ~jnp.all(jnp.asarray(mu) >= 0)
     return found._replace(status=found.status | as_status(wrong, Status.INPUT_INVALID))
 
 
@@ -121,7 +122,7 @@ def _is_semidefinite(a: Array) -> Array:
     return jnp.all(jnp.abs(a - a.T) <= small) & jnp.all(jnp.isfinite(pivots) & (pivots > 0))
 
 
-def _on_cones(a: Array, b: Array, friction: ArrayLike, solver: ContactSolver, start: Array) -> ContactSolution:
+def _on_cones(a: Array, b: Array, friction: Any, solver: ContactSolver, start: Array) -> ContactSolution:
     speed = jnp.max(jnp.abs(lax.stop_gradient(b)), initial=0.0)
     allowed = solver.allowed(speed)
     candidates = jnp.ones(b.shape[0], bool)

@@ -116,7 +116,7 @@ class Solved(ContactLaw):
             return Reaction.none(d, jnp.zeros(0, bool), base.dtype)
         if target.normal == "geodesic":
             return project_geodesic(self.solver, problem, target, args)
-        if problem.is_local:
+        if problem.gaps.local:
             many = _ManyPositions(self.solver, problem, metric, target, args, self.normal_guess, self.couples)
             return reaction(many.residual, many.solve, d, m, base.dtype, dense=False)
         normals = problem.gaps.jacobian(time, base, args)[1] if target.normal == "explicit" else None

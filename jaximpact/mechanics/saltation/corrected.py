@@ -117,7 +117,7 @@ class Corrected(Wrapping):
         size = max(MANY + 8, d + d // 2)
         # a restitution function needs all contacts together; schemes that take neighbour lists can take a subset of contacts
         plain = jnp.ndim(motion.e) == 0 and not callable(problem.restitution) and self.traits.lists
-        return (FEW, size) if self.branches and plain and not problem.is_local and m >= 2 * size else ()
+        return (FEW, size) if self.branches and plain and not problem.gaps.local and m >= 2 * size else ()
 
     def _flying_step(
         self, problem: Problem, motion: Motion, state: Any, new: Any, info: Info, misses: tuple[Array, Array, Array]
@@ -390,7 +390,7 @@ def steps_since(state: Tracked, dtype: Any) -> Array:
 
 def with_new_pairs(problem: Problem, motion: Motion, state: Tracked) -> Tracked:
     """Returns the state with what impacts did to the gaps of pairs that are new on a neighbour list."""
-    if not problem.is_local:
+    if not problem.gaps.local:
         return state
     t, q, args = lax.stop_gradient((motion.time(state.n), state.q, motion.args))
     known = lax.stop_gradient((state.struck, state.aside))

@@ -98,7 +98,7 @@ class FrictionCorrected(Corrected):
         state = with_new_pairs(problem, motion, state)
         new, info = self.scheme.step(problem, law.as_constant(), *lax.stop_gradient((motion, state.state)))
         misses = near_misses(problem, self.traits, motion, state)
-        if not problem.is_local:
+        if not problem.gaps.local:
             return self._touching_step(problem, law, motion, state, new, info, misses)[:2]
         missed, gap, _ = misses
         matters = (info.impulse != 0) | (state.last != FREE) | missed
@@ -233,7 +233,7 @@ class FrictionCorrected(Corrected):
             return state._replace(friction=state.state.friction, edge=Edge.unknown(state.gap)), info
         closed, some = state.last == LASTING, problem
         rows: Any = slice(None)
-        if problem.is_local:
+        if problem.gaps.local:
             rows, status = rows_of_list(problem, closed, state.gap)
             some, info = with_contacts(problem, rows, len(closed)), info._replace(status=info.status | status)
         begin = AccelerationProblem.at(some, motion.t0, motion.q0, motion.v0, motion.args)

@@ -385,7 +385,7 @@ class MoreauJean(Scheme):
         ``defect``: function from a velocity (d,) to the residual (d,) of the momentum equation. For listed bodies the metric is the kinetic one.
         """
         # for listed bodies only the mass matrix: exact where the force is constant
-        if problem.is_local:
+        if problem.gaps.local:
             return metric, w
         return Metric.from_iteration_matrix(jax.jacfwd(defect)(w), metric.joints), w
 
@@ -439,7 +439,7 @@ class Converged(MoreauJean):
         return metric.over_chord(problem, t, q, h, lax.stop_gradient(metric).to_joints(problem, t, q, h, u, args), args)
 
     def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
-        if problem.is_local:
+        if problem.gaps.local:
             return metric, w
         w = lax.stop_gradient(w)
         matrix = lax.stop_gradient(jax.jacfwd(defect)(w))
