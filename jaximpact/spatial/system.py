@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -23,7 +24,7 @@ from .parts import Joint, Part
 from .pictures import Drawing, drawing_of
 from .pose import Pose, Twists
 from .shapes import Vector
-from .tree import RATES, Tree
+from .tree import ON_GROUND, RATES, Tree
 from .vectors import (
     alike,
     quaternion_by,
@@ -121,7 +122,8 @@ class System:
         if any(coefficients):
             friction: Any = same.friction if any(callable(mu) for mu in coefficients) else np.array(coefficients)
             friction = same.friction_at if any(isinstance(mu, OfSpeed) for mu in coefficients) else friction
-            options |= {"slip": same.slip, "friction": friction}
+            slip = same.slip_along if len(_slip_directions(same)) else same.slip
+            options |= {"slip": slip, "friction": friction}
         return Problem(
             same.force,
             same.gaps if gaps else None,
@@ -279,6 +281,10 @@ class System:
         twists = Twists(self.pose(q), v)
         return jnp.concatenate([jnp.asarray(part.slips(twists.pose, twists, args), q.dtype) for part in self.parts])
 
+    def slip_along(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+        """Slip velocities (m,) of a mechanism whose points move in planes, along the one direction across each normal in which they can slip."""
+        return jnp.sum(self.slip(t, q, v, args) * jnp.asarray(_slip_directions(self), q.dtype), axis=1)
+
     def friction(self, args: Any) -> Array:
         """Coefficients of friction (m,)."""
         return jnp.stack([jnp.asarray(value_at(mu, args)) for part in self.parts for mu in part.frictions])
@@ -335,6 +341,28 @@ def _step_between(link: Any, own: Array, to: Array) -> Any:
     back = own[-4:] * alike(np.array([1.0, -1.0, -1.0, -1.0]), own)[0]
     turn = rotation_vector(times_quaternion(to[-4:], back))
     return jnp.concatenate([to[:3] - own[:3], turn]) if kind == "free" else turn
+
+
+@lru_cache
+def _slip_directions(system: System) -> np.ndarray:
+    """Directions of slip (m, 2), by components of `System.slip`, of a system all of whose rough contacts have but one; (0, 2) of any other.
+
+    They are found at random places, which a mechanism of hinges with parallel axes leaves in its planes.
+    """
+    rough = [part for part in system.parts if any(part.frictions)]
+    links = [system.tree.link_of[body] for part in rough for body in (part.a, part.b)]
+    if any(number != ON_GROUND and system.tree.links[number].root != ON_GROUND for number in links):
+        return np.zeros((0, 2))  # what moves freely slips in every direction
+    random = np.random.default_rng(0)
+    rubs = np.array([bool(mu) for part in system.parts for mu in part.frictions])
+    with jax.ensure_compile_time_eval():
+        places = system.q0 + 0.3 * random.normal(size=(3, len(system.q0)))
+        rows = jax.jit(jax.vmap(jax.jacfwd(lambda v, q: system.slip(0.0, q, v, None)), (None, 0)))(
+            0 * system.q0, places
+        )
+        directions, sizes, _ = np.linalg.svd(np.moveaxis(np.asarray(rows), 0, 2).reshape(len(rubs), 2, -1))
+    one = sizes[:, 1] <= 1e-6 * sizes[:, 0]
+    return directions[:, :, 0] if np.all(one[rubs]) else np.zeros((0, 2))
 
 
 @lru_cache

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ellipj
 
 import jaximpact as ji
-from jaximpact import spatial
+from jaximpact import planar, spatial
 
 G = 9.81
 MOMENTS = np.array([1.5, 2.0, 3.0])
@@ -135,6 +135,123 @@ def test_a_ball_that_is_thrown_along_a_floor_rolls_at_five_sevenths_of_its_speed
     np.testing.assert_allclose(motion.q[:, :2], gone[:, None] * [0.6, 0.8], atol=tolerance)
     spin = ROUGH.twist(motion.q[-1], motion.v[-1], "ball")[3:]
     np.testing.assert_allclose(spin, 5 / 7 * SPEED / RADIUS * np.array([-0.8, 0.6, 0]), atol=5 * tolerance / RADIUS)
+
+
+def steady_disk(tilt=0.3, radius=0.04, half=0.003, mass=0.4):
+    """A disk that rolls on its rim while its centre rests, and the rate at which its axis goes round the vertical."""
+    sin, cos = np.sin(tilt), np.cos(tilt)
+    axis, centre = np.array([sin, 0, cos]), np.array([0, 0, radius * sin + half * cos])
+    body = spatial.cylinder(centre - half * axis, centre + half * axis, radius, mass)
+    across, along = mass * (radius**2 / 4 + half**2 / 3), mass * radius**2 / 2
+    # of the moment of the floor's force, m g, about the centre, and the momentum that the rate turns
+    arm, own = radius * cos - half * sin, half * sin / radius
+    rate = np.sqrt(mass * G * arm / (sin * (across * cos - along * own)))
+    spin = rate * np.array([0, 0, 1]) + rate * (own - cos) * axis
+    system = spatial.System({"disk": body}, [spatial.Plane("disk", at=(0, 0, 0), friction=0.5)], gravity=G)
+    return system, system.start(disk=(0, 0, 0, *spin)), axis, rate
+
+
+@pytest.mark.slow
+def test_eulers_disk_rolls_steadily():
+    system, start, axis, rate = steady_disk()
+    errors = []
+    for h in (1e-3, 5e-4):
+        motion = ji.solve(system.problem(), *start, t1=0.5, h=h, scheme=ji.EventCorrected(), save="all")
+        angle, tilt = rate * np.asarray(motion.t[::50]), np.arccos(axis[2])
+        expected = [np.sin(tilt) * np.cos(angle), np.sin(tilt) * np.sin(angle), 0 * angle + axis[2]]
+        found = [system.rotation(q, "disk") @ axis for q in motion.q[::50]][: len(angle)]
+        errors.append(np.abs(np.stack(expected, axis=1) - found).max())
+        assert motion.status == 0
+        np.testing.assert_allclose(motion.q[:, :3], np.tile(start[0][:3], (len(motion.q), 1)), atol=1e-5)
+    # second order, of 58 rad/s: (h rate)^2 / 12 of the angle in each of 500 steps would be .1
+    assert errors[0] < 3e-3 and errors[1] < errors[0] / 2**1.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "scheme, order, error",
+    [(ji.MoreauJean(), 1, 4e-4), (ji.EventCorrected(), 2, 3e-5)],
+    ids=["MoreauJean", "EventCorrected"],
+)
+def test_a_tippe_top_keeps_jelletts_integral(scheme, order, error):
+    """Whatever the friction: L . r, of the angular momentum about the centre of mass and the arm from there to the contact, which lies on the axis' plane."""
+    radius, off, mass, tilt = 0.02, 0.003, 0.02, 0.3
+    axis = np.array([np.sin(tilt), 0, np.cos(tilt)])
+    moments = mass * radius**2 * (0.42 * np.eye(3) - 0.02 * np.outer(axis, axis))
+    middle = np.array([0, 0, radius])
+    floor = spatial.Plane("top", at=(0, 0, 0), points=[middle], radius=radius, friction=0.3)
+    system = spatial.System({"top": spatial.Body(mass, moments, middle - off * axis)}, [floor])
+
+    def integral(q, v):
+        turn = system.rotation(q, "top")
+        momentum = turn @ (moments @ (turn.T @ system.twist(q, v, "top")[3:]))
+        return momentum @ (system.position(q, "top", middle) - middle * [0, 0, 1] - q[:3])
+
+    errors = []
+    for h in (5e-4, 2.5e-4):
+        motion = ji.solve(
+            system.problem(), *system.start(top=(0, 0, 0, *(100 * axis))), t1=1.0, h=h, scheme=scheme, save=50
+        )
+        found = np.array([integral(q, v) for q, v in zip(motion.q, motion.v, strict=True)])
+        errors.append(np.abs(found / found[0] - 1).max())
+        # it slips and turns over
+        assert motion.status == 0
+    assert errors[1] < error and errors[1] < errors[0] / 2 ** (order - 0.2)
+
+
+def hoppers():
+    """The same machine in the plane and in space: its foot slips in one direction."""
+    moment, places = 0.02, {"body": (0.0, 1.0), "thigh": (0.1, 0.75), "shank": (0.1, 0.45)}
+    masses = {"body": 5.0, "thigh": 0.5, "shank": 0.6}
+    flat = planar.System(
+        {n: planar.Body(masses[n], moment, x) for n, x in places.items()},
+        [
+            planar.Slider("body", at=(0, 1), along=(0, 1)),
+            planar.Pin("thigh", "body", at=(0, 0.9)),
+            planar.Pin("shank", "thigh", at=(0.2, 0.6)),
+            planar.AngleSpring("shank", "thigh", stiffness=60.0),
+            planar.AngleSpring("thigh", "body", stiffness=40.0),
+            planar.Wall("shank", point=(0, 0.3), at=(0, 0), normal=(0, 1), radius=0.03, friction=0.3),
+        ],
+    )
+    solid = spatial.System(
+        {n: spatial.Body(masses[n], (moment,) * 3, (x, 0, z)) for n, (x, z) in places.items()},
+        [
+            spatial.Slider("body", at=(0, 0, 1), along=(0, 0, 1)),
+            spatial.Hinge("thigh", "body", at=(0, 0, 0.9), axis=(0, 1, 0)),
+            spatial.Hinge("shank", "thigh", at=(0.2, 0, 0.6), axis=(0, 1, 0)),
+            spatial.AngleSpring("shank", "thigh", stiffness=60.0),
+            spatial.AngleSpring("thigh", "body", stiffness=40.0),
+            spatial.Plane("shank", at=(0, 0, 0), points=[(0, 0, 0.3)], radius=0.03, friction=0.3),
+        ],
+    )
+    return flat, solid
+
+
+def test_a_mechanism_that_moves_in_a_plane_slips_in_one_direction():
+    _, solid = hoppers()
+    q, v = jnp.asarray(solid.q0 + 0.1), jnp.array([0.3, -0.2, 0.5])
+    slip = solid.problem().slip_velocity(0.0, q, v, None)
+    speed = jax.jvp(lambda q: solid.position(q, "shank", (0, 0, 0.3)), (q,), (v,))[1]
+    # of the lowest point of the foot, .03 below its centre
+    expected = speed[0] - 0.03 * solid.twist(q, v, "shank")[4]
+    assert slip.shape == (1, 1)
+    np.testing.assert_allclose(abs(slip[0, 0]), abs(expected), rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_mechanism_that_moves_in_a_plane_has_the_motion_that_planar_gives_it():
+    flat, solid = hoppers()
+    ends = []
+    for system in (flat, solid):
+        motion = ji.solve(
+            system.problem(), *system.start(), t1=0.4, scheme=ji.EventDriven(rtol=1e-10, atol=1e-10), save="final"
+        )
+        assert motion.status == 0 and motion.impulse[-1, 0] > 0
+        ends.append(motion.q[-1])
+    plane, space = ends
+    expected = [plane[1] - 1, -(plane[5] - plane[2]), -(plane[8] - plane[5])]
+    np.testing.assert_allclose(space, expected, atol=1e-8)  # 1e-10 a substep, of some hundred
 
 
 def test_derivatives_of_a_flight_are_those_of_differences():
