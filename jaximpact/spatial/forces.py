@@ -69,6 +69,11 @@ class Spring(Part):
     damping: Number = 0.0
     length: Number | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ends[0] == self.ends[1]:
+            raise ValueError(f"Spring: both ends are {self.ends[0]}, between which it has no direction")
+
     def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
         pose = twists.pose
         first, last = (pose.point(body, end) for body, end in zip((self.a, self.b), self.ends, strict=True))

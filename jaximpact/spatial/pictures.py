@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,6 +14,8 @@ from ..plots.style import COLOURS, DARK, GREY
 from .contacts import Plane
 from .forces import Spring
 from .parts import Ball, Hinge, Rod, Universal
+from .shapes import CIRCLE, Shape
+from .vectors import basis_across
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,21 +31,17 @@ def drawing_of(system: Any, azimuth: float, elevation: float) -> Drawing:
 
     def draw(ax: Axes, t: float, q: np.ndarray) -> None:
         pose = system.pose(jnp.asarray(q))
-        planes = {(part.at, part.normal): part for part in system.parts if isinstance(part, Plane) and part.b == GROUND}
+        planes = {(part.at, part.normal) for part in system.parts if isinstance(part, Plane) and part.b == GROUND}
         places = {name: (np.asarray(pose.rotation(name)), np.asarray(pose.centre(name))) for name, _ in system.bodies}
         # what is nearer is drawn later
         order = sorted(places, key=lambda name: float(places[name][1] @ towards))
         bodies = dict(system.bodies)
-        for name in order:
-            turn, centre = places[name]
-            shape = bodies[name].shape
-            lines = [] if shape is None else shape.outline()
-            points = centre + np.concatenate([p for p, _ in lines]) @ turn.T if lines else centre[None]
-            for (at, normal), _ in planes.items():
-                if np.dot(normal, towards) > 0:
-                    height = (points - at) @ np.array(normal)
-                    shadow = (points - height[:, None] * np.array(normal)) @ screen.T
-                    ax.fill(*_hull(shadow).T, color=GREY, alpha=0.25, lw=0, zorder=0.5)
+        for name, (at, normal) in ((name, plane) for name in order for plane in planes):
+            if np.dot(normal, towards) > 0:
+                points = _edge(bodies[name].shape, *places[name], basis_across(np.array(normal)))
+                height = (points - at) @ np.array(normal)
+                shadow = (points - height[:, None] * np.array(normal)) @ screen.T
+                ax.fill(*_hull(shadow).T, color=GREY, alpha=0.25, lw=0, zorder=0.5)
         for i, name in enumerate(order):
             turn, centre = places[name]
             colour = COLOURS[list(bodies).index(name) % len(COLOURS)]
@@ -51,19 +50,11 @@ def drawing_of(system: Any, azimuth: float, elevation: float) -> Drawing:
                 ax.plot(*(screen @ centre), "o", ms=6, color=colour, zorder=2 + i)
                 continue
             lines = [(centre + p @ turn.T, n @ turn.T) for p, n in shape.outline()]
-            body = _hull(np.concatenate([p for p, _ in lines]) @ screen.T)
+            body = _hull(_edge(shape, turn, centre, screen) @ screen.T)
             ax.fill(*body.T, facecolor=colour, edgecolor=colour, alpha=0.3, lw=1, zorder=2 + i)
             for points, normals in lines:
                 seen = (normals @ towards).max(axis=1) > -1e-9
-                for lit, alpha, width in ((seen, 1.0, 1.4), (~seen, 0.25, 0.8)):
-                    drawn = np.where(
-                        (lit[1:] & lit[:-1] if lit is seen else lit[1:] | lit[:-1])[:, None],
-                        points[1:] @ screen.T,
-                        np.nan,
-                    )
-                    begin = points[:-1] @ screen.T
-                    pieces = np.stack([begin, drawn, np.full_like(drawn, np.nan)], axis=1).reshape(-1, 2)
-                    ax.plot(*pieces.T, "-", color=colour, alpha=alpha, lw=width, zorder=2.5 + i, solid_capstyle="round")
+                _draw_line(ax, points @ screen.T, seen[1:] & seen[:-1], color=colour, zorder=2.5 + i)
         last = 3 + len(order)
         for part in system.parts:
             place = lambda body, p: screen @ np.asarray(pose.point(body, p))
@@ -74,6 +65,23 @@ def drawing_of(system: Any, azimuth: float, elevation: float) -> Drawing:
                 ax.plot(*ends.T, ":" if isinstance(part, Spring) else "-", lw=1.5, color=DARK, zorder=last)
 
     return draw
+
+
+def _draw_line(ax: Axes, points: np.ndarray, seen: np.ndarray, **style: Any) -> None:
+    """Draws a line through points (n, 2), lightly along the pieces (n - 1,) that are not ``seen``."""
+    for pieces, alpha, width in ((seen, 1.0, 1.4), (~seen, 0.25, 0.8)):
+        ends = np.where(pieces[:, None], points[1:], np.nan)
+        broken = np.stack([points[:-1], ends, np.full_like(ends, np.nan)], axis=1).reshape(-1, 2)
+        ax.plot(*broken.T, "-", alpha=alpha, lw=width, solid_capstyle="round", **style)
+
+
+def _edge(shape: Shape | None, turn: np.ndarray, centre: np.ndarray, across: np.ndarray) -> np.ndarray:
+    """Returns points (n, 3) of a body, among them those that are outermost in the directions which two unit vectors ``across`` (2, 3) span."""
+    if shape is None:
+        return centre[None]
+    around = np.stack([np.cos(CIRCLE), np.sin(CIRCLE)], axis=1) @ across
+    arms = np.asarray(jax.vmap(shape.supports)(jnp.asarray(around @ turn)), float) @ turn.T
+    return (centre + arms - shape.radius * around[:, None]).reshape(-1, 3)
 
 
 def _hull(points: np.ndarray) -> np.ndarray:

@@ -110,8 +110,8 @@ class System:
         if unknown:
             raise TypeError(f"problem() takes restitution, switches, reset and static_friction, not {unknown[0]!r}")
         same = _first_equal(self)
-        gaps = [x for part in self.parts for x in part.gap_names]
-        joints = [x for part in self._constraining() for x in part.joint_names]
+        gaps = [(name, self._unit(part, unit)) for part in self.parts for name, unit in part.gap_names]
+        joints = self._equations()
         # of several of one name each has a number
         names = [name for name, _ in gaps + joints]
         numbered = [f"{x} {names[:i].count(x) + 1}" if names.count(x) > 1 else x for i, x in enumerate(names)]
@@ -142,6 +142,16 @@ class System:
         """Parts with joint equations: joints that close loops, rods and drives."""
         closing = self.tree.closing
         return [part for part in self.parts if not isinstance(part, Joint) or any(part is x for x in closing)]
+
+    def _equations(self) -> list[tuple[str, str]]:
+        """Names of the joint equations, and their units."""
+        return [(name, self._unit(part, unit)) for part in self._constraining() for name, unit in part.joint_names]
+
+    def _unit(self, part: Part, unit: str) -> str:
+        """The unit of a part's gap or equation, stated for a hinge; of a slider m."""
+        if not part.of_hinge:
+            return unit
+        return self.tree.coordinate_units()[self.tree.single[part.a, part.b][0]]
 
     def _restitution(self) -> Any:
         every = [e for part in self.parts for e in part.restitutions]
@@ -177,12 +187,9 @@ class System:
                 link = self.tree.links[i]
                 given += range(link.slice.start, link.slice.stop)
                 v = v.at[link.slice].set(_rate_of(link, q[link.slice], speed))
-        if not self._constraining_names():
+        if not self._equations():
             return q, v
         return assemble(self.problem(), q, v, t0=t0, args=args, free=[i for i in range(len(q)) if i not in given])
-
-    def _constraining_names(self) -> list[tuple[str, str]]:
-        return [x for part in self._constraining() for x in part.joint_names]
 
     def _own(self, what: str, name: str, values: Any) -> list[tuple[int, Any]]:
         """The links that move a body, and of each its part of the values that are given for all, checked."""

@@ -220,6 +220,15 @@ def test_joints_are_zero_where_they_hold():
     assert np.all(np.abs(system.joints(0.0, system.retract(q, arm=0.3), None)[:11]).max() > 0.01)
 
 
+def test_units_are_those_of_coordinates():
+    body = {"a": spatial.ball((0, 0, 1), 0.2, mass=2.0)}
+    parts = [spatial.Slider("a", at=(0, 0, 1), along=(1, 0, 0)), spatial.AngleStop("a", high=1.0)]
+    problem = spatial.System(body, [*parts, spatial.Drive("a", angle=lambda t, args: t)]).problem()
+    assert problem.units == {"a.length": "m", "a against ground": "m", "drive a-ground": "m"}
+    problem = spatial.System(body, [spatial.Hinge("a", at=(0, 0, 0), axis=(1, 0, 0)), parts[1]]).problem()
+    assert problem.units == {"a.angle": "rad", "a against ground": "rad"}
+
+
 def test_equal_systems_have_the_same_functions():
     # of which programs are kept
     make = lambda: spatial.System({"a": spatial.ball((0, 0, 1), 0.2, 1.0)}, [spatial.Plane("a", at=(0, 0, 0))])
@@ -267,6 +276,7 @@ BALL = {"a": spatial.ball((0, 0, 1), 0.2, 1.0), "b": spatial.box((0, 0, 2), (1, 
         (lambda: spatial.Plane("a", at=(0, 0, 0), restitution=1.1), r"restitution must be in \[0, 1\]"),
         (lambda: spatial.Universal("a", at=(0, 0, 0), axes=((1, 0, 0), (2, 0, 0))), "not parallel"),
         (lambda: spatial.Rod("a", ends=((1, 1, 0), (1, 1, 0))), "both ends are"),
+        (lambda: spatial.Spring("a", ends=((1, 1, 0), (1, 1, 0)), stiffness=1.0), "it has no direction"),
         (lambda: spatial.AngleStop("a"), "low=, high= or both"),
         (lambda: spatial.capsule((0, 0, 0), (0, 0, 0), 0.1, 1.0), "one point"),
         (lambda: spatial.ball((0, 0, 0), -1.0, 1.0), "radius must be positive"),
