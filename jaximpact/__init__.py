@@ -13,6 +13,7 @@ if _typing.TYPE_CHECKING:  # a type checker reads these, and so finds names that
     from . import indices as indices
     from . import planar as planar
     from . import plots as plots
+    from . import spatial as spatial
     from . import study as study
     from .analysis import Convergence, Hypotheses, check_hypotheses, convergence
     from .jaxtools.warnings import JaximpactWarning
@@ -66,7 +67,18 @@ __all__ = [
 if not _typing.TYPE_CHECKING:
     from importlib import import_module as _import_module
 
-    _PACKAGES = ("analysis", "bodies", "catalogue", "conformance", "extend", "indices", "planar", "plots", "study")
+    _PACKAGES = (
+        "analysis",
+        "bodies",
+        "catalogue",
+        "conformance",
+        "extend",
+        "indices",
+        "planar",
+        "plots",
+        "spatial",
+        "study",
+    )
     _NAMES = {
         "analysis": ("Convergence", "Hypotheses", "check_hypotheses", "convergence"),
         "jaxtools.warnings": ("JaximpactWarning",),

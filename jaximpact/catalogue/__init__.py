@@ -22,6 +22,7 @@ FAMILIES = (
     "spheres",
     "linkages",
     "friction",
+    "space",
     "counterexamples",
 )
 

@@ -35,7 +35,7 @@ UNTABULATED = {  # motions with no table: only the second half of this file chec
     ("groove", "e=0"),
     ("hypercube", "d=3"),
     ("cradle", "touching"),
-    *((entry.name, name) for entry in catalogue.entries() if entry.id[0] in "SJF" for name in entry.cases),
+    *((entry.name, name) for entry in catalogue.entries() if entry.id[0] in "SJFR" for name in entry.cases),
 }
 
 # those that a table confirms, and those of many coordinates, in the slow suite
@@ -158,7 +158,8 @@ def compiled(problem):
     def dynamics(t, q, v, args):
         rate, gradient = jax.jacfwd(gaps, argnums=(0, 1))(t, q, args)
         rods = problem.joints or (lambda t, q, args: q[:0])
-        slip = problem.slip or (lambda t, q, v, args: v[:0])
+        stated = problem.slip or (lambda t, q, v, args: v[:0])
+        slip = lambda *at: (found := stated(*at)).reshape(len(found), -1 if len(found) else 1)
         return (
             mass_matrix(problem, q, args),
             problem.force(t, q, v, args),
@@ -184,21 +185,23 @@ def evaluated(entry, case, t, q, v):
 
 def reaction(gradient, joints, slips, resultant):
     """Multipliers of contacts and of their slips whose gradients sum to the resultant with those of joints, and what all leave of it."""
-    rows = np.concatenate([gradient, joints, slips])
+    rows = np.concatenate([gradient, joints, slips.reshape(-1, gradient.shape[1])])
     multipliers, *_ = np.linalg.lstsq(rows.T, resultant, rcond=None)
     normal, _, along = np.split(multipliers, [len(gradient), len(gradient) + len(joints)])
     return normal, along, np.max(np.abs(resultant - rows.T @ multipliers))
 
 
 def coulomb(case, normal, along, slip):
-    """How far friction (k,) is from Coulomb's law for normal forces (k,) and slips (k,): in sum, as two feet that stick share theirs in any way."""
+    """How far friction (n,) is from Coulomb's law for normal forces (n / k,) and slips (n / k, k): in sum, as two feet that stick share theirs in any way."""
     if not len(along):
         return 0.0
-    pushed = np.sum(normal)
-    if np.all(np.abs(slip) < STILL):
+    pushed, along = np.sum(normal), along.reshape(slip.shape)
+    sizes = np.linalg.norm(slip, axis=1)
+    if np.all(sizes < STILL):
         bound = case.args.get("static_friction", case.args["friction"])
-        return max(0.0, np.sum(np.abs(along)) - bound * pushed)
-    return abs(np.sum(along) + case.args["friction"] * pushed * np.sign(slip[np.argmax(np.abs(slip))]))
+        return max(0.0, np.sum(np.linalg.norm(along, axis=1)) - bound * pushed)
+    fastest = np.argmax(sizes)
+    return np.linalg.norm(np.sum(along, axis=0) + case.args["friction"] * pushed * slip[fastest] / sizes[fastest])
 
 
 def derivative(x, t, width):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import jaximpact as ji
-from jaximpact import analysis, bodies, catalogue, compiler, conformance, extend, indices, planar, plots, study
+from jaximpact import analysis, bodies, catalogue, compiler, conformance, extend, indices, planar, plots, spatial, study
 
 DOCS = Path(__file__).parents[2] / "docs"
 SITE = DOCS / "_build" / "html"
@@ -38,7 +38,7 @@ def generated():
 # sources
 
 
-MODULES = [ji, analysis, bodies, catalogue, compiler, conformance, extend, indices, planar, plots, study]
+MODULES = [ji, analysis, bodies, catalogue, compiler, conformance, extend, indices, planar, plots, spatial, study]
 each_module = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 
 

@@ -22,6 +22,7 @@ ROWS = [
     ["analysis", "conformance"],
     ["study", "plots"],
     ["indices", "planar"],
+    ["spatial"],
     ["__init__"],
     ["cli"],
     ["__main__"],
@@ -139,6 +140,7 @@ OPEN = {
     "indices",
     "planar",
     "plots",
+    "spatial",
     "study",
 }
 
@@ -157,7 +159,8 @@ def test_an_import_loads_what_each_call_needs_alone():
     }
     late = {"scipy.stats", "scipy.spatial", "scipy.optimize", "matplotlib", "llvmlite", "xarray", "pandas", "sympy"}
     late |= {
-        f"jaximpact.{room}" for room in ("analysis", "catalogue", "conformance", "indices", "planar", "plots", "study")
+        f"jaximpact.{room}"
+        for room in ("analysis", "catalogue", "conformance", "indices", "planar", "plots", "spatial", "study")
     }
     assert not modules_after("import jaximpact as ji; ji.Problem, ji.solve, ji.ensemble, ji.sensitivities") & late
 
@@ -179,7 +182,7 @@ def test_an_import_in_the_middle_of_a_trace_adds_nothing_to_it():
 import jax
 
 def function(x):
-    import jaximpact.cli, jaximpact.indices, jaximpact.planar
+    import jaximpact.cli, jaximpact.indices, jaximpact.planar, jaximpact.spatial
     return jaximpact.solve, jaximpact.catalogue.entries(), x
 
 print(len(jax.make_jaxpr(lambda x: function(x)[-1])(1.0).eqns))

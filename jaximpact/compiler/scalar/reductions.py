@@ -170,9 +170,10 @@ def _reduce_rule(name: str, start: Any) -> Callable:
         x = x.transpose([*kept, *axes]).reshape(math.prod(out.shape), math.prod(x.shape[i] for i in axes))
         empty = start
         if x.shape[1] == 0 and start is None:
-            if out.dtype.kind != "f" or name not in ("max", "min"):
+            if out.dtype.kind not in "fiu" or name not in ("max", "min"):
                 raise Unsupported(f"{eqn.primitive.name} of nothing")
-            empty = -np.inf if name == "max" else np.inf
+            ends = (-np.inf, np.inf) if out.dtype.kind == "f" else (np.iinfo(out.dtype).min, np.iinfo(out.dtype).max)
+            empty = ends[name == "min"]
         if m.emitter.pack > 1 and x.shape[1] > 0:
             return [object_array(out.shape, _reduce_side_by_side(m, name, x))]
         combine = lambda x, y: m(name, x, y)

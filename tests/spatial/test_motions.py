@@ -1,0 +1,284 @@
+"""Motions of bodies in space against closed forms: tops, rolling balls, impacts of boxes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import ellipj
+
+import jaximpact as ji
+from jaximpact import planar, spatial
+
+G = 9.81
+MOMENTS = np.array([1.5, 2.0, 3.0])
+TOP = spatial.System({"top": spatial.Body(1.0, MOMENTS, (0, 0, 0))}, gravity=0.0)
+
+
+def free_top(t, first, last):
+    """Angular velocity (k, 3) in the axes of the body, from (first, 0, last), of a top that turns about its third axis: Landau, Mechanics, 37."""
+    a, b, c = MOMENTS
+    twice, square = a * first**2 + c * last**2, (a * first) ** 2 + (c * last) ** 2
+    k = (b - a) * (twice * c - square) / ((c - b) * (square - twice * a))
+    sn, cn, dn, _ = ellipj(t * np.sqrt((c - b) * (square - twice * a) / (a * b * c)), k)
+    sizes = [
+        (twice * c - square) / (a * (c - a)),
+        (twice * c - square) / (b * (c - b)),
+        (square - twice * a) / (c * (c - a)),
+    ]
+    return np.sqrt(sizes) * np.stack([cn, sn, dn], axis=-1)
+
+
+def check_free_top(t1, rtol, tolerance):
+    first, last = 2.0, 1.6  # near the axis that is unstable: turns of it are slow
+    q0, v0 = TOP.start(top=(0.1, 0.2, 0.3, first, 0.0, last))
+    motion = ji.solve(TOP.problem(), q0, v0, t1=t1, scheme=ji.EventDriven(rtol=rtol, atol=rtol), steps=20)
+    turns = np.array([TOP.rotation(q, "top") for q in motion.q])
+    spins = np.array([TOP.twist(q, v, "top")[3:] for q, v in zip(motion.q, motion.v, strict=True)])
+    inside = np.einsum("kji,kj->ki", turns, spins)
+    assert motion.status == 0
+    np.testing.assert_allclose(inside, free_top(np.asarray(motion.t), first, last), atol=tolerance)
+    momentum = np.einsum("kij,j,kj->ki", turns, MOMENTS, inside)
+    np.testing.assert_allclose(momentum, np.tile(momentum[0], (21, 1)), atol=tolerance)
+    np.testing.assert_allclose(np.linalg.norm(motion.q[:, 3:], axis=1), 1, atol=tolerance)
+    np.testing.assert_allclose(motion.energy, motion.energy[0], rtol=tolerance)
+    np.testing.assert_allclose(motion.q[:, :3], np.outer(motion.t, (0.1, 0.2, 0.3)), atol=tolerance)
+
+
+def test_a_free_top_turns_by_elliptic_functions():
+    check_free_top(2.0, 1e-9, 1e-8)  # a tolerance a substep, of some twenty
+
+
+@pytest.mark.slow
+def test_a_free_top_turns_for_long_by_elliptic_functions():
+    check_free_top(20.0, 1e-11, 2e-9)  # errors grow at the unstable axis, here by some 50
+
+
+def test_a_heavy_top_precesses_steadily():
+    """A fast symmetric top on its foot, at an angle to the vertical: J Omega^2 cos - J3 n Omega + m g l = 0, with n its angular velocity along its axis."""
+    tilt, spin, mass, length = 0.4, 150.0, 0.5, 0.1
+    across, along = 8e-4, 1.5e-3
+    axis = np.array([np.sin(tilt), 0, np.cos(tilt)])
+    moments = across * np.eye(3) + (along - across) * np.outer(axis, axis)
+    top = spatial.System(
+        {"top": spatial.Body(mass, moments, length * axis)}, [spatial.Ball("top", at=(0, 0, 0))], gravity=G
+    )
+    foot = across + mass * length**2
+    a, b, c = foot * np.cos(tilt), -along * spin, mass * G * length
+    omega = (-b - np.sqrt(b * b - 4 * a * c)) / (2 * a)
+    q0, v0 = top.start(top=np.array([0, 0, omega]) + (spin - omega * np.cos(tilt)) * axis)
+    motion = ji.solve(top.problem(), q0, v0, t1=1.0, scheme=ji.EventDriven(rtol=1e-9, atol=1e-9), steps=10)
+    places = np.array([top.position(q, "top", length * axis) for q in motion.q])
+    angle = omega * np.asarray(motion.t)
+    expected = length * np.stack(
+        [np.sin(tilt) * np.cos(angle), np.sin(tilt) * np.sin(angle), np.full(11, np.cos(tilt))], axis=1
+    )
+    assert omega > 1 and motion.status == 0
+    np.testing.assert_allclose(places, expected, atol=1e-8)  # some 200 substeps of 1e-9 of the coordinates, times .1 m
+
+
+def test_the_length_of_a_quaternion_changes_no_motion():
+    ends = []
+    for length in (1.0, 3.0):
+        q0, v0 = TOP.start(top=(0, 0, 0, 0.3, 2.0, 0.4))
+        scale = np.array([1.0] * 3 + [length] * 4)
+        motion = ji.solve(TOP.problem(), q0 * scale, v0 * scale, t1=1.0, scheme=ji.EventDriven(), save="final")
+        ends.append(np.ravel(TOP.rotation(motion.q[-1], "top")))
+    np.testing.assert_allclose(*ends, atol=1e-7)  # tolerances 1e-9 a substep, of different ones
+
+
+BOX = {"box": spatial.box((0, 0, 0.5), (0.2, 0.1, 0.05), mass=1.0)}
+
+
+def test_impacts_of_a_smooth_box_keep_energy_and_what_symmetry_says():
+    """e = 1: of three freedoms of a box over a smooth floor nothing changes: two of the centre, and the angular momentum about the vertical."""
+    system = spatial.System(BOX, [spatial.Plane("box", at=(0, 0, 0), restitution=1.0)])
+    start = system.start(box=(1.0, -0.5, 0, 3.0, -2.0, 5.0))
+    motion = ji.solve(system.problem(), *start, t1=0.7, scheme=ji.EventDriven(), steps=7)
+    assert motion.status == 0 and np.sum(motion.impulse[-1] > 0) >= 1
+    np.testing.assert_allclose(motion.energy, motion.energy[0], rtol=1e-7)
+    np.testing.assert_allclose(motion.v[:, :2], np.tile((1.0, -0.5), (8, 1)), atol=1e-8)
+
+    def about_the_vertical(q, v):
+        turn = system.rotation(q, "box")
+        return (turn @ (np.array(BOX["box"].inertia) @ (turn.T @ system.twist(q, v, "box")[3:])))[2]
+
+    found = [about_the_vertical(q, v) for q, v in zip(motion.q, motion.v, strict=True)]
+    np.testing.assert_allclose(found, found[0], atol=1e-9)
+
+
+RADIUS, MU, SPEED = 0.1, 0.3, 2.0
+ROUGH = spatial.System(
+    {"ball": spatial.ball((0, 0, RADIUS), RADIUS, mass=2.0)},
+    [spatial.Plane("ball", at=(0, 0, 0), friction=lambda args: args["mu"], name="floor")],
+    gravity=G,
+)
+SLIPS = 2 * SPEED / (7 * MU * G)  # until it rolls, if thrown without spin
+
+
+def thrown(scheme, steps):
+    q0, v0 = ROUGH.start(ball=(SPEED * 0.6, SPEED * 0.8, 0, 0, 0, 0))
+    return ji.solve(ROUGH.problem(), q0, v0, t1=2 * SLIPS, steps=steps, args={"mu": MU}, scheme=scheme, save="all")
+
+
+@pytest.mark.parametrize("scheme", [ji.MoreauJean(), ji.EventCorrected()], ids=["MoreauJean", "EventCorrected"])
+def test_a_ball_that_is_thrown_along_a_floor_rolls_at_five_sevenths_of_its_speed(scheme):
+    """It slips for 2 v / (7 mu g), which `MoreauJean` finds to first order and `EventCorrected` by location."""
+    motion = thrown(scheme, 400)
+    t = np.asarray(motion.t)
+    speed = np.maximum(SPEED - MU * G * t, 5 / 7 * SPEED)
+    gone = np.where(t < SLIPS, SPEED * t - MU * G * t**2 / 2, 0)
+    gone = np.where(t < SLIPS, gone, SPEED * SLIPS - MU * G * SLIPS**2 / 2 + 5 / 7 * SPEED * (t - SLIPS))
+    # first order: the step that ends slip, h mu g; of a located one rounding and the quaternion's path, of second order
+    tolerance = 2 * MU * G * 2 * SLIPS / 400 if scheme == ji.MoreauJean() else 1e-4
+    assert motion.status == 0
+    np.testing.assert_allclose(motion.v[:, :2], speed[:, None] * [0.6, 0.8], atol=tolerance)
+    np.testing.assert_allclose(motion.q[:, :2], gone[:, None] * [0.6, 0.8], atol=tolerance)
+    spin = ROUGH.twist(motion.q[-1], motion.v[-1], "ball")[3:]
+    np.testing.assert_allclose(spin, 5 / 7 * SPEED / RADIUS * np.array([-0.8, 0.6, 0]), atol=5 * tolerance / RADIUS)
+
+
+def steady_disk(tilt=0.3, radius=0.04, half=0.003, mass=0.4):
+    """A disk that rolls on its rim while its centre rests, and the rate at which its axis goes round the vertical."""
+    sin, cos = np.sin(tilt), np.cos(tilt)
+    axis, centre = np.array([sin, 0, cos]), np.array([0, 0, radius * sin + half * cos])
+    body = spatial.cylinder(centre - half * axis, centre + half * axis, radius, mass)
+    across, along = mass * (radius**2 / 4 + half**2 / 3), mass * radius**2 / 2
+    # of the moment of the floor's force, m g, about the centre, and the momentum that the rate turns
+    arm, own = radius * cos - half * sin, half * sin / radius
+    rate = np.sqrt(mass * G * arm / (sin * (across * cos - along * own)))
+    spin = rate * np.array([0, 0, 1]) + rate * (own - cos) * axis
+    system = spatial.System({"disk": body}, [spatial.Plane("disk", at=(0, 0, 0), friction=0.5)], gravity=G)
+    return system, system.start(disk=(0, 0, 0, *spin)), axis, rate
+
+
+@pytest.mark.slow
+def test_eulers_disk_rolls_steadily():
+    system, start, axis, rate = steady_disk()
+    errors = []
+    for h in (1e-3, 5e-4):
+        motion = ji.solve(system.problem(), *start, t1=0.5, h=h, scheme=ji.EventCorrected(), save="all")
+        angle, tilt = rate * np.asarray(motion.t[::50]), np.arccos(axis[2])
+        expected = [np.sin(tilt) * np.cos(angle), np.sin(tilt) * np.sin(angle), 0 * angle + axis[2]]
+        found = [system.rotation(q, "disk") @ axis for q in motion.q[::50]][: len(angle)]
+        errors.append(np.abs(np.stack(expected, axis=1) - found).max())
+        assert motion.status == 0
+        np.testing.assert_allclose(motion.q[:, :3], np.tile(start[0][:3], (len(motion.q), 1)), atol=1e-5)
+    # second order, of 58 rad/s: (h rate)^2 / 12 of the angle in each of 500 steps would be .1
+    assert errors[0] < 3e-3 and errors[1] < errors[0] / 2**1.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "scheme, order, error",
+    [(ji.MoreauJean(), 1, 4e-4), (ji.EventCorrected(), 2, 3e-5)],
+    ids=["MoreauJean", "EventCorrected"],
+)
+def test_a_tippe_top_keeps_jelletts_integral(scheme, order, error):
+    """Whatever the friction: L . r, of the angular momentum about the centre of mass and the arm from there to the contact, which lies on the axis' plane."""
+    radius, off, mass, tilt = 0.02, 0.003, 0.02, 0.3
+    axis = np.array([np.sin(tilt), 0, np.cos(tilt)])
+    moments = mass * radius**2 * (0.42 * np.eye(3) - 0.02 * np.outer(axis, axis))
+    middle = np.array([0, 0, radius])
+    floor = spatial.Plane("top", at=(0, 0, 0), points=[middle], radius=radius, friction=0.3)
+    system = spatial.System({"top": spatial.Body(mass, moments, middle - off * axis)}, [floor])
+
+    def integral(q, v):
+        turn = system.rotation(q, "top")
+        momentum = turn @ (moments @ (turn.T @ system.twist(q, v, "top")[3:]))
+        return momentum @ (system.position(q, "top", middle) - middle * [0, 0, 1] - q[:3])
+
+    errors = []
+    for h in (5e-4, 2.5e-4):
+        motion = ji.solve(
+            system.problem(), *system.start(top=(0, 0, 0, *(100 * axis))), t1=1.0, h=h, scheme=scheme, save=50
+        )
+        found = np.array([integral(q, v) for q, v in zip(motion.q, motion.v, strict=True)])
+        errors.append(np.abs(found / found[0] - 1).max())
+        # it slips and turns over
+        assert motion.status == 0
+    assert errors[1] < error and errors[1] < errors[0] / 2 ** (order - 0.2)
+
+
+def hoppers():
+    """The same machine in the plane and in space: its foot slips in one direction."""
+    moment, places = 0.02, {"body": (0.0, 1.0), "thigh": (0.1, 0.75), "shank": (0.1, 0.45)}
+    masses = {"body": 5.0, "thigh": 0.5, "shank": 0.6}
+    flat = planar.System(
+        {n: planar.Body(masses[n], moment, x) for n, x in places.items()},
+        [
+            planar.Slider("body", at=(0, 1), along=(0, 1)),
+            planar.Pin("thigh", "body", at=(0, 0.9)),
+            planar.Pin("shank", "thigh", at=(0.2, 0.6)),
+            planar.AngleSpring("shank", "thigh", stiffness=60.0),
+            planar.AngleSpring("thigh", "body", stiffness=40.0),
+            planar.Wall("shank", point=(0, 0.3), at=(0, 0), normal=(0, 1), radius=0.03, friction=0.3),
+        ],
+    )
+    solid = spatial.System(
+        {n: spatial.Body(masses[n], (moment,) * 3, (x, 0, z)) for n, (x, z) in places.items()},
+        [
+            spatial.Slider("body", at=(0, 0, 1), along=(0, 0, 1)),
+            spatial.Hinge("thigh", "body", at=(0, 0, 0.9), axis=(0, 1, 0)),
+            spatial.Hinge("shank", "thigh", at=(0.2, 0, 0.6), axis=(0, 1, 0)),
+            spatial.AngleSpring("shank", "thigh", stiffness=60.0),
+            spatial.AngleSpring("thigh", "body", stiffness=40.0),
+            spatial.Plane("shank", at=(0, 0, 0), points=[(0, 0, 0.3)], radius=0.03, friction=0.3),
+        ],
+    )
+    return flat, solid
+
+
+def test_a_mechanism_that_moves_in_a_plane_slips_in_one_direction():
+    _, solid = hoppers()
+    q, v = jnp.asarray(solid.q0 + 0.1), jnp.array([0.3, -0.2, 0.5])
+    slip = solid.problem().slip_velocity(0.0, q, v, None)
+    speed = jax.jvp(lambda q: solid.position(q, "shank", (0, 0, 0.3)), (q,), (v,))[1]
+    # of the lowest point of the foot, .03 below its centre
+    expected = speed[0] - 0.03 * solid.twist(q, v, "shank")[4]
+    assert slip.shape == (1, 1)
+    np.testing.assert_allclose(abs(slip[0, 0]), abs(expected), rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_mechanism_that_moves_in_a_plane_has_the_motion_that_planar_gives_it():
+    flat, solid = hoppers()
+    ends = []
+    for system in (flat, solid):
+        motion = ji.solve(
+            system.problem(), *system.start(), t1=0.4, scheme=ji.EventDriven(rtol=1e-10, atol=1e-10), save="final"
+        )
+        assert motion.status == 0 and motion.impulse[-1, 0] > 0
+        ends.append(motion.q[-1])
+    plane, space = ends
+    expected = [plane[1] - 1, -(plane[5] - plane[2]), -(plane[8] - plane[5])]
+    np.testing.assert_allclose(space, expected, atol=1e-8)  # 1e-10 a substep, of some hundred
+
+
+def test_derivatives_of_a_flight_are_those_of_differences():
+    """In six numbers, displacement and rotation vector, at both ends."""
+    system = spatial.System(BOX)
+    problem = system.problem()
+
+    def end(step):
+        start = system.start(q0=system.retract(system.q0, box=step), box=(1.0, 0, 0, 3.0, -2.0, 5.0))
+        return ji.solve(problem, *start, t1=0.3, scheme=ji.EventDriven(rtol=1e-10, atol=1e-10), save="final").q[-1]
+
+    reference = end(np.zeros(6))
+    moved = jax.jit(lambda step: system.difference(reference, end(step), "box"))
+    found = jax.jacfwd(moved)(jnp.zeros(6))
+    h = 1e-4
+    differences = np.stack([(moved(h * x) - moved(-h * x)) / (2 * h) for x in np.eye(6)], axis=1)
+    np.testing.assert_allclose(found, differences, atol=1e-5)  # h^2, and 1e-10 / h
+
+
+def test_a_picture_shows_bodies_and_shadows():
+    from matplotlib.figure import Figure
+
+    ax = Figure().add_subplot()
+    system = spatial.System(BOX, [spatial.Plane("box", at=(0, 0, 0))])
+    system.draw(ax, 0.0, system.q0)
+    shadow, body = (patch.get_path().vertices for patch in ax.patches)
+    # seen from 20 degrees above the floor, the shadow of a level box is .5 cos(20) lower
+    drop = np.cos(np.radians(20)) * 0.5
+    np.testing.assert_allclose(shadow[:, 1].min(), body[:, 1].min() + 0.025 * np.cos(np.radians(20)) - drop, atol=1e-12)
+    assert len(ax.lines) == 24 and len(body) == 7  # a hexagon, closed
