@@ -84,7 +84,7 @@ class Problem(metaclass=Named):
             friction is mu times the normal force. Of gaps that are not, such as ``y - h(x)`` over a slope, return the whole relative velocity, a
             tuple ``(normal, tangential)`` with the velocity along the normal (m,) first: the scale of each gap follows from it.
         friction: Coulomb's coefficient mu >= 0 where ``slip`` is given: a number, one per contact ``(m,)``, or a function of args, or of the slip
-            speeds s (m,) >= 0 too, ``friction(s, args)``, that returns either. `MoreauJean`, `EventCorrected`, `EventDriven` (in the plane) and, for e = 0, `Maury` take it.
+            speeds s (m,) >= 0 too, ``friction(s, args)``, that returns either. `MoreauJean`, `EventCorrected`, `EventDriven` and, for e = 0, `Maury` take it.
         static_friction: the coefficient >= ``friction`` up to which a contact at rest sticks, by default ``friction``: likewise a number, one per
             contact, or a function of args. A contact that breaks away slips with ``friction``.
 

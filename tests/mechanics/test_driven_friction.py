@@ -17,7 +17,7 @@ import jaximpact as ji
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
 
 from cases.friction import ALL, DISK, MOTIONS, VARIED, call_of, exact_of, jacobian
-from test_event_friction import BELT, CORNER, IN_SPACE, ROD
+from test_event_friction import BELT, CORNER, ROD
 from test_static_friction import BLOCK, NUMBERS, located, slopes_of
 from test_static_friction import MOTIONS as STATIC
 
@@ -142,8 +142,6 @@ def test_a_block_that_slides_over_an_edge_and_one_under_a_force_that_jumps():
 
 def test_what_it_does_not_know_is_refused_by_name():
     call = {"t1": 1.0, "scheme": ji.EventDriven()}
-    with pytest.raises(ValueError, match=r"in the plane.*gives 2.*EventCorrected"):
-        ji.solve(IN_SPACE, np.zeros(3), np.zeros(3), args={"g": 0.1, "mu": 0.3}, **call)
     stated = DISK.replace(switches=lambda t, q, v, args: v[:1])
     args = {"gx": 0.0, "gy": G, "R": 0.0, "I": 1.0, "mu": 0.3}
     with pytest.raises(ValueError, match=r"EventDriven with friction.*velocity.*switches.*EventCorrected"):

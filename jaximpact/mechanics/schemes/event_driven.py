@@ -42,8 +42,9 @@ from ..status import Status, as_status
 from ..trials.bases import TERMS, times_off
 from ..trials.driven_step import first_carry, goes_on, turn
 from ..trials.jolts import in_pieces
+from ..trials.modes import Modes
 from ..trials.pieces import Pieces, Where
-from ..trials.rubbing import Modes, RubbingContacts
+from ..trials.rubbing import RubbingContacts
 from ..trials.stops import Stop, Until
 from ..trials.tableau import TABLEAUS
 from ..trials.trial import Tolerance, frozen, held
@@ -84,8 +85,8 @@ class EventDriven(Scheme):
     """Event-driven scheme with substeps of order 8 chosen by a tolerance, and events located to the same order; h only spaces the rows.
 
     Isolated impacts, lasting contacts and releases, and their derivatives, are as accurate as the motion between them. A contact stays
-    closed after an impact if its gap would remain below ``atol`` until the next one, and no other contact closes meanwhile. Coulomb friction is known in
-    the plane, for few contacts; stops, breaks and reversals have the same accuracy.
+    closed after an impact if its gap would remain below ``atol`` until the next one, and no other contact closes meanwhile. Coulomb friction is known
+    for few contacts; stops, breaks and reversals have the same accuracy.
 
     Attributes:
         rtol, atol: tolerance of a substep's error in each position, velocity, gap and impulse x: atol + rtol |x|, in the problem's units.
@@ -111,7 +112,7 @@ class EventDriven(Scheme):
         reverse, tells = self.trials <= SCANNED, self.jumps
         return Traits(
             locates=True, order=None, explicit=0.0, damping=False, reverse=reverse, tells_jumps=tells, tells_error=True,
-            joints=True, resets=True, approach=True, impact_laws=True, friction=1, kinks=True,
+            joints=True, resets=True, approach=True, impact_laws=True, friction=2, kinks=True,
         )  # fmt: skip
 
     def for_values(self) -> EventDriven:
@@ -156,7 +157,7 @@ class EventDriven(Scheme):
             where = rubbing.start(motion.h, t0, q0, v0, args)
             v0 = held_velocity(rubbing.bound(where), t0, motion.h, q0, v0, state.closed, args)
             state = state._replace(v=v0, where=where)
-            info = info._replace(friction=FrictionInfo.none(m, 1, q0.dtype))
+            info = info._replace(friction=FrictionInfo.none(m, where.way.shape[1], q0.dtype))
         else:
             pieces = Pieces.of(problem, t0, q0, v0, args, prescribed=True)
             if pieces is not None:
@@ -175,7 +176,9 @@ class EventDriven(Scheme):
         info = Info.none(state.q, state.v, state.closed.shape[0])
         joints = JointInfo.none(problem, state.q, motion.args)
         if problem.slip is not None:
-            info = info._replace(friction=FrictionInfo.none(state.closed.shape[0], 1, state.q.dtype))
+            info = info._replace(
+                friction=FrictionInfo.none(state.closed.shape[0], state.where.way.shape[1], state.q.dtype)
+            )
         return state._replace(n=state.n + 1), info._replace(
             acts=jnp.array(True),
             joints=joints,

@@ -93,9 +93,11 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     rest = whole - base.elapsed
     covers = search.s >= frozen(rest) * (1 - 1e-10)
     s = jnp.where(covers, rest, search.s)
+    lasts: Any = jnp.inf
     if isinstance(pieces, RubbingContacts):
-        jams = jnp.any(base.where.jammed)
-        covers, s = covers & ~jams, jnp.where(jams, 0, s)
+        jams, most = jnp.any(base.where.jammed), pieces.longest(base.where)
+        covers, s = covers & ~jams & (s <= most), jnp.where(jams, 0, jnp.minimum(s, most))
+        base, lasts = pieces.steer(base, t, s, args)
     tolerance = scheme.tolerance(base.q.dtype)
     hold = partial(held, problem) if pieces is None else pieces.hold(base.where)
     of_force, piece = force_in_pieces(step, base.where)
@@ -103,8 +105,10 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     borders = None if pieces is None else pieces.watch(*frozen((base.where, base.closed, base.slack, args)))
     since = t - motion.t0 if scheme.changes else None
     found = attempt(
-        bound, scheme.order, t, base, s, tolerance, args, hold, surface_to_watch(scheme.until, told.stop, args), borders, since
+        bound, scheme.order, t, base, s, tolerance, args, hold, surface_to_watch(scheme.until, told.stop, args), borders, since, lasts
     )  # fmt: skip
+    if isinstance(pieces, RubbingContacts):
+        found = found._replace(error=jnp.maximum(found.error, pieces.unsure(base, tolerance)))
     shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
     known = jax.tree.map(frozen, found)
     verdict = decide_on_trial(base, search, known, frozen(s), shortest, TABLEAUS[scheme.order].halvings)

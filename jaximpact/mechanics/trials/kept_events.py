@@ -57,7 +57,8 @@ def keep_events(
         slows = [found[kind] for kind in (STOP, REVERSAL) if kind in kinds]
         stopped = turn.stopped & ~released & (jnp.any(jnp.stack(slows), axis=0) if slows else False)
         breaks = turn.breaks & ~released & (found[BREAK] if BREAK in kinds else False)
-        ahead = frozen(ends[1].force)[:, 1] > 0  # the side of the cone
+        force = frozen(ends[1].force)
+        ahead = (force[:, 1] > 0) | (force.shape[1] > 2)  # the side of the cone, which in space has one
         reached = [released, stopped, breaks & ahead, breaks & ~ahead]
     alone = jnp.any(jnp.stack(reached), axis=0)
     base, flown, _ = ends

@@ -4,7 +4,7 @@ A contact that slips does so one way, until its slip vanishes; a contact that st
 are levels, found as the borders of a force in pieces are (`borders`). Behind each event Coulomb's law for accelerations says what contacts do, or, at
 an impact, that for velocities.
 
-Slip has one direction, as in the plane.
+How slip in space turns and stops: `ways`.
 """
 
 from __future__ import annotations
@@ -19,53 +19,31 @@ from jax import Array, lax
 
 from ...jaxtools.outlined import outlined
 from ...switches.switches import depends_on_place
+from ..coefficients import lengths
 from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
 from ..contact.laws import ContactLaw
 from ..events.event_state import Event
 from ..events.frictional_impacts import Rubbing, RubbingCollision, collide_rubbing, others_at_once
 from ..events.rubbing_contacts import Place, heading
-from ..friction import FrictionInfo, Slip
+from ..friction import Slip, tangents
 from ..linearisation import noise
 from ..motion import By, Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .bases import NOTHING, rounding_of_gaps
 from .borders import rounding_of_levels
+from .modes import Modes, at_limit
 from .one_piece import OnePiece
-from .pieces import Pieces, Where
+from .pieces import Pieces
 from .resets import reset_at
+from .steering import STIFF, Node, steered, unsure
 from .stops import move_to_zero
-from .trial import Base, Hold, Sight, frozen
+from .trial import Base, Hold, Sight, Tolerance, frozen
+from .ways import WEAK, signed, times_of
 
 BEGINS = 64  # roundings of time: how far ahead of a start the sides are taken on which a motion begins
+SHARE = 0.8  # of the time in which a slip in space would stop
 EDGE = 1e-6  # of a force or an acceleration: too small to decide whether a contact sticks
-
-
-class Modes(NamedTuple):
-    """What contacts do between two events: the ``mode`` (m,) of each and the direction (m, 1) in which it slips, ``way``; forces (m, 2) near those
-    that act, ``force``; how far below zero the levels (3m + k,) may be by round-off, ``allowed``; whether forces are not unique, ``several`` ();
-    contacts (m,) that have ``jammed``, for which velocities jump at once; of those that slip, the ones (m,) that have no slip yet, as others hold them
-    while they are at the ``limit`` of static friction; and the ``piece`` of the force on which the motion is."""
-
-    mode: Array
-    way: Array
-    force: Array
-    allowed: Array
-    several: Array
-    jammed: Array
-    limit: Array
-    piece: Where
-
-    @classmethod
-    def none(cls, m: int, dtype: Any, piece: Where) -> Modes:
-        """Modes of m open contacts."""
-        zero, levels = jnp.zeros((m, 2), dtype), jnp.zeros(3 * m + len(piece.allowed), dtype)
-        no = jnp.zeros(m, bool)
-        return cls(jnp.zeros(m, jnp.int32), zero[:, :1], zero, levels, jnp.zeros((), bool), no, no, piece)
-
-    def of(self, closed: Array) -> FrictionInfo:
-        """Returns the modes as a contact problem takes them; contacts that are not ``closed`` (m,) or have jammed are open."""
-        return FrictionInfo(self.force[:, 1:], jnp.where(closed & ~self.jammed, self.mode, OPEN), self.way)
 
 
 class RubbingContacts:
@@ -103,7 +81,8 @@ class RubbingContacts:
         """Returns the modes, of open contacts, and the sides with which a motion with steps h begins: on a border, those to which it goes."""
         further = BEGINS * jnp.finfo(q.dtype).eps * (jnp.abs(t) + h)
         piece = self.pieces.start(t + further, q + further * v, v, args)
-        return Modes.none(self.m, q.dtype, self.pieces.at_sides(piece, piece.sides, *frozen((t, q, v, args))))
+        piece = self.pieces.at_sides(piece, piece.sides, *frozen((t, q, v, args)))
+        return Modes.none(tangents(self.pieces.on(piece.sides), t, q, args), piece)
 
     def status_of_start(self, where: Modes, h: Array, t: Array, q: Array, v: Array, by: By | None, args: Any) -> Array:
         """Returns DERIVATIVE_JUMP if with other data a motion would begin on the other side of a border."""
@@ -121,22 +100,56 @@ class RubbingContacts:
     def _held_at(
         self, where: Modes, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
     ) -> tuple[Array, Array, Array, Any]:
-        return held_in_modes(Place.at(self.on(where), t, q, v, args, None), where, closed, slack)
+        place = where.place(self.on(where), t, q, v, args)
+        return held_in_modes(place, where.facing(t, place), closed, slack)
+
+    def longest(self, where: Modes) -> Array:
+        """Returns the length () of the longest trial: derivatives across a slip on a straight line are singular at its stop."""
+        return jnp.min(SHARE * where.times[:1], initial=jnp.inf)
+
+    def steer(self, base: Base, t: Array, s: Array, args: Any) -> tuple[Base, Array | float]:
+        """Returns a base from which a trial of length s, at time t, is steered where its slips turn too fast for it (`steering`), and the time () for
+        which changes across them last, infinite if it is steered."""
+        where, closed = base.where, base.closed
+        if where.tangents is None:
+            return base, jnp.inf
+
+        def node(t: Array, q: Array, v: Array, way: Array) -> Node:
+            place = where.place(self.on(where), t, q, v, args)
+            force = _forces(place, where._replace(way=way), closed)
+            a, slip = place.view.free + place.cones.response @ force.ravel(), place.cones.slip()
+            return Node(a, slip.jacobian, place.slip, place.cones.velocity(force)[:, 1:])
+
+        slips = (where.of(closed).mode == SLIP) & ~where.limit & jnp.any(where.way != 0, axis=1)
+        stiff = STIFF * where.times[1] < s
+        angles = lax.cond(stiff, lambda: steered(node, where.way, slips, t, base, s), lambda: 0 * where.angles)
+        where = where._replace(angles=angles, clock=jnp.stack([t, jnp.where(stiff, s, 0)]))
+        return base._replace(where=where), jnp.where(stiff, jnp.inf, where.times[1])
+
+    def unsure(self, base: Base, tolerance: Tolerance) -> Array | float:
+        """Returns the error () in velocities of a trial that is steered, in units of the tolerance."""
+        where = frozen(base.where)
+        if where.tangents is None:
+            return 0.0
+        off = where.clock[1] * where.times[2] * jnp.max(unsure(where.angles), initial=0.0)
+        return off / (tolerance.absolute + tolerance.relative * jnp.max(jnp.abs(frozen(base.v))))
 
     def hold(self, where: Modes) -> Hold:
-        """Returns the function that gives accelerations in these modes, with the arguments and results of `trial.held`; forces are (m, 2)."""
+        """Returns the function that gives accelerations in these modes, with the arguments and results of `trial.held`; forces are (m, 1 + k)."""
         return partial(self.held, where)
 
     def _levels_at(self, where: Modes, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
         """Returns the levels (3m + k,) at a state."""
-        place = Place.at(self.on(where), t, q, v, args, None)
+        place = where.place(self.on(where), t, q, v, args)
+        where = where.facing(t, place)
         slips, sticks = _rubs(place, where, closed)
-        slip = jnp.where(slips & ~where.limit, jnp.sum(where.way * place.slip, axis=1), 1)
+        slip = signed(place.slip, where.way) - jnp.sum(where.floor, axis=1)
+        slip = jnp.where(slips & ~where.limit, slip, 1)
 
         def room() -> Array:
             # less than normal forces, whose zeros come first where a contact opens with no tangential force
             least = 1 + frozen(place.cones.at_rest)
-            of_forces = _rooms(place, _forces(place, where, closed))
+            of_forces = _rooms(place, _forces(place, where, closed), where.force)
             return jnp.concatenate([jnp.where(sticks, side / least, 1) for side in of_forces])
 
         rooms = lax.cond(jnp.any(sticks), room, lambda: jnp.ones(2 * len(slip), slip.dtype))
@@ -200,26 +213,32 @@ def _rubs(place: Place, where: Modes, closed: Array) -> tuple[Array, Array]:
 
 
 def _forces(place: Place, where: Modes, closed: Array) -> Array:
-    """Returns the forces (m, 2) of contacts in known modes, with two derivatives."""
-    return at_limit(place, where.limit).forces(where.of(closed), where.force, where.way, where.several)
+    """Returns the forces (m, 1 + k) of contacts in known modes, with two derivatives."""
+    cones, modes = at_limit(place, where.limit).cones, where.of(closed).mode
+    return cones.in_modes(frozen(where.force), modes, where.way, times=3, several=where.several)
 
 
-def at_limit(place: Place, limit: Array) -> Place:
-    """Returns a place where contacts at the ``limit`` (m,) of static friction have its coefficient."""
-    cones = place.cones
-    if cones.static is None:
-        return place
-    return place._replace(cones=cones._replace(friction=jnp.where(limit, cones.static, cones.friction)))
+def _room(place: Place, force: Array) -> Array:
+    """Returns the room (m,) that forces (m, 1 + k) leave in the cone of static friction, mu N - |T|, as an acceleration."""
+    return frozen(place.cones.scales()) * (place.cones.at_rest * force[:, 0] - lengths(force[:, 1:]))
 
 
-def _rooms(place: Place, force: Array) -> tuple[Array, Array]:
-    """Returns the rooms (m,) that forces (m, 2) leave to both sides of the cone of static friction, mu N - T and mu N + T, as accelerations."""
+def _rooms(place: Place, force: Array, near: Array) -> tuple[Array, Array]:
+    """Returns the rooms (m,) that forces (m, 1 + k) leave to both sides of the cone of static friction, mu N - T and mu N + T, as accelerations.
+
+    In space there is one room, (mu N)^2 - |T|^2, smooth where T is zero too, divided by mu N + |T| of the forces ``near`` (m, 1 + k).
+    """
     scale, limit = frozen(place.cones.scales()), place.cones.at_rest * force[:, 0]
-    return scale * (limit - force[:, 1]), scale * (limit + force[:, 1])
+    if force.shape[1] == 2:
+        return scale * (limit - force[:, 1]), scale * (limit + force[:, 1])
+    least = WEAK * lengths(place.cones.offset) / scale
+    size = frozen(jnp.maximum(place.cones.at_rest * near[:, 0] + lengths(near[:, 1:]), least))
+    room = scale * (limit**2 - jnp.sum(force[:, 1:] ** 2, axis=1)) / jnp.where(size > 0, size, 1)
+    return room, jnp.ones_like(room)
 
 
 def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> tuple[Array, Array, Array, Any]:
-    """As `trial.hold`, at a `Place`, with ``closed`` contacts (m,) in their modes; forces are (m, 2)."""
+    """As `trial.hold`, at a `Place`, with ``closed`` contacts (m,) in their modes; forces are (m, 1 + k)."""
     force, view = _forces(place, where, closed), place.view
     a = view.free + place.cones.response @ force.ravel()
     push = place.cones.scales() * force[:, 0] + place.rounding() + slack
@@ -269,21 +288,23 @@ def ends_of_modes(
 def status_of_ends(
     problem: Problem, event: Event, stopped: Array, breaks: Array, switched: Array, args: Any
 ) -> tuple[Array, Array]:
-    """Returns the contacts (m,) that have ``stopped`` together with another one to which nothing links them, and status bits for ends of modes at one
-    instant: of contacts that are linked, or that break away where the force jumps."""
+    """Returns the contacts (m,) that have ``stopped`` together with another one to which nothing links them, or in space, and status bits for ends of
+    modes at one instant: of contacts that are linked, or that break away where the force jumps."""
     m, none = len(stopped), jnp.zeros((), jnp.int32)
 
     def look() -> tuple[Array, Array]:
         slip = Slip.at(problem, event.metric, event.t, event.q, event.v, args)
         apart, linked = others_at_once(event.contacts, slip, stopped, switched[:m])
-        told = jnp.any(linked)
+        apart, told = apart | (stopped & (slip.k > 1)), jnp.any(linked)
         if problem.static_friction is not None:
             first = switched[m : 2 * m] | switched[2 * m : 3 * m]
             told |= jnp.any(jnp.stack(others_at_once(event.contacts, slip, breaks, first)))
         return apart, as_status(told, Status.DERIVATIVE_EVENTS)
 
     several = (jnp.sum(stopped) > 1) | (jnp.sum(breaks) > 1)
-    return lax.cond(several, look, lambda: (jnp.zeros_like(stopped), none))
+    # where slip in space stops, a little of it is left
+    left = stopped & (problem.slip_velocity(event.t, event.q, event.v, args).shape[1] > 1)
+    return lax.cond(several, look, lambda: (left, none))
 
 
 class _Decision(NamedTuple):
@@ -302,6 +323,7 @@ def base_in_modes(
     law says what they do."""
     pieces, piece = contacts.pieces, where.piece
     place = Place.at(contacts.on(where), t, q, v, args, None)
+    where = where.turned(place)
     view = place.view
     allowed = rounding_of_gaps(view.contacts, q, v, view, substep) + NOTHING * atol
     slack = NOTHING * atol / jnp.maximum(substep, substep**2)
@@ -312,6 +334,7 @@ def base_in_modes(
     anew = lambda: _decide(place, among, where, change, begins, closed, substep, slack)
     as_before = lambda: _Decision(closed, where, jnp.zeros((), jnp.int32))
     closed, where, status = frozen(lax.cond(changed, anew, as_before))
+    where = where.onwards(place, closed, changed, atol)
     a, force, push, of_joints = held_in_modes(place, where, closed, slack)
     of_force = place.rounding() + slack
     parts = [place.noise + NOTHING * atol, of_force, of_force]
@@ -320,6 +343,9 @@ def base_in_modes(
         where = where._replace(piece=piece._replace(allowed=frozen(parts[-1])))
     rounding = jnp.concatenate(parts)
     where = where._replace(force=frozen(force), allowed=frozen(rounding))
+    if where.tangents is not None:
+        slips = (where.of(closed).mode == SLIP) & ~where.limit
+        where = where._replace(times=times_of(place, force, slips, where.way, where.floor))
     status |= as_status(where.several, Status.IMPULSES_NOT_UNIQUE)
     base = Base(
         elapsed, q, v, a, closed, force, push, frozen(allowed), still, slack, joint_force=of_joints, where=where,
@@ -347,14 +373,14 @@ def _decide(
         force, did = at_limit(place, limit).decide(among, towards, where.force)
         acts, rubs = among & (did.mode != OPEN), place.cones.friction > 0
         # a contact without force is held, and does what it would with one
-        mode = jnp.where(acts, did.mode, jnp.where(towards[:, 0] != 0, SLIP, STICK))
+        mode = jnp.where(acts, did.mode, jnp.where(jnp.any(towards != 0, axis=1), SLIP, STICK))
         mode = jnp.where(rubs, mode, SLIP).astype(jnp.int32)
         way = jnp.where((mode == SLIP)[:, None], jnp.where(did.direction != 0, did.direction, towards), 0)
         way = jnp.where(rubs[:, None], way, 0)
         several = lambda mode: dependent(place.cones.delassus(), mode, place.cones.friction)
         mode_in_act = jnp.where(acts, mode, OPEN)
         none = jnp.zeros_like(among)
-        found = Modes(mode, way, force, where.allowed, several(mode_in_act), none, limit, where.piece)
+        found = where._replace(mode=mode, way=way, force=force, several=several(mode_in_act), jammed=none, limit=limit)
         # forces in these modes are those of the solver to rounding
         held = _forces(place, found, acts)
         accelerations = place.cones.velocity(held)
@@ -364,7 +390,7 @@ def _decide(
         idle = stays & ~acts & (mode == STICK)
         hold_all = lambda: _forces(place, found._replace(several=several(found.mode)), stays)
         held = lax.cond(jnp.any(idle), hold_all, lambda: held)
-        out = (acts | idle) & (mode == STICK) & (jnp.minimum(*_rooms(place, held)) < -tolerated)
+        out = (acts | idle) & (mode == STICK) & (_room(place, held) < -tolerated)
         again = jnp.where(out[:, None], -heading(held[:, 1:]), towards)
         if static:
             # with friction of slip, those begin to slip that no others hold
@@ -397,11 +423,11 @@ def _decide(
 
 def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelerations: Array) -> Array:
     """Tests whether a contact at rest only just sticks, or only just begins to slip, (): a small change of a force would change its mode."""
-    room = jnp.minimum(*_rooms(place, found.force))
+    room = _room(place, found.force)
     most = place.cones.scales() * place.cones.at_rest * found.force[:, 0]
-    rests = closed & (place.cones.friction > 0) & (towards[:, 0] == 0)
+    rests = closed & (place.cones.friction > 0) & ~jnp.any(towards != 0, axis=1)
     sticks = rests & (found.mode == STICK) & (room <= EDGE * most)
-    begins = rests & (found.mode == SLIP) & (jnp.abs(accelerations[:, 1]) <= EDGE * jnp.abs(place.cones.offset[:, 1]))
+    begins = rests & (found.mode == SLIP) & (lengths(accelerations[:, 1:]) <= EDGE * lengths(place.cones.offset[:, 1:]))
     return jnp.any(sticks | begins)
 
 
@@ -419,7 +445,7 @@ def strike_rubbing(
     normal = jnp.max(frozen(jnp.abs(event.contacts.velocity(base.a)) + event.contacts.velocity_terms(base.a)))
     resolved = jnp.min(slowest(jnp.broadcast_to(normal, m)))
     h = resolved / (2 * jnp.where(normal > 0, normal, 1))
-    slip = Slip.at(problem, event.metric, event.t, event.q, event.v, motion.args)
+    slip = Slip.at(problem, event.metric, event.t, event.q, event.v, motion.args, where.tangents)
     still = ((closed & (where.mode == STICK) & ~breaks) | stopped[1]) & ~shoved
     none = jnp.zeros_like(closed)
     before = Rubbing(closed, still, stopped[0] & ~shoved, where.way, where.jammed)

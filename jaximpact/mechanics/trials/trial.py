@@ -235,11 +235,13 @@ def attempt(
     stop: Watch | None = None,
     borders: Watch | None = None,
     since: Array | None = None,
+    lasts: Any = jnp.inf,
 ) -> Trial:
     """Makes one trial: a Runge-Kutta step of length s from a base at time t, with accelerations by ``hold``, as `held`.
 
     ``stop`` and ``borders`` evaluate the surface that ends the motion and the borders of pieces of the force, None without them. If the time
-    ``since`` () the motion began is given, the error estimate includes that of derivatives (`probes`).
+    ``since`` () the motion began is given, the error estimate includes that of derivatives (`probes`), which counts less where changes last only for a
+    shorter time ``lasts``: those across a slip.
     """
     every, rows, tableau = _rows(order)
     q, v, closed = base.q, base.v, base.closed
@@ -300,7 +302,9 @@ def attempt(
         moves = jnp.max(jnp.abs(q) + s * (jnp.abs(v) + s * (jnp.max(jnp.abs(kept), axis=0) + base.held)))
         least = ROUNDING * jnp.finfo(q.dtype).eps * moves / tolerance.relative
         at = frozen((t + jnp.asarray(every.node, s.dtype) * s, *along, closed, base.slack, s, args, least, since))
-        error = jnp.maximum(error, error_of_changes(tableau, every, hold, *at) / tolerance.relative)
+        of_changes = error_of_changes(tableau, every, hold, *at)
+        matters = jnp.minimum(lasts / (since + s), 1.0)
+        error = jnp.maximum(error, matters * of_changes / tolerance.relative)
     of_contacts = (force, push, s * seen.of_force, before, (seen.gap, seen.rate))
     return Trial(x, y, kept[0], *of_contacts, error, seen.negative, low, sights[0], sights[1], *of_joints)
 

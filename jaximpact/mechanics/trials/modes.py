@@ -1,0 +1,115 @@
+"""What contacts that rub do between two events of `EventDriven`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..contact.friction.cones import OPEN, SLIP, STICK, length
+from ..events.rubbing_contacts import Place, heading
+from ..friction import FrictionInfo, turn_components, turn_onto
+from ..problem import Problem
+from .pieces import Where
+from .steering import NODES, angles_at, rotated
+from .trial import frozen
+from .ways import beginning, headed, least_slip
+
+
+class Modes(NamedTuple):
+    """What contacts do between two events: the ``mode`` (m,) of each and the direction (m, k) in which it slips, ``way``; forces (m, 1 + k) near those
+    that act, ``force``; how far below zero the levels (3m + n,) may be by round-off, ``allowed``; whether forces are not unique, ``several`` ();
+    contacts (m,) that have ``jammed``, for which velocities jump at once; of those that slip, the ones (m,) that have no slip yet, as others hold them
+    while they are at the ``limit`` of static friction; and the ``piece`` of the force on which the motion is. In space, the tangents (m, 2, d) of the
+    components, ``frame``, and the slip (m, 1) at which a contact stops, ``floor``, negative where one begins to slip;
+    ``times`` (3,) by `ways.times_of`; and of a trial that is steered (`steering`) the ``angles`` (n, m), beginning and length, ``clock`` (2,). In the plane
+    these are empty."""
+
+    mode: Array
+    way: Array
+    force: Array
+    allowed: Array
+    several: Array
+    jammed: Array
+    limit: Array
+    piece: Where
+    frame: Array
+    floor: Array
+    times: Array
+    angles: Array
+    clock: Array
+
+    @classmethod
+    def none(cls, tangents: Array, piece: Where) -> Modes:
+        """Modes of open contacts with ``tangents`` (m, k, d)."""
+        (m, k, _), dtype = tangents.shape, tangents.dtype
+        zero, levels = jnp.zeros((m, 1 + k), dtype), jnp.zeros(3 * m + len(piece.allowed), dtype)
+        no, space = jnp.zeros(m, bool), k > 1
+        none = jnp.zeros(m, jnp.int32), zero[:, 1:], zero, levels, jnp.zeros((), bool), no, no
+        frame, floor, times = frozen(tangents)[:, : k * space], zero[:, :space], jnp.full(3 * space, jnp.inf, dtype)
+        return cls(*none, piece, frame, floor, times, jnp.zeros((NODES * space, m), dtype), jnp.zeros(2 * space, dtype))
+
+    def place(self, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Place:
+        """Returns the `Place` at a state, with tangents turned onto those of these modes."""
+        return Place.at(problem, t, q, v, args, self.tangents)
+
+    @property
+    def tangents(self) -> Array | None:
+        """The tangents (m, 2, d) of the components, None in the plane."""
+        return self.frame if self.frame.shape[1] else None
+
+    def facing(self, t: Array, place: Place) -> Modes:
+        """Returns the modes with the ways of slips at a `Place` of a trial, at time t."""
+        if self.tangents is None:
+            return self
+        began, span = self.clock
+        known = rotated(self.way, angles_at(self.angles, (t - began) / jnp.where(span > 0, span, 1)))
+        return self._replace(way=jnp.where(span > 0, known, self.headed(place, self.way)))
+
+    def headed(self, place: Place, way: Array) -> Array:
+        """Returns the ways (m, 2) at a `Place` of contacts that slip, by `ways.headed`; others keep theirs."""
+        return jnp.where((self.mode == SLIP)[:, None], headed(place, way), way)
+
+    def turned(self, place: Place) -> Modes:
+        """Returns the modes with the tangents and the ways of slips at a `Place` where a trial ends."""
+        if self.tangents is None:
+            return self
+        m, k, d = self.frame.shape
+        here = frozen(place.cones.rows.reshape(m, 1 + k, d)[:, 1:])
+        along = turn_components(turn_onto(here, self.frame), jnp.stack([self.way, self.force[:, 1:]], axis=-1))
+        force, none = self.force.at[:, 1:].set(along[..., 1]), (0 * self.angles, 0 * self.clock)
+        return self._replace(
+            frame=here, way=self.headed(place, along[..., 0]), force=force, angles=none[0], clock=none[1]
+        )
+
+    def onwards(self, place: Place, closed: Array, changed: Array, atol: Array) -> Modes:
+        """Returns the modes with the ways and slips from which a trial begins at a `Place`; contacts that have not ``changed`` () go on."""
+        if self.way.shape[1] == 1:
+            return self
+        modes, cones = self.of(closed), at_limit(place, self.limit)
+        least, size = least_slip(place, atol)[:, None], length(place.slip)
+        slides = (size > 2 * least) | ((self.floor > 0) & (size > 0.5 * least) & ~changed)
+        moves, slips = size > place.noise[:, None], (modes.mode == SLIP)[:, None]
+        begins = slips & ~moves & ~self.limit[:, None]
+
+        def begin() -> Array:
+            slip = cones.forces(modes, self.force, jnp.where(begins, 0, self.way))
+            stuck = modes._replace(mode=jnp.where(begins[:, 0], STICK, modes.mode))
+            return beginning(place, slip, cones.forces(stuck, self.force, self.way))
+
+        way = jnp.where(moves & slips, heading(place.slip), self.way)
+        way = jnp.where(begins, lax.cond(jnp.any(begins), begin, lambda: way), way)
+        return self._replace(way=way, floor=frozen(jnp.where(slides, least, -least)))
+
+    def of(self, closed: Array) -> FrictionInfo:
+        """Returns the modes as a contact problem takes them; contacts that are not ``closed`` (m,) or have jammed are open."""
+        return FrictionInfo(self.force[:, 1:], jnp.where(closed & ~self.jammed, self.mode, OPEN), self.way)
+
+
+def at_limit(place: Place, limit: Array) -> Place:
+    """Returns a place where contacts at the ``limit`` (m,) of static friction have its coefficient."""
+    cones = place.cones
+    if cones.static is None:
+        return place
+    return place._replace(cones=cones._replace(friction=jnp.where(limit, cones.static, cones.friction)))

@@ -1,0 +1,68 @@
+"""Ways in which contacts slip, over the trials of `EventDriven`.
+
+In the plane a contact slips one of two ways, which is held over a trial. In space the way of slip turns with the slip velocity s: it is s / |s|, a
+function of the state. A stop needs both components of s to vanish, so that |s| has no sign: the trial counts it as negative where s has turned
+back against the way in which it began. Close to zero slip the way turns ever faster, and substeps shrink with |s|: a contact stops where |s| falls
+below the ``least`` slip that the tolerance tells from zero, and an impulse takes what is left.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..coefficients import lengths
+from ..contact.friction.cones import direction
+from ..events.rubbing_contacts import Place
+
+ROUGH = 4  # times the rounding of slips: slip velocities with directions of a few digits
+WEAK = 1e-6  # of the accelerations of slip without contact forces: too small to have a direction
+
+frozen = lax.stop_gradient
+
+
+def signed(slip: Array, way: Array) -> Array:
+    """Returns the speeds (m,) of slips (m, k), negative where they go against the ways (m, k)."""
+    along = jnp.sum(way * slip, axis=1)
+    if slip.shape[1] == 1:
+        return along
+    size = lengths(slip)
+    return jnp.where(frozen(along) < 0, -size, size)
+
+
+def headed(place: Place, way: Array) -> Array:
+    """Returns the directions (m, 2) of slip in space, or the ways (m, 2) where there is none."""
+    speed = signed(place.slip, way)[:, None]
+    moves = frozen(jnp.abs(speed) > place.noise[:, None])
+    return jnp.where(moves, place.slip / jnp.where(moves, speed, 1), way)
+
+
+def least_slip(place: Place, atol: Array) -> Array:
+    """Returns the least slip velocities in space (m,) that are told from zero."""
+    return jnp.maximum(atol, ROUGH * place.noise)
+
+
+def times_of(place: Place, force: Array, slips: Array, way: Array, floor: Array) -> Array:
+    """Returns the times in which the first slip under contact forces (m, 1 + k) would stop at its present rate, and in which friction alone would stop one,
+    of the contacts that do, ``slips`` (m,), and the largest acceleration of slip by friction, (3,).
+
+    In the second time a change of slip across its direction decays. ``floor`` (m, 1): slips at which they stop, negative for contacts that begin to slip.
+    """
+    speed, pull = signed(place.slip, way), place.cones.velocity(force)[:, 1:]
+    rate, brakes = jnp.sum(way * pull, axis=1), place.cones.scales() * lengths(force[:, 1:])
+    brakes = jnp.where(slips, brakes, 0)
+    moves = speed > place.noise
+    weak = lengths(pull) <= WEAK * lengths(place.cones.offset[:, 1:])
+    slows = [slips & moves & (floor[:, 0] > 0) & (rate < 0), (moves | weak) & (brakes > 0)]
+    first = [
+        jnp.min(jnp.where(some, speed / jnp.where(some, by, 1), jnp.inf))
+        for some, by in zip(slows, (-rate, brakes), strict=True)
+    ]
+    return frozen(jnp.stack([*first, jnp.max(brakes)]))
+
+
+def beginning(place: Place, slips: Array, sticks: Array) -> Array:
+    """Returns the ways (m, k) of contacts that begin to slip: friction (m, 1 + k), ``slips``, opposes the acceleration of slip; where that hardly
+    accelerates, as at the edge of the cone, it opposes that by which they stuck, ``sticks``."""
+    clear = lengths(place.cones.velocity(slips)[:, 1:]) > WEAK * lengths(place.cones.offset[:, 1:])
+    return -direction(jnp.where(frozen(clear)[:, None], slips, sticks)[:, 1:])
