@@ -1,18 +1,12 @@
 """Bodies in space: kinematics, accelerations, forces, joints in loops, and statements that cannot be."""
 
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import random_trees
 
 from jaximpact import spatial
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import random_trees
 
 G = 9.81
 CUBE = spatial.box((0.3, 0.1, 0.2), (0.4, 0.2, 0.6), mass=2.0)
