@@ -28,17 +28,29 @@ class Rough(Part):
             calls takes its place if it is given.
         restitution: Newton's coefficient, a number or a function ``(w, args)`` of the speed of approach w [m/s].
         name: name of the contact.
+        drilling: radius of the patch by which the contact resists a turn about its normal, too; of all rough contacts of a system or of none [m].
     """
 
     friction: Number = 0.0
     restitution: Any = 0.0
     name: str = ""
+    drilling: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.friction) and real_number("friction", self.friction) < 0:
             raise ValueError(f"friction must be >= 0, got {self.friction!r}")
         check_restitution(self.restitution)
+        if real_number("drilling", self.drilling) < 0:
+            raise ValueError(f"drilling must be a radius >= 0, got {self.drilling!r}")
+
+    def _with_drilling(self, across: Any, normal: Any, twists: Twists) -> Any:
+        """Slip velocities (k, 2) across a normal (3,), and as a third column, where contacts resist it, the turn about the normal times the radius."""
+        if self.drilling == 0:
+            return across
+        turn = plus(twists.angular_velocity(self.a), scaled(-1, twists.angular_velocity(self.b)))
+        about = self.drilling * product(turn[None], normal[:, None])
+        return jnp.concatenate([across, jnp.broadcast_to(about, (len(across), 1))], axis=1)
 
     @property
     def frictions(self) -> list[Number]:
@@ -108,7 +120,7 @@ class Plane(Rough):
         _, places = self._contact(pose)
         across = pose.direction(self.b, basis_across(np.array(self.normal)).T)
         speed = plus(twists.velocities(self.a, places), scaled(-1, twists.velocities(self.b, places)))
-        return product(speed, across)
+        return self._with_drilling(product(speed, across), pose.direction(self.b, self.normal), twists)
 
     @property
     def gap_names(self) -> list[tuple[str, str]]:
@@ -153,7 +165,7 @@ class Contact(Rough):
         assert self.shapes is not None
         _, normal, place = self._contact(pose)
         speed = plus(twists.velocity(self.a, place), scaled(-1, twists.velocity(self.b, place)))
-        return (tangents(normal, np.array(self.shapes[2])) @ speed)[None]
+        return self._with_drilling((tangents(normal, np.array(self.shapes[2])) @ speed)[None], normal, twists)
 
     @property
     def gap_names(self) -> list[tuple[str, str]]:

@@ -290,6 +290,21 @@ def test_a_mechanism_that_moves_in_a_plane_has_the_motion_that_planar_gives_it()
     np.testing.assert_allclose(space, expected, atol=1e-8)  # 1e-10 a substep, of some hundred
 
 
+def test_a_ball_that_spins_on_a_patch_is_stopped_by_drilling_friction():
+    """Of mu m g times the radius of the patch: it stops at J w / (mu m g r), with J = 2/5 m R^2."""
+    patch, spin = 0.01, 20.0
+    floor = spatial.Plane("ball", at=(0, 0, 0), friction=MU, drilling=patch)
+    system = spatial.System({"ball": spatial.ball((0, 0, RADIUS), RADIUS, mass=2.0)}, [floor], gravity=G)
+    slows = MU * G * patch / (0.4 * RADIUS**2)
+    motion = ji.solve(
+        system.problem(), *system.start(ball=(0, 0, 0, 0, 0, spin)), t1=1.2 * spin / slows, steps=400, save="all"
+    )
+    found = [system.twist(q, v, "ball")[5] for q, v in zip(motion.q[::40], motion.v[::40], strict=True)]
+    assert motion.status == 0
+    # a constant torque; the last step before it rests is one of first order
+    np.testing.assert_allclose(found, np.maximum(spin - slows * np.asarray(motion.t[::40]), 0), atol=spin / 400)
+
+
 def test_derivatives_of_a_flight_are_those_of_differences():
     """In six numbers, displacement and rotation vector, at both ends."""
     system = spatial.System(BOX)
