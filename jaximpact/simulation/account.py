@@ -64,8 +64,9 @@ class Account(NamedTuple):
             iterations=self.iterations + info.iterations,
             error=self.error if info.error is None else self.error + info.error,
         )
+        failed_at = motion.time(k)
         if info.near is not None:
-            found = found._replace(failed_by=jnp.where(jnp.isfinite(info.ended), info.near, self.failed_by))
-        begun = motion.time(k)
-        failed_at = begun if info.ended is None else jnp.where(jnp.isfinite(info.ended), info.ended, begun)
+            within = jnp.isfinite(info.ended)
+            found = found._replace(failed_by=jnp.where(within, info.near, self.failed_by))
+            failed_at = jnp.where(within, info.ended, failed_at)
         return found.with_status(info.status | lost, jnp.where(lost > 0, t, failed_at))

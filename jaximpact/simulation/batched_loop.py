@@ -75,11 +75,10 @@ class BatchedLoop:
 
         carry = self.start_carry(begin)
         if motion_loop.by_step is not None:
-            last = steps if length is None else jnp.minimum(steps, length)
-            going = lambda now: (now[0] <= last) & motion_loop.program.goes_on(now[1][1])
+            going = lambda now: (now[0] <= steps) & motion_loop.program.goes_on(now[1][1])
             _, carry = lax.while_loop(going, lambda now: (now[0] + 1, body(now[1], now[0])[0]), (first, carry))
         elif not program.length:
-            last = steps if length is None else length
+            last = length if ragged else steps
             carry = lax.fori_loop(first, last + 1, lambda k, carry: body(carry, k)[0], carry)
         else:
             numbers = jnp.arange(1, program.length + 1, dtype=jnp.int32)

@@ -92,7 +92,7 @@ def in_chunks(
     show = (sys.stderr.isatty() and len(chunks) > 1) if progress is None else progress
     gathered = (
         _DeviceResults(count)
-        if on_device and not ragged and shares == 1 and platform() != "cpu"
+        if on_device and not (ragged or program.problem.listed) and shares == 1 and platform() != "cpu"
         else _HostResults(count)
     )
 

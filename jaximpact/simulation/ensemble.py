@@ -20,7 +20,7 @@ def ensemble(call: Call) -> Solution:
     """Integrates many motions at once: see `jaximpact.ensemble`."""
     program, lanes = for_lanes(call)
     backend = batch_backend(trajectory, program, lanes, call.execution)
-    found = in_chunks(program, lanes, backend, call.chunk, call.progress, on_device=not program.problem.listed)
+    found = in_chunks(program, lanes, backend, call.chunk, call.progress, on_device=True)
     while program.problem.listed and np.any(lost := found.status & int(Status.NEIGHBOURS_LOST) != 0):
         program, found = with_room(program, lanes, found, lost, call)
     return found

@@ -222,9 +222,7 @@ def jacobians(
         jacobian, (value, status) = _walking_back(program, lanes, task, execution, chunk, progress)
     else:
         call = batch_backend(task, program, lanes, execution) if either else through_steps
-        jacobian, (value, status) = in_chunks(
-            program, lanes, call, chunk, progress, on_device=not program.problem.listed
-        )
+        jacobian, (value, status) = in_chunks(program, lanes, call, chunk, progress, on_device=True)
     return jacobian, (value, status | status_of_entries(jacobian, lanes.count))
 
 
@@ -307,8 +305,7 @@ def _by_directions(
     motion = motion._replace(args=(motion.args, np.tile(np.arange(many, dtype=np.int32), count)))
     directions = Lanes.of(motion, lanes.marks._replace(args=(lanes.marks.args, 0)), count * many)
     call = batch_backend(Direction(task.wrt, task.output), program, directions, execution)
-    one, stay = lanes.first, not program.problem.listed
-    found, others = in_chunks(program, directions, call, chunk and chunk * many, progress, one, on_device=stay)
+    found, others = in_chunks(program, directions, call, chunk and chunk * many, progress, lanes.first, on_device=True)
     inputs, of_inputs = jax.tree.flatten(unravel(flat))
     ends = np.cumsum([x.size for x in inputs])[:-1]
 

@@ -47,9 +47,7 @@ def located_pieces(problem: Problem, t: Array, q: Array, v: Array, args: Any) ->
     Returns None (decided at trace time, for states of these shapes) if there are no such borders. Borders at which both are continuous, kinks, are
     not located. Raises ValueError if the problem has a reset, but no surface that it states is located.
     """
-    found = None
-    if not problem.listed:
-        found = Pieces.of(problem, t, q, v, args, kinks=False) or _pieces_of_places(problem, t, q, v, args)
+    found = Pieces.of(problem, t, q, v, args, kinks=False) or _pieces_of_places(problem, t, q, v, args)
     if problem.reset is not None and (found is None or found.stated.stop == found.stated.start):
         raise ValueError("reset: EventCorrected locates no surfaces of such switches; use EventDriven()")
     return found
