@@ -63,6 +63,11 @@ class Motion(NamedTuple):
     static_friction: Any = None
     by: Any = None  # By
 
+    @property
+    def by_times(self) -> bool:
+        """Whether derivatives are known to be taken by times, so that what happens at times that do not depend on data counts too."""
+        return self.by is not None and self.by.times
+
     def time(self, n: ArrayLike) -> Array:
         """Returns the time t0 + n h of step n, free of accumulated rounding."""
         return self.t0 + jnp.asarray(n).astype(self.h.dtype) * self.h

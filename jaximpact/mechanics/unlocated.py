@@ -33,8 +33,6 @@ def status_of_kinks(problem: Problem, motion: Motion, step: tuple, acts: Array, 
     """
     step, motion = lax.stop_gradient((step, motion))
     at, then = ((time_of(motion, state), state.q, state.v) for state in step)
-    # for derivatives by times, kinks at times that do not depend on data count too
-    clock = motion.by is not None and motion.by.times
     bits = []
     located = _located(problem, *at, motion.args) if traits.kinks else ()
     # a substep of high order goes wrong across a kink of a joint, contacts or not
@@ -42,7 +40,9 @@ def status_of_kinks(problem: Problem, motion: Motion, step: tuple, acts: Array, 
         if name in located:
             continue
         if (
-            doubted := _passes(problem, function, at, then, motion.args, depends_on_path if clock else depends_on_data)
+            doubted := _passes(
+                problem, function, at, then, motion.args, depends_on_path if motion.by_times else depends_on_data
+            )
         ) is not None:
             bits.append(as_status(doubted, Status.DERIVATIVE_JUMP))
         if (

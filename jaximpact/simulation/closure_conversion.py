@@ -86,8 +86,8 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
         tuple(numbers.values()),
     )
     kept = open_one(program.function, t, q, v)
-    until = program.until
-    if until is not None and until.by_step is None:
+    until: Any = program.until
+    if program.ends_within_steps:
         opened: Any = open_one(until.function, t, q, v)
         until = replace(until, function=opened)
     if not is_traced(constants):

@@ -149,7 +149,7 @@ def advance(
     status = progress.status | failure | bits | as_status(jnp.any(missed), Status.EVENTS_UNRESOLVED)
     status |= as_status(jnp.any(jammed) & last, Status.CONTACTS_NOT_SOLVED)
     # those that go on to slip have a jump of their force at a time of their own
-    twice = jnp.any(begun.apart & (did.mode == SLIP)) if begun.apart is not None else jnp.zeros((), bool)
+    twice = jnp.any(begun.apart & (did.mode == SLIP))
     if problem.static_friction is not None:
         ways = there.view.contacts, there.cones.slip(), escaped, leads(mode_ends.escape)
         twice |= lax.cond(

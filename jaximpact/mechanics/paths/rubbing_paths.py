@@ -81,9 +81,9 @@ class Progress(NamedTuple):
     status: Array
     did: FrictionInfo
     joints: JointInfo
+    apart: Array
     where: Where | None = None
     frame: Array | None = None
-    apart: Array | None = None
 
 
 class Segment(NamedTuple):

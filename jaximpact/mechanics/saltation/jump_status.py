@@ -58,13 +58,11 @@ def across_jumps(
         the state at the end, and DERIVATIVE_JUMP if the derivative of a jump is not known; None (decided at trace time) where nothing can jump.
     """
     before, after = step
-    # for derivatives by times, jumps at times that do not depend on data count too
-    clock = motion.by is not None and motion.by.times
     # t0 stands for any time: where nothing can jump no operation is traced
     somewhere = (motion.t0, before.q, before.v, motion.args)
     if scheme.traits.locates and getattr(before, "where", None) is not None:
         return _beside_located(problem, scheme, motion, step, impulses, told)
-    of_force = force_switches(problem, *somewhere, depends_on_path if clock else depends_on_data)
+    of_force = force_switches(problem, *somewhere, depends_on_path if motion.by_times else depends_on_data)
     of_gaps = gap_switches(problem, motion.t0, before.q, motion.args)
     if of_force is None and of_gaps is None:
         return None
@@ -86,7 +84,7 @@ def across_jumps(
         else:
             now = before, after
             jumps, known = _jump_or_passage(pieces, of_force, scheme, motion, now, (start, passed), told)
-            found = found | jumps | may_miss_jump(pieces, motion, now, struck, clock)
+            found = found | jumps | may_miss_jump(pieces, motion, now, struck, of_motion.by_times)
             new = add_passage(pieces, of_motion, of_step, lax.stop_gradient(known))
             told = jnp.zeros((), bool)
     if of_gaps is not None:
@@ -217,11 +215,8 @@ def _off_border(
     It stays on it for all data by which derivatives are taken if these do not move the border's level there: there is no jump on the way. ``n``
     (): number of the step; ``operands``: (t, q, v, args).
     """
-    if motion.by is None:
-        return start
-    pieces = Pieces.of(problem, *operands)
-    moved = None if pieces is None else pieces.moved_at_start(motion.by, *operands)
-    if pieces is None or moved is None or all(moved):
+    pieces = motion.by and Pieces.of(problem, *operands)
+    if not pieces or all(moved := pieces.moved_at_start(motion.by, *operands)):
         return start
 
     def looked() -> tuple:
