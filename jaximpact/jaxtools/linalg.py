@@ -52,6 +52,12 @@ def factorise(a: Array) -> Array:
     return jnp.stack([jnp.stack(row + [zero] * (n - len(row))) for row in rows])
 
 
+def pivots_of(factor: Array) -> Array:
+    """Returns the pivots (n,) of a matrix, given its ``factor = factorise(a)``: small ones mean that rows depend on those before."""
+    diagonal = jnp.diagonal(factor)
+    return diagonal**2 if factor.shape[0] > MAX_UNROLLED else 1 / diagonal
+
+
 def factored_solve(factor: Array, b: Array) -> Array:
     """Solves a x = b for b (n,) or (n, k), with ``factor = factorise(a)``."""
     return cho_solve((factor, True), b) if factor.shape[0] > MAX_UNROLLED else substitute(factor, b)

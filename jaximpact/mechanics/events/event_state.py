@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ...jaxtools import linalg
@@ -85,11 +85,22 @@ def impulses_to_change(contacts: Contacts, target: Array, held: Array) -> Array:
     held = held & (diagonal > 0)
     target = jnp.where(held, target, 0)
     matrix = jnp.where(held[:, None] & held[None, :], matrix, 0) + jnp.diag(jnp.where(held, 0, 1).astype(target.dtype))
-    # regular also where contacts depend on each other; one refinement makes up for it
-    shift = jnp.where(held, 16 * jnp.finfo(target.dtype).eps * diagonal, 0)
-    factor = linalg.factorise(matrix + jnp.diag(shift))
-    impulse = linalg.factored_solve(factor, target)
-    return impulse + linalg.factored_solve(factor, target - matrix @ impulse)
+    # regular also where contacts depend on each other; refinements make up for it
+    eps, scale = float(jnp.finfo(target.dtype).eps), jnp.where(held, diagonal, 0)
+    factor = linalg.factorise(matrix + jnp.diag(16 * eps * scale))
+
+    def solve(factor: Array, times: int) -> Array:
+        impulse = linalg.factored_solve(factor, target)
+        for _ in range(times):
+            impulse = impulse + linalg.factored_solve(factor, target - matrix @ impulse)
+        return impulse
+
+    if held.shape[0] == 1:
+        return solve(factor, 1)
+    # of dependent contacts, as the corners of a box, so small a shift would turn rounding into impulses that cancel each other
+    dependent = jnp.any(held & ~(linalg.pivots_of(lax.stop_gradient(factor)) > 1e3 * eps * scale))
+    several = lambda: solve(linalg.factorise(matrix + jnp.diag(eps**0.375 * scale)), 4)
+    return lax.cond(dependent, several, lambda: solve(factor, 1))
 
 
 def reaction(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array, Array]:
