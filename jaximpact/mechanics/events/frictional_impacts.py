@@ -21,7 +21,7 @@ from ..problem import Problem
 from ..status import Status, as_status
 from .acceleration_problem import AccelerationProblem
 from .event_state import Event
-from .impacts import collision_status, may_be_first, met_together, order_matters, put_back, shared
+from .impacts import Collision, collision_status, may_be_first, met_together, order_matters, put_back, shared
 from .rubbing_contacts import braking, slip_noise
 
 BRIEF = 8  # steps of flight under the largest acceleration of a gap, within which contacts are tested for falling back
@@ -210,26 +210,6 @@ class Rubbing(NamedTuple):
     jammed: Array
 
 
-class RubbingCollision(NamedTuple):
-    """Result of `collide_rubbing`: q and v (d,) after the event, the contacts (m,) that are ``closed`` then, those (m,) that had an ``impact`` in it, and
-    those (m,) that do not slip after it, ``rests``.
-
-    Also the ``impulse`` (m, 1 + k) of the event and its generalised ``momentum`` (d,), the residual ``error`` () of the laws, status (), and ``dies`` () as
-    in `impacts.Collision`.
-    """
-
-    q: Array
-    v: Array
-    closed: Array
-    impact: Array
-    rests: Array
-    impulse: Array
-    momentum: Array
-    error: Array
-    status: Array
-    dies: Array
-
-
 def collide_rubbing(
     problem: Problem,
     law: ContactLaw,
@@ -243,7 +223,7 @@ def collide_rubbing(
     met: Array,
     left: Array,
     spread: Array | None,
-) -> RubbingCollision:
+) -> Collision:
     """As `impacts.collide`, for contacts that rub: also removes the slip of those that stick, and applies Coulomb's law at impacts.
 
     ``motion``: its step h is the time below which flights are not resolved; ``slip``: tangential rows at the ``event``; other arguments as there.
@@ -285,11 +265,10 @@ def collide_rubbing(
         status |= distance_status(problem, metric, contacts.jacobian, impact | closed, event.t, event.q, motion.args)
     impulse = left_over + choose(found.impulse, 0)
     closed = (closed | (found.lands & strikes)) & ~(found.opened & strikes)
-    momentum = rows.rows.T @ impulse.ravel()
+    joints = metric.joints.reaction(rows.rows.T @ impulse.ravel())
     dies = strikes & (jnp.any(zeno) | found.back)
-    return RubbingCollision(
-        q, v, closed, impact, choose(found.rests, rests), impulse, momentum, choose(found.error, 0), status, dies
-    )
+    rests, error = choose(found.rests, rests), choose(found.error, 0)
+    return Collision(q, v, closed, impact, rests, impulse, joints, error, status, dies)
 
 
 def others_at_once(contacts: Contacts, slip: Slip, ends: Array, first: Array) -> tuple[Array, Array]:

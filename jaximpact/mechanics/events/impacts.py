@@ -290,17 +290,20 @@ def put_back(contacts: Contacts, q: Array, speed: Array, pulled: Array, others: 
 
 
 class Collision(NamedTuple):
-    """Result of `collide`: q and v (d,) after the event, the contacts (m,) that are ``closed`` then, and those (m,) that had an ``impact`` in it.
+    """Result of `collide`: q and v (d,) after the event, the contacts (m,) that are ``closed`` then, those (m,) that had an ``impact`` in it, and those
+    that rub but do not slip after it, ``rests`` (m,).
 
-    Also the ``impulse`` (m,) of the event, the residual ``error`` (m,) of the impact law, status (), and whether flights too short to be followed are
-    left out, ``dies`` ().
+    Also the ``impulse`` of the event, (m,) or of contacts that rub (m, 1 + k), and that of the joints, ``joint_impulse`` (j,); the residual ``error`` ()
+    of the impact law, status (), and whether flights too short to be followed are left out, ``dies`` ().
     """
 
     q: Array
     v: Array
     closed: Array
-    impulse: Array
     impact: Array
+    rests: Array
+    impulse: Array
+    joint_impulse: Array
     error: Array
     status: Array
     dies: Array
@@ -367,7 +370,9 @@ def collide(
     if spread is not None:
         free = opens_by_change(problem, event.t, q, event.v, v, impact & (e <= 0), closed, motion.args, spread)
         status |= as_status(free, Status.DERIVATIVE_EVENTS)
-    return Collision(q, v, closed, tangent + blow.percussion + blow.rest, impact, blow.error, status, dies)
+    impulse, rests = tangent + blow.percussion + blow.rest, jnp.zeros_like(closed)
+    error = jnp.max(blow.error, initial=0.0)
+    return Collision(q, v, closed, impact, rests, impulse, event.joint_impulse(impulse), error, status, dies)
 
 
 def collision_status(

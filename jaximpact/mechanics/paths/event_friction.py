@@ -93,7 +93,7 @@ def arrive(
     before = Rubbing(closed, still, stopped, did.direction, jammed)
     found = collide_rubbing(problem, law, motion, event, slip, before, candidates, near, pulled, progress.met, left, h)
     joints = progress.joints
-    joints = joints._replace(impulse=joints.impulse + event.metric.joints.reaction(found.momentum))
+    joints = joints._replace(impulse=joints.impulse + found.joint_impulse)
     strikes = jnp.any(found.impact)
     return progress._replace(
         q=found.q, v=found.v, closed=found.closed, impulse=progress.impulse + found.impulse,

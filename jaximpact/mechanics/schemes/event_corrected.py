@@ -402,9 +402,9 @@ class EventCorrected(Scheme):
             status |= as_status(past, Status.GAP_UNRESOLVED)
         slowest = lambda normal: 2 * h * normal
         found = collide(problem, law, motion, slowest, event, closed, candidates, near, pulled, met, left, h)
-        residual = jnp.maximum(residual, jnp.max(found.error, initial=0.0))
+        residual = jnp.maximum(residual, found.error)
         impulse, met, status = impulse + found.impulse, met | found.impact, status | found.status
-        joints = joints._replace(impulse=joints.impulse + event.joint_impulse(found.impulse))
+        joints = joints._replace(impulse=joints.impulse + found.joint_impulse)
         told = events, met, status, joints, where
         progress = _Progress(elapsed, found.q, low, found.v, found.closed, impulse, residual, *told)
         return progress, found.impact

@@ -30,7 +30,7 @@ from .rubbing import Change, RubbingContacts, ends_of_modes, status_of_ends, str
 from .searches import TOGETHER, Search, Verdict, decide_on_trial, event_met
 from .stops import check_surface, move_to_zero, surface_to_watch
 from .tableau import TABLEAUS
-from .totals import StepTotals, add_joint_impulse, add_late_impulse, latest_spread
+from .totals import StepTotals, add_joint_impulse, add_late_impulse
 from .trial import Base, Hold, Trial, attempt, frozen, grazes, held
 
 WITHOUT_END = 1 << 20  # number of events that may still be located: no limit
@@ -291,24 +291,8 @@ def _arrive(
         ends = base._replace(closed=base.closed & ~begins), flown, after
         record, bits = keep_events(record, scheme.kinds, met, pieces, hold, began, ends, substep, args)
         failure |= bits
-    return after._replace(low=flown.low), StepTotals(
-        told.impulse + delay * flown.force + found.impulse,
-        told.met | found.impact,
-        jnp.maximum(told.residual, jnp.max(frozen(found.error), initial=0.0)),
-        jnp.where(jnp.any(found.impact), frozen(t), told.latest),
-        told.trials,
-        told.status | status | failure,
-        record,
-        told.stop,
-        add_joint_impulse(
-            add_joint_impulse(add_late_impulse(told.joints, delay, flown), event.joint_impulse(found.impulse)),
-            jolt.joint_impulse,
-        ),
-        told.error + jnp.where(found.dies, 1.0, 0.0),  # flights that are left out: up to atol each
-        told.until,
-        latest_spread(told.spread, spread, found.impact),
-        told.near,
-    )
+    more = told.with_collision(found, jolt.joint_impulse, flown, delay, t, spread, status | failure)
+    return after._replace(low=flown.low), more._replace(record=record)
 
 
 class _Arrival(NamedTuple):
@@ -407,14 +391,8 @@ def _arrive_rubbing(
             record, scheme.kinds, met, step.pieces, hold, began, (base, flown, after), substep, args
         )
         failure |= bits
-    joints = add_joint_impulse(add_late_impulse(told.joints, delay, flown), jolt.joint_impulse)
-    joints = add_joint_impulse(joints, metric.joints.reaction(found.momentum))
-    more = told._replace(
-        impulse=told.impulse + delay * flown.force + found.impulse, met=told.met | found.impact, residual=jnp.maximum(told.residual, frozen(found.error)),
-        latest=jnp.where(jnp.any(found.impact), frozen(t), told.latest), status=told.status | status | failure, record=record, joints=joints,
-        error=told.error + jnp.where(found.dies, 1.0, 0.0), spread=latest_spread(told.spread, spread, found.impact),
-    )  # fmt: skip
-    return after._replace(low=flown.low), more
+    more = told.with_collision(found, jolt.joint_impulse, flown, delay, t, spread, status | failure)
+    return after._replace(low=flown.low), more._replace(record=record)
 
 
 def _settle_rubbing(

@@ -23,7 +23,8 @@ from ..coefficients import lengths
 from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
 from ..contact.laws import ContactLaw
 from ..events.event_state import Event
-from ..events.frictional_impacts import Rubbing, RubbingCollision, collide_rubbing, others_at_once
+from ..events.frictional_impacts import Rubbing, collide_rubbing, others_at_once
+from ..events.impacts import Collision
 from ..events.rubbing_contacts import Place, heading
 from ..friction import Slip, tangents
 from ..linearisation import noise
@@ -434,7 +435,7 @@ def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelera
 def strike_rubbing(
     problem: Problem, law: ContactLaw, motion: Motion, slowest: Callable, event: Event, base: Base, stopped: tuple[Array, Array], breaks: Array,
     shoved: Array, closed: Array, candidates: Array, near: Array, left: Array, spread: Array | None,
-) -> RubbingCollision:  # fmt: skip
+) -> Collision:  # fmt: skip
     """Puts contacts back onto their surfaces and applies the laws of impact, by `collide_rubbing`, at the end of a trial from ``base``.
 
     ``slowest``: function from magnitudes of gap accelerations (m,) to the lowest gap velocities (m,) that are resolved; ``stopped``: contacts (m,)

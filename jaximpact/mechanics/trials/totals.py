@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from ..events.impact_record import ImpactRecord
+from ..events.impacts import Collision
 from ..scheme import JointInfo
 from .stops import Stop
 from .trial import Base
@@ -35,6 +36,26 @@ class StepTotals(NamedTuple):
     until: Any = None
     spread: Any = None
     near: Any = None
+
+    def with_collision(
+        self, found: Collision, jolt: Array, flown: Base, delay: Array, t: Array, spread: Array | None, status: Array
+    ) -> StepTotals:
+        """Adds a collision at the end ``flown`` of a trial, a ``delay`` () behind it at time t, the impulse (j,) of joints before it, and status bits.
+
+        ``spread`` (m,): errors of the times of impacts.
+        """
+        hit, joints = jnp.any(found.impact), add_late_impulse(self.joints, delay, flown)
+        return self._replace(
+            impulse=self.impulse + delay * flown.force + found.impulse,
+            met=self.met | found.impact,
+            residual=jnp.maximum(self.residual, lax.stop_gradient(found.error)),
+            latest=jnp.where(hit, lax.stop_gradient(t), self.latest),
+            status=self.status | status,
+            joints=add_joint_impulse(add_joint_impulse(joints, jolt), found.joint_impulse),
+            # flights that are left out: up to atol each
+            error=self.error + jnp.where(found.dies, 1.0, 0.0),
+            spread=latest_spread(self.spread, spread, found.impact),
+        )
 
 
 def add_joint_impulse(told: JointInfo, impulse: Array, residual: Array | None = None) -> JointInfo:
