@@ -93,7 +93,7 @@ class Model(System):
         at, rates = (jnp.asarray(x, jnp.result_type(float)) for x in (own, speeds))
         pairs = [_from_file(x, at[x.own], rates[x.dof :]) for x in self.file_joints]
         q, v = (jnp.concatenate(x) for x in zip(*pairs, strict=True))
-        if not self._constraining_names():
+        if not self._equations():
             return q, v
         return assemble(self.problem(), q, v, t0=t0, args=args)
 

@@ -31,6 +31,7 @@ ZERO_FIELDS = {
     "tendon_limited": ("tendon", "a limited length"),
     "tendon_frictionloss": ("tendon", "frictionloss"),
     "tendon_armature": ("tendon", "armature"),
+    "tendon_actfrclimited": ("tendon", "a limited force of its actuators"),
 }
 CURE = "; change that in the file, or in a mujoco.MjModel, and give this to from_mjcf"
 

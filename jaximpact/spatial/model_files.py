@@ -212,16 +212,18 @@ class Builder:
         found = []
         clamps = not self.arrays.disabled("CLAMPCTRL")
         for i, name in enumerate(self.arrays.names_of("actuator")):
-            joint = self.joints[model.actuator_trnid[i, 0]] if model.actuator_trntype[i] in (0, 1) else None
-            if joint is None or joint.kind not in ("hinge", "slider"):
-                raise refuse("actuator", name, "a transmission other than to a hinge or slide")
+            pulled = [(joint, float(model.actuator_gear[i, 0]) * factor) for joint, factor in self._pulled(i)]
+            if not pulled or not {joint.kind for joint, _ in pulled} <= {"hinge", "slider"}:
+                raise refuse(
+                    "actuator", name, "a transmission other than to a hinge, a slide, or a fixed tendon of these"
+                )
             if model.actuator_dyntype[i] or max(model.actuator_gaintype[i], model.actuator_biastype[i]) > 1:
                 raise refuse(
                     "actuator", name, "a state of its own, or a law other than those of motor, position and velocity"
                 )
             if getattr(model, "actuator_ctrlnum", np.ones(i + 1))[i] != 1:
                 raise refuse("actuator", name, "other than one input")
-            gear, length = float(model.actuator_gear[i, 0]), float(model.actuator_gear[i, 0]) * joint.ref
+            length = sum(factor * joint.ref for joint, factor in pulled)
             gain, bias = model.actuator_gainprm[i, :3].copy(), model.actuator_biasprm[i, :3].copy()
             gain[1:] *= model.actuator_gaintype[i] == 1
             bias *= model.actuator_biastype[i] == 1
@@ -229,7 +231,8 @@ class Builder:
                 law[0] += law[1] * length  # coordinates count from the start, lengths of the file from zero
             inputs = _range(model.actuator_ctrllimited[i] and clamps, model.actuator_ctrlrange[i])
             force = _range(model.actuator_forcelimited[i], model.actuator_forcerange[i])
-            found.append(Actuator(name, joint.place, gear, tuple(gain.tolist()), tuple(bias.tolist()), inputs, force))
+            arms = tuple((joint.place, factor) for joint, factor in pulled)
+            found.append(Actuator(name, arms, tuple(gain.tolist()), tuple(bias.tolist()), inputs, force))
         limited = [j for j in range(model.njnt) if model.jnt_actfrclimited[j]]
         for j in limited:
             if model.jnt_actgravcomp[j]:
@@ -238,6 +241,17 @@ class Builder:
                 )
         ranges = tuple((self.joints[j].place, _range(True, model.jnt_actfrcrange[j])) for j in limited)
         return Actuators(*ends, every=tuple(found), ranges=ranges, control=control)
+
+    def _pulled(self, i: int) -> list[tuple[FileJoint, float]]:
+        """Joints that an actuator moves, of itself or by a fixed tendon, and their factors in its length; none by other transmissions."""
+        model, kind, target = self.model, int(self.model.actuator_trntype[i]), int(self.model.actuator_trnid[i, 0])
+        if kind in (0, 1):
+            return [(self.joints[target], 1.0)]
+        first = int(model.tendon_adr[target]) if kind == 3 else 0
+        path = range(first, first + int(model.tendon_num[target])) if kind == 3 else range(0)
+        if any(model.wrap_type[k] != 1 for k in path):
+            return []
+        return [(self.joints[model.wrap_objid[k]], float(model.wrap_prm[k])) for k in path]
 
     def limits(self, chosen: Any, restitution: Any) -> list[Part]:
         """Returns limits of the joints whose names match a pattern of ``chosen``."""

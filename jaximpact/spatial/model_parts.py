@@ -199,15 +199,13 @@ class Geared(Part):
 
 @dataclass(frozen=True)
 class Actuator:
-    """A motor or servo of one coordinate, number ``place``.
+    """A motor or servo of coordinates, whose length l is the sum of coordinates times factors: ``arms``, the numbers of these with those.
 
-    Its force is (gain . (1, l, l')) u + bias . (1, l, l'), with its input u and the length l = gear times the coordinate; ``control`` and ``force``
-    are the ranges of u and of the force.
+    Its force is (gain . (1, l, l')) u + bias . (1, l, l'), with its input u; ``control`` and ``force`` are the ranges of u and of the force.
     """
 
     name: str
-    place: int
-    gear: float
+    arms: tuple[tuple[int, float], ...]
     gain: Numbers
     bias: Numbers
     control: tuple[float, float]
@@ -233,10 +231,13 @@ class Actuators(Part):
         inputs = jnp.broadcast_to(inputs, (len(self.every),))
         forces: dict[int, Any] = {}
         for i, one in enumerate(self.every):
-            state = 1.0, one.gear * q[one.place], one.gear * v[one.place]
+            length, rate = (sum(factor * x[place] for place, factor in one.arms) for x in (q, v))
+            state = 1.0, length, rate
             affine = lambda factors, state=state: sum(x * y for x, y in zip(factors, state, strict=True) if x)
             force = affine(one.gain) * _clip(inputs[i], one.control) + affine(one.bias)
-            forces[one.place] = forces.get(one.place, 0.0) + one.gear * _clip(force, one.force)
+            force = _clip(force, one.force)
+            for place, factor in one.arms:
+                forces[place] = forces.get(place, 0.0) + factor * force
         for place, force in forces.items():
             force = _clip(force, dict(self.ranges).get(place, ANY))
             loads.along[place] = loads.along.get(place, 0.0) + force

@@ -61,9 +61,12 @@ def random_file(rng, count):
         '<velocity joint="{}" kv="0.7" ctrlrange="-.4 .4" ctrllimited="true"/>',
     ]
     motors = "".join(laws[i % 3].format(name) for i, name in enumerate(kinds))
+    cord = "".join(f'<joint joint="{name}" coef="{rng.normal():.3f}"/>' for name in kinds)
+    motors += '<position tendon="cord" kp="2" kv=".3" gear="1.2"/>' if kinds else ""
+    cord = f'<tendon><fixed name="cord">{cord}</fixed></tendon>' if kinds else ""
     return (
         f'<mujoco><compiler angle="radian"/><option gravity="{numbers(rng, 3, 5)}"/><worldbody>{found}</worldbody>'
-        f"<actuator>{motors}</actuator></mujoco>"
+        f"{cord}<actuator>{motors}</actuator></mujoco>"
     )
 
 
@@ -283,7 +286,7 @@ REFUSED = {
         other='<tendon><fixed name="cord" stiffness="2"><joint joint="hinge" coef="1"/></fixed></tendon>'
     ),
     "actuator 'pull' has a transmission other than": in_file(
-        other='<tendon><fixed name="cord"><joint joint="hinge" coef="1"/></fixed></tendon><actuator><motor name="pull" tendon="cord"/></actuator>'
+        body='<site name="tip"/>', other='<actuator><motor name="pull" site="tip"/></actuator>'
     ),
     "actuator 'flex' has a state of its own": in_file(
         other='<actuator><muscle name="flex" joint="hinge" lengthrange="0 1"/></actuator>'
