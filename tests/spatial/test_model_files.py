@@ -1,5 +1,8 @@
 """Model files of robots against MuJoCo's own accelerations, without contacts, and against motions in closed form."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -383,3 +386,29 @@ def test_urdf_is_read_by_the_same_door():
     q = jnp.array([0.3])
     np.testing.assert_allclose(arm.mass(q, None), [[0.1 + 2 * 0.04]])
     np.testing.assert_allclose(arm.force(0.0, q, 0 * q, None), [2 * 9.81 * 0.2 * np.sin(0.3)])
+
+
+@pytest.mark.slow
+def test_programs_of_the_guide_run(capsys):
+    """What they print of the first motion is there; its last place to the digits that other machines have."""
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "robots.md").read_text()
+    names = {}
+    for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(program, names)
+    printed, toe = re.search(r"```text\n(.*)\n\[(.*)\]\n```", page).groups()
+    assert printed in capsys.readouterr().out
+    np.testing.assert_allclose(
+        names["hopper"].site(names["motion"].q[-1], "toe"), [float(x) for x in toe.split()], atol=1e-6
+    )
+
+
+def test_a_model_is_drawn():
+    """Its primitive geoms, each with an outline, over a floor."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    hopper = spatial.from_mjcf(HOPPER, contacts="foot-floor")
+    figure, ax = pyplot.subplots()
+    hopper.draw(ax, 0.0, np.asarray(hopper.q0))
+    names = [name for name, body in hopper.bodies if body.shape is not None]
+    assert names == ["geom trunk", "geom upper", "geom lower", "geom foot"]
+    assert len(ax.patches) == 2 * len(names)  # each fills its outline, and its shadow
+    pyplot.close(figure)
