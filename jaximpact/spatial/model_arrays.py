@@ -77,8 +77,10 @@ class Arrays:
             self.places.append(place + matrix_of(turn) @ model.body_pos[i])
 
     def disabled(self, what: str) -> bool:
-        """Whether a flag of the file's options is "disable"."""
-        return bool(self.model.opt.disableflags & int(getattr(self._flags, f"mjDSBL_{what}", 0)))
+        """Whether a flag of the file's options is "disable"; that of all constraints counts for each kind of them."""
+        names = (what, "CONSTRAINT") if what in ("CONTACT", "LIMIT", "EQUALITY", "FRICTIONLOSS") else (what,)
+        flags = sum(int(getattr(self._flags, f"mjDSBL_{name}", 0)) for name in names)
+        return bool(self.model.opt.disableflags & flags)
 
     def at(self, body: int, p: np.ndarray) -> tuple[float, float, float]:
         """Returns where the point p (3,) of a body's frame is at the start."""
