@@ -23,7 +23,7 @@ FILES = ("from_mjcf", "from_urdf", "from_xml")  # names under which other tools 
 
 
 class Named(type):
-    """Metaclass of `Problem`: says in an AttributeError for ``Problem.from_urdf`` and the like how to state a robot without them."""
+    """Metaclass of `Problem`: says in an AttributeError for ``Problem.from_urdf`` and the like what reads files of robots."""
 
     if not TYPE_CHECKING:  # a type checker is to find names that do not exist
 
@@ -35,7 +35,7 @@ def missing(whose: str, name: str) -> str:
     """Returns the message of the AttributeError for an attribute ``name`` that the class or module ``whose`` does not have."""
     if name not in FILES:
         return f"{whose} has no attribute {name!r}"
-    return f"{name}: jaximpact reads no files of robots; docs/howto/robots.md states one by the mass matrix and forces of MJX, in 20 lines"
+    return f"{name}: files of robots, MJCF and URDF, are read by jaximpact.spatial.from_mjcf(path), which makes a System; docs/howto/robots.md"
 
 
 def check_function(value: Any, must: str, optional: bool = True) -> None:

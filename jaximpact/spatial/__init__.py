@@ -18,6 +18,8 @@ Only the direction of a quaternion counts, p/|p|: it has no equation. Wherever a
 from .body import Body, ball, box, capsule, cylinder, ellipsoid
 from .contacts import AngleStop, Contact, Plane
 from .forces import AngleSpring, Force, Motor, Spring, Torque
+from .model import Model
+from .model_files import from_mjcf
 from .parts import Ball, Drive, Hinge, Rod, Slider, Universal, Weld
 from .system import System
 
@@ -30,6 +32,7 @@ __all__ = [
     "Drive",
     "Force",
     "Hinge",
+    "Model",
     "Motor",
     "Plane",
     "Rod",
@@ -44,4 +47,5 @@ __all__ = [
     "capsule",
     "cylinder",
     "ellipsoid",
+    "from_mjcf",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class Body:
     inertia: Any
     centre: Vector
     shape: Shape | None = None
+    weighs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not callable(self.mass) and real_number("mass", self.mass) <= 0:
@@ -53,6 +54,19 @@ class Body:
             return np.array(self.inertia)
         found = value_at(self.inertia, args)
         return found if np.ndim(found) == 2 else found * np.eye(3)
+
+
+@dataclass(frozen=True)
+class Frame(Body):
+    """A part of another body, without a mass of its own: a place of it that has a name, or a shape that touches others."""
+
+    mass: Number = 0.0
+    inertia: Any = 0.0
+    centre: Vector = (0.0, 0.0, 0.0)
+    weighs = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "centre", vector_of("centre", self.centre))
 
 
 def _tensor(stated: Any) -> tuple[Vector, ...]:

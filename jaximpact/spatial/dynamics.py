@@ -17,7 +17,7 @@ from ..planar.quantities import value_at
 from .body import Body, composite
 from .pose import Pose, Twists
 from .tree import ON_GROUND, SIZE, Tree
-from .vectors import ZERO, alike, around, cross, is_zero, outer, plus, product, scaled, turned
+from .vectors import ZERO, alike, around, cross, is_zero, outer, plus, product, rates_outside, scaled, turned
 
 
 class Loads:
@@ -99,6 +99,9 @@ def mass_matrix(tree: Tree, pose: Pose, args: Any) -> Array:
             block = plus(product(screws[k][0].T, spin), product(screws[k][1].T, momentum))
             there = _places(links[k])[-1][0]
             blocks[there, here], blocks[here, there] = block, block.T
+        if link.motion.armature:
+            rates = _own_rates(q, link)
+            blocks[here, here] = blocks[here, here] + link.motion.armature * (rates.T @ rates)
         if link.motion.kind in ("free", "ball"):
             p = q[link.slice][-4:]
             length = length_inertia(tree, i, args) / (p @ p)
@@ -189,10 +192,18 @@ def generalised_force(tree: Tree, twists: Twists, loads: Loads, gravity: Any, ar
             # with which |p|'' = 0 where p . p' = 0
             radial = _stretch(q, v, link) ** 2 / 4 - rate @ rate / (p @ p)
             own = own + jnp.asarray(length_inertia(tree, i, args), q.dtype) * radial * p
+            if link.motion.armature:
+                rates = _own_rates(q, link)
+                own = own + link.motion.armature * _stretch(q, v, link) * (rates.T @ (rates @ rate))
         elif link.first in loads.along:
             own = plus(own, jnp.asarray(loads.along[link.first], q.dtype)[None])
         found[_places(link)[-1][0]] = own
     return jnp.concatenate([jnp.asarray(found[start], q.dtype) for link in links for start, _ in _places(link)])
+
+
+def _own_rates(q: Array, link: Any) -> Any:
+    """Returns the velocities (k, n) of a motion relative to what carries it, by its n coordinates."""
+    return rates_outside(q[link.slice]) if link.motion.kind == "ball" else np.ones((1, 1))
 
 
 def _stretch(q: Array, v: Array, link: Any) -> Any:
@@ -204,7 +215,8 @@ def _stretch(q: Array, v: Array, link: Any) -> Any:
 def height_energy(tree: Tree, pose: Pose, gravity: Any, args: Any) -> Any:
     """Returns the potential energy () of the weights."""
     total: Any = 0.0
-    for name, body in tree.bodies.items():
+    for name in (name for link in tree.links for name in link.bodies):
+        body = tree.bodies[name]
         place, g = alike(pose.centre(name), gravity)
         total = total - value_at(body.mass, args) * (g @ place)
     return total

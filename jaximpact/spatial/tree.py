@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,15 +26,22 @@ ON_GROUND = -1
 
 @dataclass(frozen=True)
 class Motion:
-    """One motion of a joint: a turn about an ``axis`` through the point ``at``, a shift along it, or a rotation about the point (kind "ball")."""
+    """One motion of a joint: a turn about an ``axis`` through the point ``at``, a shift along it, or a rotation about the point (kind "ball").
+
+    Attributes:
+        name: of its coordinates, in place of the body's.
+        armature: inertia of a rotor that only this motion turns [kg m^2], or shifts [kg]; not of a free one.
+    """
 
     kind: str
     at: Vector
     axis: Vector = (0.0, 0.0, 0.0)
+    name: str = ""
+    armature: float = 0.0
 
     def reversed(self) -> Motion:
         """Returns the motion of what carries relative to what is carried; that of a ball has no direction."""
-        return Motion(self.kind, self.at, tuple((-np.array(self.axis)).tolist()))
+        return replace(self, axis=tuple((-np.array(self.axis)).tolist()))
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Link:
         motion: relative to the link ``parent``, a number, or the ground.
         first: the first of its coordinates.
         root: the link that moves freely and carries this one, or the ground.
-        bodies: names of its bodies; none between the two axes of a `Universal`.
+        bodies: names of its bodies that have a mass; none between the two axes of a `Universal`.
     """
 
     motion: Motion
@@ -113,7 +120,7 @@ class Tree:
 
     def _attach(self, name: str, number: int) -> None:
         self.link_of[name] = number
-        if number != ON_GROUND:
+        if number != ON_GROUND and self.bodies[name].weighs:
             link = self.links[number]
             self.links[number] = Link(link.motion, link.parent, link.first, link.root, (*link.bodies, name))
 
@@ -134,6 +141,12 @@ class Tree:
         """Returns the names of the coordinates, such as ``box.x`` and ``leg.angle``; of two hinges of one joint ``leg.angle1`` and ``leg.angle2``."""
         names: list[str] = []
         for i, link in enumerate(self.links):
+            if link.motion.name:
+                names += [
+                    f"{link.motion.name}.{x}" if len(NAMES[link.motion.kind]) > 1 else link.motion.name
+                    for x in NAMES[link.motion.kind]
+                ]
+                continue
             body = next(name for name, numbers in self.moved_by.items() if i in numbers)
             numbers = self.moved_by[body]
             several = str(numbers.index(i) + 1) if len(numbers) > 1 else ""

@@ -27,7 +27,10 @@ def alike(*xs: Any) -> tuple:
 def plus(*xs: Any) -> Any:
     """Returns the sum of vectors, or of matrices, some of which may be a column (3, 1) that is added to all."""
     some = alike(*(x for x in xs if not is_zero(x)))
-    return sum(some[1:], some[0]) if some else max(xs, key=np.size)
+    if not some:
+        return max(xs, key=np.size)
+    found, shape = sum(some[1:], some[0]), np.broadcast_shapes(*map(np.shape, xs))
+    return found if found.shape == shape else jnp.broadcast_to(found, shape)
 
 
 def scaled(factor: Any, x: Any) -> Any:

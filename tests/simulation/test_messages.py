@@ -304,7 +304,9 @@ def test_names_that_are_none(name):
 
 @pytest.mark.parametrize("whose", [ji, ji.Problem], ids=["module", "problem"])
 def test_a_reader_of_robots_is_answered(whose):
-    with pytest.raises(AttributeError, match=r"from_mjcf: jaximpact reads no files of robots; docs/howto/robots.md"):
+    with pytest.raises(
+        AttributeError, match=r"from_mjcf: files of robots, MJCF and URDF, are read by jaximpact.spatial.from_mjcf"
+    ):
         whose.from_mjcf  # noqa: B018
     with pytest.raises(AttributeError, match="has no attribute 'no_such'"):
         whose.no_such  # noqa: B018
