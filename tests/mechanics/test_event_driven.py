@@ -492,3 +492,25 @@ def test_a_flight_over_a_disk_between_two_rows_is_no_way_through_it():
     found = ji.solve(disk, [-2.0, 0.0], [2.0, 9.81], t1=2.0, steps=1, scheme=ji.EventDriven())
     assert ji.Status(int(found.status)) == ji.Status.OK
     np.testing.assert_allclose(found.q[-1], [2.0, 0.0], atol=1e-12)  # a parabola
+
+
+# more contacts than a body needs
+
+CORNERS = jnp.array([[0.1, 0.05], [0.1, -0.05], [-0.1, 0.05], [-0.1, -0.05]])
+
+
+def heights(t, q, args):
+    """Heights of the corners of a plate, q = (height, two small tilts, angle about the vertical)."""
+    c, s = jnp.cos(q[3]), jnp.sin(q[3])
+    return q[0] + CORNERS @ jnp.stack([c * q[1] - s * q[2], s * q[1] + c * q[2]])
+
+
+@pytest.mark.parametrize("spin", [0.0, 1.0])
+def test_a_plate_turns_on_four_corners(spin):
+    """Three would hold it: the four impulses are not unique, and no rounding of theirs may ask for short substeps. It turns on, at its height."""
+    plate = ji.Problem(lambda t, q, v, args: jnp.zeros(4).at[0].set(-9.81), heights)
+    found = ji.solve(plate, jnp.zeros(4), jnp.zeros(4).at[3].set(spin), t1=1.0, scheme=SCHEME, save="final")
+    assert found.status == 0 and found.iterations < 100
+    assert np.allclose(found.q[-1], [0, 0, 0, spin], rtol=0, atol=1e-12)
+    # together they carry the weight
+    assert jnp.sum(found.impulse[-1]) == pytest.approx(9.81, abs=1e-8)
