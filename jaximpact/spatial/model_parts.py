@@ -14,7 +14,7 @@ from .dynamics import Loads
 from .parts import POINT, TURNED, Joint, Part
 from .pose import Pose, Twists
 from .tree import Motion
-from .vectors import alike, plus, product, rotation_vector, scaled, times_quaternion
+from .vectors import alike, half_turned, plus, product, rotation_vector, scaled, times_quaternion
 
 INVERSE = np.array([1.0, -1.0, -1.0, -1.0])
 Numbers = tuple[float, ...]
@@ -165,10 +165,7 @@ class Connected(Part):
             return [self._apart(pose)]
         a = pose.rotation(self.a)
         b = product(pose.rotation(self.b), np.array(self.turn))
-        turn = jnp.asarray(product(b.T, a), pose.q.dtype)
-        # twice the vector of its quaternion, which no other rotation makes zero; one half turn away it has no direction
-        size = jnp.sqrt(jnp.maximum(1 + jnp.trace(turn), 1e-2))
-        return [self._apart(pose), *((turn[i, j] - turn[j, i]) / size for i, j in ((2, 1), (0, 2), (1, 0)))]
+        return [self._apart(pose), *half_turned(jnp.asarray(product(b.T, a), pose.q.dtype))]
 
     @property
     def joint_names(self) -> list[tuple[str, str]]:

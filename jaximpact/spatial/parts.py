@@ -15,7 +15,7 @@ from .dynamics import Loads
 from .pose import Pose, Twists
 from .shapes import Vector
 from .tree import Motion
-from .vectors import alike, basis_across, plus, product, scaled
+from .vectors import basis_across, half_turned, plus, product, scaled
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,7 @@ class Joint(Part):
 
     def _turned_between(self, pose: Pose) -> list:
         """Three numbers (), zero while body a has not turned relative to b."""
-        a, b = pose.rotation(self.a), pose.rotation(self.b)
-        return [_dot(a[:, i], b[:, j]) for i, j in ((0, 1), (1, 2), (2, 0))]
-
-
-def _dot(a: Any, b: Any) -> Any:
-    a, b = alike(a, b)
-    return a @ b
+        return half_turned(jnp.asarray(product(pose.rotation(self.b).T, pose.rotation(self.a)), pose.q.dtype))
 
 
 def _across(pose: Pose, body: str, axis: Vector) -> Any:
@@ -193,7 +187,7 @@ class Universal(Joint):
 
     def joints(self, pose: Pose, t: Any, args: Any) -> list:
         first, second = self.axes
-        between = _dot(pose.direction(self.b, first), pose.direction(self.a, second))
+        between = product(pose.direction(self.b, first)[None], pose.direction(self.a, second))[0]
         return [self._gap_between(pose, self.at), between - float(np.dot(first, second))]
 
 

@@ -128,6 +128,12 @@ def rotation_about(axis: np.ndarray, angle: Any) -> Any:
     return still + jnp.sin(angle) * turn - jnp.cos(angle) * square
 
 
+def half_turned(rotation: Any) -> list:
+    """Returns twice the vector (3 numbers) of a rotation's quaternion, which no other rotation than none makes zero; half a turn away it has no direction."""
+    size = jnp.sqrt(jnp.maximum(1 + jnp.trace(rotation), 1e-2))
+    return [(rotation[i, j] - rotation[j, i]) / size for i, j in ((2, 1), (0, 2), (1, 0))]
+
+
 def times_quaternion(a: Any, b: Any) -> Any:
     """Returns the quaternion (4,) of the rotation b followed by the rotation a."""
     return jnp.concatenate([(a[0] * b[0] - a[1:] @ b[1:])[None], a[0] * b[1:] + b[0] * a[1:] + cross(a[1:], b[1:])])

@@ -291,3 +291,14 @@ BALL = {"a": spatial.ball((0, 0, 1), 0.2, 1.0), "b": spatial.box((0, 0, 2), (1, 
 def test_what_cannot_be_is_said(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+@pytest.mark.parametrize("degrees", [0, 10, 120, 170])
+def test_a_weld_holds_at_no_turn_but_none(degrees):
+    """About (1, 1, 1) by a third of a turn the axes of a body lie along one another's: the equations are 2 sin(angle/2) of each component of the axis."""
+    system = spatial.System(
+        {"b": spatial.box((0, 0, 0), (0.2, 0.1, 0.05), mass=1.0)}, [spatial.Ball("b", at=(0, 0, 0)), spatial.Weld("b")]
+    )
+    half, axis = np.deg2rad(degrees) / 2, np.ones(3) / np.sqrt(3)
+    found = system.joints(0.0, jnp.asarray([np.cos(half), *np.sin(half) * axis]), None)
+    np.testing.assert_allclose(found, [0, 0, 0, *2 * np.sin(half) * axis], atol=1e-14)
