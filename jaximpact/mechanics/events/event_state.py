@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -75,9 +76,12 @@ class Event(NamedTuple):
         return self.metric.joints.reaction_to(self.contacts, impulse)
 
 
-@outlined
-def impulses_to_change(contacts: Contacts, target: Array, held: Array) -> Array:
-    """Returns the impulses (m,) of the ``held`` contacts (m,) that change their gap velocities by ``target`` (m,), of least norm if dependent."""
+@partial(outlined, static=(3,))
+def impulses_to_change(contacts: Contacts, target: Array, held: Array, smooth: bool = False) -> Array:
+    """Returns the impulses (m,) of the ``held`` contacts (m,) that change their gap velocities by ``target`` (m,), of least norm if dependent.
+
+    ``smooth``: whether those of dependent contacts, as the corners of a box, are to have no more rounding than others, as forces along a path need.
+    """
     if held.shape[0] == 0:
         return target
     matrix = contacts.delassus()
@@ -95,9 +99,9 @@ def impulses_to_change(contacts: Contacts, target: Array, held: Array) -> Array:
             impulse = impulse + linalg.factored_solve(factor, target - matrix @ impulse)
         return impulse
 
-    if held.shape[0] == 1:
+    if held.shape[0] == 1 or not smooth:
         return solve(factor, 1)
-    # of dependent contacts, as the corners of a box, so small a shift would turn rounding into impulses that cancel each other
+    # so small a shift turns rounding into impulses that cancel each other
     dependent = jnp.any(held & ~(linalg.pivots_of(lax.stop_gradient(factor)) > 1e3 * eps * scale))
     several = lambda: solve(linalg.factorise(matrix + jnp.diag(eps**0.375 * scale)), 4)
     return lax.cond(dependent, several, lambda: solve(factor, 1))

@@ -210,7 +210,7 @@ def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array, 
     """As `held`, from the `View` of a state."""
     contacts = view.contacts
     normal = contacts.velocity(view.free) + view.gap_acceleration
-    force = impulses_to_change(contacts, -normal, closed)
+    force = impulses_to_change(contacts, -normal, closed, True)
     a, spare = view.free + contacts.jump(force), noise(contacts, view.free, view.gap_acceleration) + slack
     push = contacts.diagonal() * force + spare
     if len(closed) > 1:
