@@ -11,6 +11,7 @@ from jax import Array
 
 from ..jaxtools.argument_checks import real_number
 from ..mechanics.coefficients import OfSpeed
+from .mechanism import names_of_stop
 from .pose import Pose
 from .quantities import GROUND, Number, Point, distance_of, point_of, unit_vector, value_at
 
@@ -343,7 +344,4 @@ class AngleStop(Part):
 
     @property
     def gap_names(self) -> list[tuple[str, str]]:
-        name = self.name or f"{self.a} against {self.b}"
-        both = self.low is not None and self.high is not None
-        sides = [side for side in ("low", "high") if getattr(self, side) is not None]
-        return [(f"{name} {side}" if both else name, "rad") for side in sides]
+        return names_of_stop(self)

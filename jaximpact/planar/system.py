@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -12,19 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..jaxtools.argument_checks import is_traced, real_number, short
+from ..jaxtools.argument_checks import is_traced, real_number
 from ..jaxtools.jaxpr_tools import replay_jaxpr
-from ..mechanics.coefficients import OfSpeed
 from ..mechanics.problem import Problem
 from ..plots.style import COLOURS, DARK
 from ..simulation.assemble import assemble
 from .body import Body
+from .mechanism import Kinds, check_options, check_system, first_equal, friction_at_speeds, friction_of, state_problem
 from .parts import Part, Pin, Rod, Spring, Wall
 from .pose import Pose
 from .quantities import GROUND, Number, Point, point_of, value_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+COORDINATES = ("x", "m"), ("y", "m"), ("angle", "rad")  # of a body, and their units
 
 
 @dataclass(frozen=True)
@@ -42,28 +44,12 @@ class System:
     gravity: Number = 9.81
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bodies, Mapping) or not self.bodies:
-            raise TypeError(
-                f"bodies must be a dict of bodies by name, {{'crank': planar.bar(...)}}, got {short(self.bodies)}"
-            )
-        for name, body in self.bodies.items():
-            if not isinstance(name, str) or not name or name == GROUND:
-                raise ValueError(f"bodies: {name!r} is no name of a body: give a text other than {GROUND!r}")
-            if not isinstance(body, Body):
-                raise TypeError(
-                    f"bodies[{name!r}] must be a planar.Body, by planar.bar, disk, block or plate, got {short(body)}"
-                )
-        names = [*self.bodies, GROUND]
-        for i, part in enumerate(self.parts):
-            if not isinstance(part, Part):
-                raise TypeError(f"parts[{i}] must be a planar.Pin, Spring, Wall or the like, got {short(part)}")
-            for body in (part.a, part.b):
-                if body not in names:
-                    raise ValueError(
-                        f"parts[{i}], {type(part).__name__}: {body!r} is no body; there are {', '.join(names)}"
-                    )
-            if part.a == part.b:
-                raise ValueError(f"parts[{i}], {type(part).__name__}: both bodies are {part.a!r}")
+        bar = "{'crank': planar.bar(...)}"
+        body, part = (
+            "a planar.Body, by planar.bar, disk, block or plate, got {}",
+            "a planar.Pin, Spring, Wall or the like",
+        )
+        check_system(self.bodies, self.parts, Kinds(Body, Part, bar, body, part))
         object.__setattr__(self, "bodies", tuple(self.bodies.items()))
         object.__setattr__(self, "parts", tuple(self.parts))
 
@@ -78,37 +64,13 @@ class System:
             restitution: as in `Problem`.
             options: ``switches``, ``reset`` and ``static_friction`` as there.
         """
-        unknown = [name for name in options if name not in ("switches", "reset", "static_friction")]
-        if unknown:
-            raise TypeError(f"problem() takes restitution, switches, reset and static_friction, not {unknown[0]!r}")
-        same = _first_equal(self)
+        check_options(options)
+        same = first_equal(self)
         gaps, joints = (
             [x for part in self.parts for x in getattr(part, kind)] for kind in ("gap_names", "joint_names")
         )
-        # of several of one name each has a number
-        names = [name for name, _ in gaps + joints]
-        numbered = [f"{x} {names[:i].count(x) + 1}" if names.count(x) > 1 else x for i, x in enumerate(names)]
-        coordinates = [f"{name}.{x}" for name, _ in self.bodies for x in ("x", "y", "angle")]
-        units = {x: "rad" if x.endswith(".angle") else "m" for x in coordinates}
-        units |= dict(zip(numbered, (unit for _, unit in gaps + joints), strict=True))
-        coefficients = [mu for part in self.parts for mu in part.friction_coefficients]
-        if any(coefficients):
-            friction: Any = same.friction if any(callable(mu) for mu in coefficients) else np.array(coefficients)
-            friction = same.friction_at if any(isinstance(mu, OfSpeed) for mu in coefficients) else friction
-            options |= {"slip": same.slip, "friction": friction}
-        return Problem(
-            same.force,
-            same.gaps if gaps else None,
-            same.mass,
-            restitution,
-            same.energy,
-            coordinates=coordinates,
-            contacts=numbered[: len(gaps)] or None,
-            joint_names=numbered[len(gaps) :] or None,
-            units=units,
-            joints=same.joints if joints else None,
-            **options,
-        )
+        coordinates = [(f"{name}.{x}", unit) for name, _ in self.bodies for x, unit in COORDINATES]
+        return state_problem(same, restitution, coordinates, gaps, joints, lambda: same.slip, options)
 
     def _is_jointed(self) -> bool:
         return any(part.joint_names for part in self.parts)
@@ -171,14 +133,11 @@ class System:
 
     def friction(self, args: Any) -> Array:
         """Coefficients of friction (m,)."""
-        return jnp.stack([jnp.asarray(value_at(mu, args)) for part in self.parts for mu in part.friction_coefficients])
+        return friction_of(self.parts, args)
 
     def friction_at(self, speeds: Array, args: Any) -> Array:
         """Coefficients of friction (m,) of contacts with the slip ``speeds`` (m,)."""
-        every = enumerate(mu for part in self.parts for mu in part.friction_coefficients)
-        return jnp.stack(
-            [jnp.asarray(mu(speeds[i], args) if isinstance(mu, OfSpeed) else value_at(mu, args)) for i, mu in every]
-        )
+        return friction_at_speeds(self.parts, speeds, args)
 
     def force(self, t: Any, q: Array, v: Array, args: Any) -> Array:
         """Generalised force (d,)."""
@@ -238,12 +197,3 @@ class System:
 def _recorded_gaps(system: System) -> Callable:
     # a step asks for them many times, of parts in Python
     return replay_jaxpr(lambda t, q, args: system._stack("gaps", t, q, args))
-
-
-@lru_cache
-def _first_equal(system: System) -> System:
-    """The first of all systems that equal this one.
-
-    Problems of equal systems share its functions, and by them compiled programs, which jax looks up by the function.
-    """
-    return system

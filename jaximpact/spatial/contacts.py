@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..jaxtools.argument_checks import real_number
-from ..mechanics.problem_parts import OfSpeed
+from ..mechanics.coefficients import OfSpeed
+from ..planar.mechanism import names_of_stop
 from ..planar.quantities import GROUND, Number, value_at
 from .body import Body, vector_of
 from .distances import ROUND, nearest, tangents
@@ -53,7 +54,7 @@ class Rough(Part):
         return jnp.concatenate([across, jnp.broadcast_to(about, (len(across), 1))], axis=1)
 
     @property
-    def frictions(self) -> list[Number]:
+    def friction_coefficients(self) -> list[Number]:
         return [OfSpeed.or_as_given(self.friction)] * len(self.gap_names)
 
 
@@ -199,10 +200,7 @@ class AngleStop(Part):
 
     @property
     def gap_names(self) -> list[tuple[str, str]]:
-        name = self.name or f"{self.a} against {self.b}"
-        both = self.low is not None and self.high is not None
-        sides = [side for side in ("low", "high") if getattr(self, side) is not None]
-        return [(f"{name} {side}" if both else name, "rad") for side in sides]
+        return names_of_stop(self)
 
 
 def with_shapes(part: Part, bodies: dict[str, Body]) -> Part:

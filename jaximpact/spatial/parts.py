@@ -69,7 +69,7 @@ class Part:
         return []
 
     @property
-    def frictions(self) -> list[Number]:
+    def friction_coefficients(self) -> list[Number]:
         """Coefficient of friction of each gap."""
         return [0.0 for _ in self.gap_names]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,16 @@ from jax import Array
 
 from ..jaxtools.argument_checks import is_traced, real, short
 from ..mechanics.problem import Problem
-from ..mechanics.problem_parts import OfSpeed
-from ..planar.quantities import GROUND, value_at
+from ..planar.mechanism import (
+    Kinds,
+    check_options,
+    check_system,
+    first_equal,
+    friction_at_speeds,
+    friction_of,
+    state_problem,
+)
+from ..planar.quantities import value_at
 from ..simulation.assemble import assemble
 from .body import Body, vector_of
 from .contacts import Rough, with_shapes
@@ -42,6 +49,14 @@ MEANING = {
     "hinge": "its angular velocity about the hinge",
     "slider": "its velocity along the slider",
 }
+KINDS = Kinds(
+    Body,
+    Part,
+    "{'box': spatial.box(...)}",
+    "a spatial.Body, by spatial.ball, box, capsule, cylinder or ellipsoid, got {}; a mesh is stated by its mass and inertia, spatial.Body(...), and by "
+    "points of it that touch, Plane(points=[...])",
+    "a spatial.Hinge, Spring, Plane or the like",
+)
 
 
 @dataclass(frozen=True)
@@ -61,29 +76,7 @@ class System:
     tree: Tree = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bodies, Mapping) or not self.bodies:
-            raise TypeError(
-                f"bodies must be a dict of bodies by name, {{'box': spatial.box(...)}}, got {short(self.bodies)}"
-            )
-        for name, body in self.bodies.items():
-            if not isinstance(name, str) or not name or name == GROUND:
-                raise ValueError(f"bodies: {name!r} is no name of a body: give a text other than {GROUND!r}")
-            if not isinstance(body, Body):
-                raise TypeError(
-                    f"bodies[{name!r}] must be a spatial.Body, by spatial.ball, box, capsule, cylinder or ellipsoid, got {short(body)}; a mesh is "
-                    "stated by its mass and inertia, spatial.Body(...), and by points of it that touch, Plane(points=[...])"
-                )
-        names = [*self.bodies, GROUND]
-        for i, part in enumerate(self.parts):
-            if not isinstance(part, Part):
-                raise TypeError(f"parts[{i}] must be a spatial.Hinge, Spring, Plane or the like, got {short(part)}")
-            for body in (part.a, part.b):
-                if body not in names:
-                    raise ValueError(
-                        f"parts[{i}], {type(part).__name__}: {body!r} is no body; there are {', '.join(names)}"
-                    )
-            if part.a == part.b:
-                raise ValueError(f"parts[{i}], {type(part).__name__}: both bodies are {part.a!r}")
+        check_system(self.bodies, self.parts, KINDS)
         if not callable(self.gravity) and np.ndim(self.gravity):
             object.__setattr__(self, "gravity", vector_of("gravity", self.gravity))
         bodies, parts = dict(self.bodies), tuple(with_shapes(part, dict(self.bodies)) for part in self.parts)
@@ -113,37 +106,13 @@ class System:
             restitution: as in `Problem`, of all contacts, in place of what the parts state.
             options: ``switches``, ``reset`` and ``static_friction`` as there.
         """
-        unknown = [name for name in options if name not in ("switches", "reset", "static_friction")]
-        if unknown:
-            raise TypeError(f"problem() takes restitution, switches, reset and static_friction, not {unknown[0]!r}")
-        same = _first_equal(self)
+        check_options(options)
+        same = first_equal(self)
+        restitution = same._restitution() if restitution is None else restitution
+        coordinates = list(zip(self.tree.coordinate_names(), self.tree.coordinate_units(), strict=True))
         gaps = [(name, self._unit(part, unit)) for part in self.parts for name, unit in part.gap_names]
-        joints = self._equations()
-        # of several of one name each has a number
-        names = [name for name, _ in gaps + joints]
-        numbered = [f"{x} {names[:i].count(x) + 1}" if names.count(x) > 1 else x for i, x in enumerate(names)]
-        coordinates = self.tree.coordinate_names()
-        units = dict(zip(coordinates, self.tree.coordinate_units(), strict=True))
-        units |= dict(zip(numbered, (unit for _, unit in gaps + joints), strict=True))
-        coefficients = [mu for part in self.parts for mu in part.frictions]
-        if any(coefficients):
-            friction: Any = same.friction if any(callable(mu) for mu in coefficients) else np.array(coefficients)
-            friction = same.friction_at if any(isinstance(mu, OfSpeed) for mu in coefficients) else friction
-            slip = same.slip_along if len(_slip_directions(same)) else same.slip
-            options |= {"slip": slip, "friction": friction}
-        return Problem(
-            same.force,
-            same.gaps if gaps else None,
-            same.mass,
-            same._restitution() if restitution is None else restitution,
-            same.energy,
-            coordinates=coordinates,
-            contacts=numbered[: len(gaps)] or None,
-            joint_names=numbered[len(gaps) :] or None,
-            units={name: unit for name, unit in units.items() if unit},
-            joints=same.joints if joints else None,
-            **options,
-        )
+        slip = lambda: same.slip_along if len(_slip_directions(same)) else same.slip
+        return state_problem(same, restitution, coordinates, gaps, self._equations(), slip, options)
 
     def _constraining(self) -> list[Part]:
         """Parts with joint equations: joints that close loops, rods and drives."""
@@ -303,14 +272,11 @@ class System:
 
     def friction(self, args: Any) -> Array:
         """Coefficients of friction (m,)."""
-        return jnp.stack([jnp.asarray(value_at(mu, args)) for part in self.parts for mu in part.frictions])
+        return friction_of(self.parts, args)
 
     def friction_at(self, speeds: Array, args: Any) -> Array:
         """Coefficients of friction (m,) of contacts with the slip ``speeds`` (m,)."""
-        every = enumerate(mu for part in self.parts for mu in part.frictions)
-        return jnp.stack(
-            [jnp.asarray(mu(speeds[i], args) if isinstance(mu, OfSpeed) else value_at(mu, args)) for i, mu in every]
-        )
+        return friction_at_speeds(self.parts, speeds, args)
 
     def restitution(self, speeds: Array, args: Any) -> Array:
         """Coefficients of restitution (m,) of contacts with the speeds of approach ``speeds`` (m,)."""
@@ -365,14 +331,14 @@ def _slip_directions(system: System) -> np.ndarray:
 
     They are found at random places, which a mechanism of hinges with parallel axes leaves in its planes.
     """
-    rough = [part for part in system.parts if any(part.frictions)]
+    rough = [part for part in system.parts if any(part.friction_coefficients)]
     if any(isinstance(part, Rough) and part.drilling for part in rough):
         return np.zeros((0, 2))
     links = [system.tree.link_of[body] for part in rough for body in (part.a, part.b)]
     if any(number != ON_GROUND and system.tree.links[number].root != ON_GROUND for number in links):
         return np.zeros((0, 2))  # what moves freely slips in every direction
     random = np.random.default_rng(0)
-    rubs = np.array([bool(mu) for part in system.parts for mu in part.frictions])
+    rubs = np.array([bool(mu) for part in system.parts for mu in part.friction_coefficients])
     with jax.ensure_compile_time_eval():
         places = system.q0 + 0.3 * random.normal(size=(3, len(system.q0)))
         rows = jax.jit(jax.vmap(jax.jacfwd(lambda v, q: system.slip(0.0, q, v, None)), (None, 0)))(
@@ -381,12 +347,3 @@ def _slip_directions(system: System) -> np.ndarray:
         directions, sizes, _ = np.linalg.svd(np.moveaxis(np.asarray(rows), 0, 2).reshape(len(rubs), 2, -1))
     one = sizes[:, 1] <= 1e-6 * sizes[:, 0]
     return directions[:, :, 0] if np.all(one[rubs]) else np.zeros((0, 2))
-
-
-@lru_cache
-def _first_equal(system: System) -> System:
-    """The first of all systems that equal this one.
-
-    Problems of equal systems share its functions, and by them compiled programs, which jax looks up by the function.
-    """
-    return system
