@@ -20,7 +20,7 @@ from jax import Array
 
 from ..jaxtools.empty import empty
 
-NONE = empty(float, 0)  # least impulses of laws that ask for none
+NO_PUSH = empty(float, 0)  # least impulses where no law asks for any
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ImpactLaw:
         ``inelastic``: function that returns the impulses (m,) of the inelastic impact; ``e`` as in `velocity`.
         """
         if not self.two_stages:
-            return NONE
+            return NO_PUSH
         first = inelastic()
         return first + self.impulse(e, first)
 

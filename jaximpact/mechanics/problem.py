@@ -46,7 +46,12 @@ NAMING = ("coordinates", "contacts", "units", "joint_names")
 OTHERS = ("joints", "switches", "reset", "slip", "friction", "static_friction")
 FIELDS = ("force", "constraints", "mass", "restitution", "energy", *NAMING, *OTHERS, "impact_law")
 NUMERIC = ("restitution", "mass", "friction", "static_friction")  # leaves, unless they are functions
-OPTIONAL = (*NAMING, *OTHERS)  # omitted from the repr where they are None
+OPTIONAL = (*NAMING, *OTHERS)  # omitted where they are None
+
+
+def is_left_out(name: str, value: Any) -> bool:
+    """Whether a field of a problem says nothing, and is left out of its text and of records, which are then those of versions without the field."""
+    return (name in OPTIONAL and value is None) or (name == "impact_law" and value == NEWTON)
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -182,7 +187,7 @@ class Problem(metaclass=Named):
         parts = []
         for name in FIELDS:
             value = getattr(self, name)
-            if value != NEWTON if name == "impact_law" else name not in OPTIONAL or value is not None:
+            if not is_left_out(name, value):
                 parts.append(f"{name}={getattr(value, '__name__', value)!s}")
         return f"Problem({', '.join(parts)})"
 

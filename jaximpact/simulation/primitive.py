@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -251,12 +251,11 @@ def _cotangents_by_directions(
 ) -> list:
     """As `_cotangents`, in forward mode for however many inputs, of schemes whose steps cannot be walked back: in each direction by itself, which
     keeps neither a Jacobian nor states. ``members``: shapes of the inputs in one lane; ``given``: cotangents of the outputs that ``function`` uses."""
-    flat, unravel = ravel_pytree([jnp.zeros(x.shape, x.dtype) for x in members])
-    every = (*axes, *[None] * sum(function.moved))
+    push, flat, unravel = _push(function, known, members, axes, count)
     batch = () if count is None else (count,)
 
     def along(i: Array) -> Array:
-        changes = motion_p.bind(*known, *unravel(flat.at[i].set(1)), function=function, axes=every, count=count)
+        changes = push(flat.at[i].set(1))
         parts = [x.reshape(*batch, -1) * ct.reshape(*batch, -1) for x, ct in zip(changes, given, strict=True)]
         return sum(jnp.sum(x, axis=-1) for x in parts)  # type: ignore[return-value]
 
@@ -293,17 +292,23 @@ def _jacobian(function: Tangent, known: Sequence, axes: tuple, count: int | None
         of = ForwardJacobian(function.function, function.moved, function.used)
         return motion_p.bind(*known, function=of, axes=axes, count=count)
     # on a GPU each direction is a lane of its own
-    members = of_one_lane(known, axes)
-    flat, unravel = ravel_pytree(
-        [jnp.zeros(x.shape, x.dtype) for x, m in zip(members, function.moved, strict=True) if m]
-    )
-    every = (*axes, *[None] * sum(function.moved))
-
-    def push(direction: Array) -> list:
-        return motion_p.bind(*known, *unravel(direction), function=function, axes=every, count=count)
-
+    members = [x for x, m in zip(of_one_lane(known, axes), function.moved, strict=True) if m]
+    push, flat, _ = _push(function, known, members, axes, count)
     found = jax.vmap(push)(jnp.eye(flat.size, dtype=flat.dtype))
     return found if count is None else [jnp.moveaxis(x, 0, 1) for x in found]
+
+
+def _push(
+    function: Tangent, known: Sequence, members: Sequence, axes: tuple, count: int | None
+) -> tuple[Callable[[Array], list], Array, Callable[[Array], list]]:
+    """A function from a direction (p,) of the moved operands, the same in all lanes, to the derivatives of the outputs along it.
+
+    Also returns the direction zero, and what splits a direction into those of the operands; ``members``: these operands in one lane, or their shapes.
+    """
+    flat, unravel = ravel_pytree([jnp.zeros(x.shape, x.dtype) for x in members])
+    every = (*axes, *[None] * sum(function.moved))
+    push = lambda direction: motion_p.bind(*known, *unravel(direction), function=function, axes=every, count=count)
+    return push, flat, unravel
 
 
 def _fits(

@@ -25,9 +25,8 @@ from jax.extend.linear_util import WrappedFun
 
 from ..jaxtools.jaxpr_tools import is_literal
 from ..mechanics.coefficients import OfSpeed
-from ..mechanics.impact_law import NEWTON
 from ..mechanics.motion import OF_FRICTION
-from ..mechanics.problem import OPTIONAL, Problem
+from ..mechanics.problem import Problem, is_left_out
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from .importing import LIBRARY
 from .plain import encode
@@ -78,7 +77,7 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
         "switches": (problem.switches, everything),
         "reset": (None if problem.reset is None else problem.states_behind, everything),
         "slip": (problem.sampled("slip"), everything),
-        "impact_law": (None if law is NEWTON else both, (of_contacts, of_contacts)),
+        "impact_law": (None if is_left_out("impact_law", law) else both, (of_contacts, of_contacts)),
         **{
             name: (of := getattr(problem, name), (*speeds_of(problem, of, t, q, args), args))
             for name in (*OF_FRICTION, "restitution")
@@ -262,7 +261,7 @@ def sources(problem: Problem) -> dict[str, Any]:
         if name == "naming":  # names and units compute nothing
             continue
         value = getattr(problem, name)
-        if (name in OPTIONAL and value is None) or value is NEWTON:  # as of problems from before there were any
+        if is_left_out(name, value):
             continue
         if name == "impact_law":
             texts = [repr(value), *texts_of(type(value).velocity, set()), *texts_of(type(value).impulse, set())]

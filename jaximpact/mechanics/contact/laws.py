@@ -16,14 +16,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools import linalg
-from ...jaxtools.empty import empty
 from ..contacts import Contacts
 from ..friction import FrictionInfo
+from ..impact_law import NO_PUSH
 from ..linearisation import Metric
 from ..problem import Problem
 from .friction.cones import OPEN, ConeProblem, length
-
-NO_PUSH = empty(float, 0)  # least impulses where no law of impact asks for any
 
 
 class Reaction(NamedTuple):

@@ -19,6 +19,7 @@ from jax import Array, lax
 from ...jaxtools.jacobians import SMALL
 from ..contacts import Contacts
 from ..friction import FrictionInfo, remembered
+from ..impact_law import NO_PUSH
 from ..linearisation import Metric
 from ..problem import Problem
 from ..status import Status, as_status
@@ -27,7 +28,7 @@ from .friction.pushed_contacts import impulses_beyond
 from .friction.static_friction import cones_in_act, slip_before, slip_resolution
 from .geodesic import project_geodesic
 from .implicit_derivative import reaction
-from .laws import NO_PUSH, ContactLaw, Reaction, Target, restrict_problem
+from .laws import ContactLaw, Reaction, Target, restrict_problem
 from .list_friction import solve_friction_of_list
 from .solver import ContactSolver, closing_speed, complementarity, resolved
 
