@@ -219,23 +219,6 @@ def test_a_sphere_bounces_with_spin():
     np.testing.assert_allclose(jax.jacrev(lambda mu: end(mu, scheme=few))(mu), rate, rtol=0, atol=1e-10)
 
 
-@pytest.mark.slow
-def test_tangents_that_turn_and_jump_change_nothing():
-    """Tangents that turn with the position, and are mirrored beyond a line, have the same motion as constant ones."""
-
-    def slip(t, q, v, args):
-        y, (c, s) = q[1], (jnp.cos(30 * q[0]), jnp.sin(30 * q[0]))
-        return jnp.stack([c * v[0] + s * v[1], jnp.where(y > 0.1, -1, 1) * (c * v[1] - s * v[0])])[None]
-
-    start = np.zeros(3), np.array([1.0, 0.4, 0.0])
-    call = {"args": {"g": 0.8, "mu": 1.0}, "t1": 3.2, "steps": 5, "scheme": TIGHT, "wrt": ("args", "v0")}
-    plain, turned = (ji.sensitivities(x, *start, **call) for x in (IN_SPACE, IN_SPACE.replace(slip=slip)))
-    assert turned.status == 0
-    for a, b in zip(jax.tree.leaves(plain.jacobian), jax.tree.leaves(turned.jacobian), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(plain.value["q"], turned.value["q"], rtol=0, atol=1e-11)
-
-
 SHAKEN = BLOCK.replace(force=lambda t, q, v, args: jnp.stack([0 * t, 0 * t, 0 * t - G])).replace(
     slip=lambda t, q, v, args: (
         v[:2] - jnp.stack([args["x"] * jnp.cos(4 * t), args["y"] * (jnp.sin(2.8 * t + 0.4) - jnp.sin(0.4))])
