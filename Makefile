@@ -24,14 +24,14 @@ fit: setup
 	$(BIN)/python experiments/cases/measured_bounces.py $(if $(DATA),--data $(DATA)) --out $(OUT)/measured_bounces
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: setup
-	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -m slow --dist load
+	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -m slow -n 2 --dist load
 
 # a clean status implies a right result, over 2000 random systems, kinks, jumps and opposed gaps included
 honesty: setup
-	$(BIN)/python -m pytest -m slow tests/properties/test_honesty.py tests/properties/test_honesty_pieces.py tests/properties/test_honesty_friction.py tests/properties/test_honesty_lattice.py tests/properties/test_honesty_jolts.py -s -n 0
+	$(BIN)/python -m pytest -m slow tests/properties/test_honesty.py tests/properties/test_honesty_pieces.py tests/properties/test_honesty_friction.py tests/properties/test_honesty_lattice.py tests/properties/test_honesty_jolts.py -s
 
 lint: setup
 	$(BIN)/ruff check .

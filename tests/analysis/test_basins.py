@@ -1,19 +1,26 @@
 """Attractors recognised from made data of which all is known, and basins against exact flights."""
 
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import jaximpact as ji
 from jaximpact.analysis import Basins, Section, basins, recognise
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments" / "gallery"))  # as a script there sees it
-
-from basins_picture import CYCLES, DAMPING, FREQUENCY, SKIP, STEPS, WALL, E, compute
-from impact_oscillator import PROBLEM, args_of, exact_section, forcing_period
+from support.experiments.gallery import (
+    CYCLES,
+    DAMPING,
+    FREQUENCY,
+    PROBLEM,
+    SKIP,
+    STEPS,
+    WALL,
+    E,
+    args_of,
+    compute,
+    exact_section,
+    forcing_period,
+)
 
 N = 32
 UNSETTLED, FORBIDDEN, FAILED = -1, -2, -3  # labels of starts that reach no attractor

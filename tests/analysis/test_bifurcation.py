@@ -1,18 +1,12 @@
 """Diagrams and maps over parameters: exact solutions, hysteresis, and the event-by-event reference on a grid."""
 
-import sys
-from pathlib import Path
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaximpact as ji
 from jaximpact.analysis import bifurcation, impact_section, stroboscopic, two_parameter_map
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments" / "gallery"))  # as a script there sees it
-
-from impact_oscillator import PROBLEM, args_of, exact_section, forcing_period
+from support.experiments.gallery import PROBLEM, args_of, exact_section, forcing_period
 
 DAMPING, WALL, E = 0.05, -0.3, 0.8
 

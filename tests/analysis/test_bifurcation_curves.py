@@ -4,11 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import brentq
-from test_continuation import WALL, E, Z, amplitude, doubling_frequency, period
-from test_orbits import SHAW_HOLMES, arguments, closed_form
 
 import jaximpact as ji
 from jaximpact import analysis
+from support.shaw_holmes import SHAW_HOLMES, WALL, E, Z, amplitude, arguments, closed_form, doubling_frequency, period
 
 # Newton's residual, 4e-11 of unknowns of size 1, and the scheme's 1e-12: some ten times that is left of the parameters
 DIGITS = 1e-9

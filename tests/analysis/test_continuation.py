@@ -4,22 +4,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import brentq
-from test_orbits import SHAW_HOLMES, arguments, by_modulus_and_phase, closed_form, free_flow
 
 import jaximpact as ji
 from jaximpact.analysis import continue_orbit
 from jaximpact.catalogue import oscillators
+from support.shaw_holmes import (
+    SHAW_HOLMES,
+    WALL,
+    E,
+    W,
+    Z,
+    amplitude,
+    arguments,
+    by_modulus_and_phase,
+    closed_form,
+    doubling_frequency,
+    free_flow,
+    period,
+)
 
-Z, W, WALL, E = 0.05, 2.2, -0.1, 0.8
 STEPS = 100
-
-
-def period(args):
-    return 2 * np.pi / args["frequency"]
-
-
-def amplitude(w, z=Z):
-    return 1 / np.hypot(1 - w**2, 2 * z * w)
 
 
 def follow(numbers, **more):
@@ -34,16 +38,6 @@ def follow(numbers, **more):
 def only(branch, kind):
     (event,) = [event for event in branch.events if event.kind == kind]
     return event
-
-
-def doubling_frequency():
-    """A multiplier -1 where 1 + trace + determinant = 0 of the closed-form monodromy matrix."""
-
-    def at_minus_one(w):
-        monodromy = closed_form(Z, w, WALL, E)[2]
-        return 1 + np.trace(monodromy) + np.linalg.det(monodromy)
-
-    return brentq(at_minus_one, 2.3, 2.6, xtol=1e-14)
 
 
 @pytest.mark.slow

@@ -10,11 +10,11 @@ import itertools
 
 import numpy as np
 import pytest
-from methods import SCHEMES, SOLVERS
 
 import jaximpact as ji
 from jaximpact import catalogue
 from jaximpact.analysis import prime_steps
+from support.methods import SCHEMES, SOLVERS
 
 TOLERANCE = 0.15  # of an observed order, as stated by the project's specification
 PHASES = 8  # an error is the worst of this many consecutive primes: it depends on where in its step an impact falls

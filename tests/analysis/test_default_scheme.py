@@ -3,11 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_continuation import amplitude, doubling_frequency
-from test_orbits import SHAW_HOLMES, arguments, by_modulus_and_phase, closed_form
 
 import jaximpact as ji
 from jaximpact import analysis
+from support.shaw_holmes import SHAW_HOLMES, amplitude, arguments, by_modulus_and_phase, closed_form, doubling_frequency
 
 NUMBERS = Z, W, WALL, E = 0.05, 2.2, -0.1, 0.8
 EXACT, SHIFT, MONODROMY = closed_form(*NUMBERS)

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_orbits import SHAW_HOLMES, arguments, closed_form
 
 import jaximpact as ji
+from support.shaw_holmes import SHAW_HOLMES, arguments, closed_form
 
 NUMBERS = 0.05, 2.2, -0.1, 0.8
 EXACT, SHIFT, _ = closed_form(*NUMBERS)

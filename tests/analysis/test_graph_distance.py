@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact import analysis, catalogue
+from support.breadth import slow
 
 
 def bounce(at):

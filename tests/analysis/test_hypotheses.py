@@ -5,10 +5,10 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact import catalogue
+from support.breadth import slow
 
 
 def motion(name, case=None, steps=2003, **changes):

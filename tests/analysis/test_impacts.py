@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact import catalogue
 from jaximpact.analysis import impacts
+from support.breadth import slow
 
 SCHEMES = {"ps": ji.PaoliSchatzman(), "mj": ji.MoreauJean(), "ec": ji.EventCorrected()}
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,10 +10,7 @@ import jaximpact as ji
 from jaximpact import catalogue
 from jaximpact.analysis import lyapunov
 from jaximpact.catalogue import oscillators
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments" / "gallery"))  # as a script there sees it
-
-from impact_oscillator import exact_exponents
+from support.experiments.gallery import exact_exponents
 
 SHAW_HOLMES = catalogue.get("shaw-holmes").problem
 CHAOTIC = {"damping": 0.02, "amplitude": 1.0, "frequency": 2.8, "shift": 0.0, "wall": 0.0}

@@ -12,32 +12,7 @@ import pytest
 import jaximpact as ji
 from jaximpact import catalogue
 from jaximpact.analysis import bifurcation, periodic_orbit
-from jaximpact.catalogue import oscillators
-
-SHAW_HOLMES = catalogue.get("shaw-holmes").problem
-
-
-def free_flow(z, t):
-    wd = np.sqrt(1 - z**2)
-    c, s = np.cos(wd * t), np.sin(wd * t) / wd
-    return np.exp(-z * t) * np.array([[c + z * s, s], [-s, c - z * s]])
-
-
-def closed_form(z, w, wall, e):
-    """Exact motion, shift, and the monodromy matrix just after the impact, of the catalogue's family of orbits."""
-    exact, shift, v = oscillators.periodic_orbit(z, w, wall, e)
-    before = np.cos(w * shift) - wall + 2 * z * v / e
-    after = np.cos(w * shift) - wall - 2 * z * v
-    saltation = np.array([[-e, 0], [-(after + e * before) * e / v, -e]])
-    return exact, shift, saltation @ free_flow(z, 2 * np.pi / w)
-
-
-def arguments(z, w, wall, shift):
-    return {"damping": z, "amplitude": 1.0, "frequency": w, "shift": shift, "wall": wall}
-
-
-def by_modulus_and_phase(multipliers):
-    return np.sort_complex(np.asarray(multipliers, complex))
+from support.shaw_holmes import SHAW_HOLMES, arguments, by_modulus_and_phase, closed_form
 
 
 @pytest.mark.parametrize("numbers", [(0.0, 2.5, 0.0, 0.5), (0.05, 2.2, -0.1, 0.8)], ids=["undamped", "damped"])

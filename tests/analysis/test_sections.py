@@ -1,8 +1,5 @@
 """Sections against exact orbits and an event-by-event reference; lanes, groups of lanes, failures, bad input."""
 
-import sys
-from pathlib import Path
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,11 +7,7 @@ import pytest
 import jaximpact as ji
 from jaximpact.analysis import Section, impact_section, period_of, periodic_orbit, stroboscopic
 from jaximpact.catalogue import oscillators
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments" / "gallery"))  # as a script there sees it
-
-from bifurcation_diagram import COMPARED, compare
-from impact_oscillator import PROBLEM, args_of, forcing_period
+from support.experiments.gallery import COMPARED, PROBLEM, args_of, compare, forcing_period
 
 AXES = {"damping": None, "amplitude": None, "frequency": 0, "shift": 0, "wall": None}
 NOT_SETTLED = -2  # in place of a period

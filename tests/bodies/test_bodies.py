@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 from scipy.spatial import cKDTree
 
 import jaximpact as ji
 from jaximpact.bodies import Bodies, ConjugateGradients, disks, spheres
+from support.breadth import slow
 
 TIGHT = ConjugateGradients(tolerance=1e-12)
 

@@ -117,7 +117,7 @@ def test_studies_of_bodies(ample):
     strengths = np.array([5.0, 20.0])
     common = {"q0": APART, "v0": 0 * APART, "args": {"k": 1.0}, "save": 25} | TIME
     design = ji.Design.grid(**{"args.k": strengths})
-    study = ji.Study(MemoryStore(), "study_systems:GATHERING", design, **common)
+    study = ji.Study(MemoryStore(), "support.study_systems:GATHERING", design, **common)
     study.run()
     found = study.dataset()
     assert np.all(found.status == 0) and found.impulse.shape[-1] == 40
@@ -130,7 +130,7 @@ def test_studies_of_bodies(ample):
 def test_a_study_says_that_lists_are_too_short():
     design = ji.Design.grid(**{"args.k": np.array([5.0, 20.0])})
     common = {"q0": APART, "v0": 0 * APART, "args": {"k": 1.0}, "save": 25} | TIME
-    crowded = ji.Study(MemoryStore(), "study_systems:CROWDED", design, **common)
+    crowded = ji.Study(MemoryStore(), "support.study_systems:CROWDED", design, **common)
     with pytest.raises(
         RuntimeError, match=r"2\d pairs of bodies push at once, and there is room for 12 .* Bodies\(pairs"
     ):

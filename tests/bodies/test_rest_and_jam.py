@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact import analysis, bodies
+from support.breadth import slow
 
 GRAVITY, H, SPEED = 9.81, 2e-3, 1e-3
 LONG = 100 * SPEED / GRAVITY  # as the time for which a pile has to be at rest, by default

@@ -18,7 +18,7 @@ import pytest
 
 from jaximpact import catalogue
 
-TABLES = {table["id"]: table for table in json.loads((Path(__file__).parents[1] / "catalogue_values.json").read_text())}
+TABLES = {table["id"]: table for table in json.loads((Path(__file__).parent / "catalogue_values.json").read_text())}
 CASES = [pytest.param(entry, name, id=f"{entry.name}-{name}") for entry in catalogue.entries() for name in entry.cases]
 every_case = pytest.mark.parametrize(("entry", "name"), CASES)
 TABLE_OF = {"B28": "B27"}  # entries whose table is a variant of another problem's

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from native_table import lanewise
 
 import jaximpact as ji
 from jaximpact.compiler.llvm import over_lanes
+from support.native_table import lanewise
 
 
 def units(found, expected):

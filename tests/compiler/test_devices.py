@@ -7,9 +7,9 @@ import sys
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
+from support.breadth import slow
 
 START = """
 import sys, warnings

@@ -4,14 +4,13 @@ import re
 
 import jax
 import jax.numpy as jnp
-import kernels_on_host
-import methods
 import numpy as np
 import pytest
 
 import jaximpact as ji
 from jaximpact.compiler.gpu import ptx
 from jaximpact.compiler.scalar import Unsupported
+from support import kernels_on_host, methods
 
 
 def force(t, q, v, args):

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from native_table import lanewise
 
 import jaximpact as ji
 from jaximpact import catalogue
@@ -18,6 +17,7 @@ from jaximpact.compiler.llvm import over_lanes
 from jaximpact.compiler.llvm.call import BoundCall, as_columns, compile_lanes
 from jaximpact.compiler.scalar import Unsupported
 from jaximpact.compiler.stream import stream
+from support.native_table import lanewise
 
 LANES = 37  # the last vector is filled up
 FIELDS = ("t", "q", "v", "z", "impulse", "energy", "penetration", "residual", "status", "failed_at")

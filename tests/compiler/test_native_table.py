@@ -2,12 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-import native_table as table
 import numpy as np
 import pytest
 
 from jaximpact.compiler.llvm import over_lanes
 from jaximpact.compiler.scalar import Unsupported
+from support import native_table as table
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype")  # of 64 bits, in single precision
 FAMILIES = table.families()

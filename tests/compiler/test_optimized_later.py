@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from native_table import lanewise
 
 from jaximpact.compiler import disk_cache as cache
 from jaximpact.compiler.llvm import code_generation, optimized_later
 from jaximpact.compiler.llvm import jit as native
 from jaximpact.compiler.llvm.emitter import emit
 from jaximpact.compiler.llvm.fused_products import fuse_products
+from support.native_table import lanewise
 
 X = np.random.default_rng(0).normal(size=(5, 3))
 

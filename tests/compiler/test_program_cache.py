@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from native_table import lanewise
 
 import jaximpact as ji
 from jaximpact.compiler import disk_cache as cache
@@ -21,6 +20,7 @@ from jaximpact.compiler.llvm import jit as native_compile
 from jaximpact.compiler.llvm.lane_frames import FUNCTION_NAME
 from jaximpact.compiler.llvm.program_key import program_key
 from jaximpact.compiler.scalar import Unsupported
+from support.native_table import lanewise
 
 
 @pytest.fixture(params=["native", "xla"])

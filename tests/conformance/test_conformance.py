@@ -1,9 +1,7 @@
 """The conformance suite: its numbers, its runner against adapters that are right, wrong, slow, broken and dead, its report."""
 
-import importlib.util
 import json
 import math
-import sys
 from pathlib import Path
 
 import jax
@@ -14,18 +12,9 @@ from jaximpact import conformance
 from jaximpact.conformance import COARSE, FINE, Adapter, Cell, own
 from jaximpact.conformance import __main__ as command
 from jaximpact.conformance.cases import relative_error
+from support.experiments.conformance import cases
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "experiments"))
-
-from conformance import cases  # noqa: E402
-
-
-def exact_numbers():
-    spec = importlib.util.spec_from_file_location("exact_numbers", ROOT / "experiments/conformance/exact_numbers.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 CLOSED = [name for name, case in cases.CASES.items() if case.formula]
@@ -59,7 +48,8 @@ def test_recorded_numbers_are_those_of_saltation_matrices(name):
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in cases.CASES]
 )
 def test_recorded_numbers_are_those_of_thirty_digits(name):
-    exact = exact_numbers()
+    from support.experiments.exact_numbers import exact_numbers as exact
+
     entry = next(x for x in json.loads(exact.FILE.read_text())["cases"] if x["name"] == name)
     state, jacobian, impacts = exact.numbers(entry)
     np.testing.assert_allclose([float(x) for x in state], entry["state"], rtol=1e-13, atol=1e-13)

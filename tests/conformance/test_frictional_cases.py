@@ -1,6 +1,5 @@
 """The conformance cases with friction: recorded numbers, the motion that the formulas state, and who is asked them."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -21,17 +20,9 @@ def final_state(case, theta, steps):
 """
 
 
-def exact_numbers():
-    spec = importlib.util.spec_from_file_location(
-        "frictional_numbers", ROOT / "experiments/conformance/frictional_numbers.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_recorded_numbers_are_the_closed_forms():
-    exact = exact_numbers()
+    from support.experiments.exact_numbers import frictional_numbers as exact
+
     assert json.loads(exact.FILE.read_text())["cases"] == exact.recorded()
     assert not set(NAMES) & set(conformance.cases()) and len(conformance.cases()) == 25
 

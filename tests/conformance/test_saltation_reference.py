@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -10,13 +9,10 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
+from support.experiments.conformance import cases, central_differences, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "design" / "sensitivity_cases.txt"
-sys.path.insert(0, str(ROOT / "experiments"))  # as a script there sees it
-
-from conformance import cases  # noqa: E402
-from conformance.reference import central_differences, reference  # noqa: E402
 
 # the integrator's tolerance of 1e-12, through a motion of a hundred steps and a Jacobian of order 10
 SOLVED = 1e-9

@@ -9,11 +9,11 @@ import sys
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import study_systems
 
 import jaximpact as ji
 from jaximpact import indices
 from jaximpact.study import MemoryStore
+from support import study_systems
 
 G, END = 9.81, 0.7
 (A, B), (C, D) = BOUNDS = (0.4, 0.8), (1.0, 1.5)

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 from jaximpact.jaxtools import linalg
+from support.breadth import slow
 
 N, D = 100, 80
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow_but
 
 from jaximpact.jaxtools.row_structure import RowsOf
 from jaximpact.jaxtools.row_walk import Unstructured
+from support.breadth import slow_but
 
 N = 7
 FIRST, SECOND = np.triu_indices(N, 1)

@@ -8,11 +8,11 @@ comes behind the release is a parabola.
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 from scipy.optimize import brentq
 
 import jaximpact as ji
 from jaximpact.analysis import continue_orbit, impact_section, period_of, periodic_orbit, two_parameter_map
+from support.breadth import slow
 
 PERIOD = 2 * np.pi
 A = 1.3

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact.mechanics.contact.friction import cones
 from jaximpact.mechanics.contact.friction.cone_solver import frictional_impulses
 from jaximpact.mechanics.events.acceleration_problem import AccelerationProblem
+from support.breadth import slow
 
 TOLERANCE = 1e-10
 

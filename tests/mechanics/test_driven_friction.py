@@ -3,23 +3,17 @@
 Exact motions are closed forms, or located by code that shares nothing with the library, to 1e-11 in states and 1e-10 in Jacobians.
 """
 
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow_but
 
 import jaximpact as ji
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
-
-from cases.friction import ALL, DISK, MOTIONS, VARIED, call_of, exact_of, jacobian
-from test_event_friction import BELT, CORNER, ROD
-from test_static_friction import BLOCK, NUMBERS, located, slopes_of
-from test_static_friction import MOTIONS as STATIC
+from support.breadth import slow_but
+from support.experiments.friction import ALL, DISK, MOTIONS, VARIED, call_of, exact_of, jacobian
+from support.sliding_bodies import BELT, CORNER, ROD
+from support.static_friction import BLOCK, NUMBERS, located, slopes_of
+from support.static_friction import MOTIONS as STATIC
 
 G = 9.81
 TIGHT = ji.EventDriven(1e-11, 1e-11)

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow, slow_but
 from jax import lax
 
 import jaximpact as ji
 from jaximpact import Status, catalogue
 from jaximpact.extend import Motion, Solved
+from support.breadth import slow, slow_but
 
 SCHEME = ji.EventCorrected()
 CASES = Path(__file__).resolve().parents[3] / "shared" / "design" / "sensitivity_cases.txt"

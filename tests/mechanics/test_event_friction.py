@@ -3,23 +3,17 @@
 Where forces make the path piecewise a polynomial of degree three, it is exact up to round-off.
 """
 
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow, slow_but
 
 import jaximpact as ji
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
-
-from cases.friction import ALL, DISK, MOTIONS, PULLED, VARIED, call_of, errors, exact_of, numbers_of
-from test_friction import FEET, ROD, ladder, ladder_angle, leaning
-from test_static_friction import BLOCK, NUMBERS, located, slopes_of
-from test_static_friction import MOTIONS as STATIC
+from support.breadth import slow, slow_but
+from support.experiments.friction import ALL, DISK, MOTIONS, PULLED, VARIED, call_of, errors, exact_of, numbers_of
+from support.sliding_bodies import BELT, CORNER, FEET, IN_SPACE, ROD, ladder, ladder_angle, leaning, stopped
+from support.static_friction import BLOCK, NUMBERS, located, slopes_of
+from support.static_friction import MOTIONS as STATIC
 
 SCHEME, G = ji.EventCorrected(), 9.81
 STEPS = 37
@@ -142,21 +136,6 @@ def test_feet_of_a_sled_turn_round_and_stay_together():
     assert found.status.tolist() == [ji.Status.IMPULSES_NOT_UNIQUE, 0]
 
 
-def normals(args):
-    """Of two walls at right angles, in a frame that is turned."""
-    c, s = jnp.cos(args["turn"]), jnp.sin(args["turn"])
-    return jnp.stack([jnp.stack([c, s]), jnp.stack([-s, c])])
-
-
-CORNER = ji.Problem(
-    lambda t, q, v, args: jnp.append(-args["g"] * normals(args)[1], 0),
-    lambda t, q, args: normals(args) @ q[:2] - args["R"] - jnp.array([1.0, 0.0]) * args["far"],
-    np.array([1.0, 1.0, 0.02]),  # a disk of radius .2
-    slip=lambda t, q, v, args: normals(args)[::-1] @ v[:2] + args["R"] * v[2] * jnp.array([-1.0, 1.0]),
-    friction=0.3,
-)
-
-
 def test_a_corner():
     """Rests, however the force of the wall without load is rounded; impacts at once, which load each other by friction, are told."""
     turn = np.linspace(0, 3, 64)
@@ -224,15 +203,6 @@ def test_a_spin_is_exact_where_bounces_die_out(scheme, steps, count):
     np.testing.assert_allclose(found.v[clean, -1, 2], np.array(right)[clean], rtol=0, atol=1e-9)
 
 
-# a block on a belt that takes its slip to d at its least
-BELT = ji.Problem(
-    lambda t, q, v, args: jnp.stack([0 * t, 0 * t - G]),
-    lambda t, q, args: q[1:],
-    slip=lambda t, q, v, args: v[:1] - (2 - 0.3 * G * t - 5 * (t - 0.5) ** 2 - args["d"]),
-    friction=0.3,
-)
-
-
 @pytest.mark.slow
 def test_slip_that_only_just_stops_is_told():
     """The last velocity falls by -d where the block sticks for a while, and not otherwise."""
@@ -242,30 +212,6 @@ def test_slip_that_only_just_stops_is_told():
     np.testing.assert_allclose(found.value["v"][:, 0], 2 - 0.3 * G - np.minimum(args["d"], 0), rtol=0, atol=1e-12)
     np.testing.assert_allclose(found.jacobian["v"]["args"]["d"][:, 0], [-1, -1, 0, 0], rtol=0, atol=1e-11)
     assert found.trusted.tolist() == [True, False, False, True]
-
-
-def stopped(x):
-    """Where a block of mass 1, pressed by 1 onto a plane, comes to rest that is thrown with (vx, vy) and pulled by -g along y, g < mu: closed form.
-
-    With the angle p between slip and pull, d(s)/dt = g cos p - mu and s dp/dt = -g sin p: s is a power of z = tan(p/2), times 1 + z^2 over z.
-    """
-    g, mu, vx, vy = x
-    z, power = jnp.tan(jnp.arctan2(vx, -vy) / 2), mu / g
-    far = (vx**2 + vy**2) / (g * (1 + z**2) ** 2)
-    return jnp.stack(
-        [
-            2 * far * z * (1 / (2 * power - 1) + z**2 / (2 * power + 1)),
-            -far * (1 / (2 * power - 2) - z**4 / (2 * power + 2)),
-        ]
-    )
-
-
-IN_SPACE = ji.Problem(
-    lambda t, q, v, args: jnp.stack([0 * t, -args["g"], 0 * t - 1]),
-    lambda t, q, args: q[2:],
-    slip=lambda t, q, v, args: v[None, :2],
-    friction=lambda args: args["mu"],
-)
 
 
 def test_slip_in_space_turns_and_stops():

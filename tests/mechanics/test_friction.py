@@ -3,21 +3,16 @@
 `MoreauJean` is of first order: errors are compared at step numbers a factor apart, the mean of sixteen neighbours each.
 """
 
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 from scipy.integrate import solve_ivp
 
 import jaximpact as ji
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
-
-from cases.friction import ALL, BANDS, DISK, MOTIONS, ROWS, SCHEME, G, end, errors, exact_of, order, row
+from support.breadth import slow
+from support.experiments.friction import ALL, BANDS, DISK, MOTIONS, ROWS, SCHEME, G, end, errors, exact_of, order, row
+from support.sliding_bodies import FEET, ROD, ladder, ladder_angle, leaning
 
 
 def test_motions_and_derivatives_converge_with_first_order():
@@ -126,37 +121,6 @@ def test_the_coefficient_is_a_number_to_differentiate_by():
     )  # O(h)
 
 
-def ladder(friction=(0.2, 0.15)):
-    """A ladder between floor and wall, whose ends slide: two contacts on turning gaps."""
-    ends = lambda q: (q[1] - jnp.sin(q[2]), q[0] - jnp.cos(q[2]))
-    return ji.Problem(
-        lambda t, q, v, args: jnp.array([0.0, -G, 0.0]),
-        lambda t, q, args: jnp.stack(ends(q)),
-        jnp.array([1.0, 1.0, 1 / 3]),
-        slip=lambda t, q, v, args: jnp.stack([v[0] - jnp.sin(q[2]) * v[2], v[1] + jnp.cos(q[2]) * v[2]]),
-        friction=jnp.asarray(friction),
-    )
-
-
-def ladder_angle(start, t1):
-    """Angle and its rate while both ends slide, from the equations of motion solved for acceleration and normal forces."""
-
-    def rate(t, y):
-        angle, w = y
-        s, c = np.sin(angle), np.cos(angle)
-        # x'' = Nw - m1 s1 Nf, ...: unknowns w', Nf, Nw; the foot slides outwards, the top downwards
-        foot, top = -0.2 * np.sign(-2 * s * w), -0.15 * np.sign(2 * c * w)
-        matrix = np.array([
-            [s, foot, 1.0],
-            [-c, 1.0, top],
-            [1 / 3, c + s * foot, -s - c * top],
-        ])  # fmt: skip
-        right = np.array([-c * w**2, G - s * w**2, 0.0])
-        return w, np.linalg.solve(matrix, right)[0]
-
-    return solve_ivp(rate, (0, t1), start, method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]
-
-
 @pytest.mark.slow
 def test_two_contacts_that_slide():
     angle, w, t1 = 1.0, -0.3, 0.3
@@ -186,16 +150,6 @@ def test_in_space_friction_is_against_the_slip():
     apart = [np.max(np.abs(np.r_[one.q[-1, :2], one.v[-1, :2]] - expected)) for one in found]
     assert apart[0] < 2e-2 and apart[1] < 0.35 * apart[0]
     assert found[0].friction_impulse.shape == (201, 1, 2)
-
-
-# a rod of half length 1 with one end above a floor
-ROD = ji.Problem(
-    lambda t, q, v, args: jnp.stack([0 * q[0], 0 * q[0] - G, 0 * q[0]]),
-    lambda t, q, args: (q[1] - jnp.sin(q[2]))[None],
-    lambda q, args: jnp.stack([jnp.ones_like(q[0]), jnp.ones_like(q[0]), 0 * q[0] + 1 / 3]),
-    slip=lambda t, q, v, args: (v[0] + jnp.sin(q[2]) * v[2])[None],
-    friction=lambda args: args["mu"],
-)
 
 
 def test_beyond_the_bound_of_painleve_a_rod_jams():
@@ -257,16 +211,6 @@ def test_gains_of_energy_are_told():
     assert int(ji.solve(belt, [0.0, 0.0], [0.5, 0.0], t1=1.0, h=0.01, scheme=SCHEME, save="final").status) == 0
 
 
-# a rod on both its ends, pulled along with a force F
-FEET = ji.Problem(
-    lambda t, q, v, args: jnp.stack([args["F"], -G, 0.0]),
-    lambda t, q, args: jnp.stack([q[1] - jnp.sin(q[2]), q[1] + jnp.sin(q[2])]),
-    np.array([1.0, 1.0, 1 / 3]),
-    slip=lambda t, q, v, args: jnp.stack([v[0], v[0]]),
-    friction=0.3,
-)
-
-
 @pytest.mark.parametrize(
     "dtype, execution", [(np.float64, "native"), slow(np.float64, "xla"), slow(np.float32, "native")], ids=str
 )
@@ -308,11 +252,6 @@ def test_slips_of_several_contacts_may_turn_round_at_once(problem):
     right = lambda speed, pull: -(pull - 0.3 * G) * (1 - speed / (pull + 0.3 * G))
     found, expected = (jax.jacfwd(f, (0, 1))(3.0, pull) for f in (end, right))
     assert np.allclose(np.transpose(found), expected, rtol=1e-3)  # h
-
-
-def leaning(angle, w):
-    q0 = np.array([np.cos(angle), np.sin(angle), angle])
-    return q0, np.array([-np.sin(angle) * w, np.cos(angle) * w, w])
 
 
 @pytest.mark.parametrize(

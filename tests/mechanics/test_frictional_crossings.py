@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact import Status
+from support.breadth import slow
 
 SCHEME, G = ji.EventCorrected(), 10.0
 

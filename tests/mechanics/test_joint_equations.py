@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow_but
 from scipy.integrate import solve_ivp
-from symplectic_euler import SymplecticEuler
 
 import jaximpact as ji
+from support.breadth import slow_but
+from support.symplectic_euler import SymplecticEuler
 
 G, WALL = 9.81, 0.3
 FINE = ji.EventDriven(rtol=1e-13, atol=1e-13)

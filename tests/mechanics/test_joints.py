@@ -2,12 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-import methods
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
 import jaximpact as ji
+from support import methods
 
 G = 9.81
 SCHEMES = [methods.SCHEMES[name].scheme for name in methods.EVERY]

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow_but
 
 import jaximpact as ji
+from support.breadth import slow_but
 
 G, MU = 9.81, 0.3
 TIGHT = ji.EventDriven(1e-11, 1e-11)

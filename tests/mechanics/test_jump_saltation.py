@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact import Status
+from support.breadth import slow
 
 SCHEMES = [ji.MoreauJean(), *(slow(scheme) for scheme in (ji.PaoliSchatzman(), ji.Maury(half_kick=True)))]
 STEP = ji.Problem(lambda t, q, v, args: -jnp.where(q > 0, 1.0, 0.0))

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow, slow_but
 
 import jaximpact as ji
+from support.breadth import slow, slow_but
 
 SCHEMES = [ji.PaoliSchatzman(), ji.MoreauJean(), ji.EventCorrected()]
 KNOTS = np.linspace(-2.0, 2.0, 9)

@@ -4,11 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow_but
-from test_joint_equations import FINE, SCHEMES, G
 
 import jaximpact as ji
+from support.breadth import slow_but
 
+G = 9.81
+FINE = ji.EventDriven(rtol=1e-13, atol=1e-13)
+SCHEMES = [ji.MoreauJean(), ji.EventCorrected(), ji.EventDriven()]
 RODS, BASE = np.array([1.0, 2.0, 1.5]), 2.0
 WEIGHTS = G * np.array([0.5, 1.3, 0.7])
 

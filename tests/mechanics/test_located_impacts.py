@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
+from support.breadth import slow
 
 EXACT = {"rtol": 1e-11, "atol": 1e-11}  # rounding of some dozens of operations, of numbers up to 10
 SCHEME = ji.EventDriven()

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_static_friction import BLOCK, NUMBERS, located
-from test_static_friction import MOTIONS as STATIC
 
 import jaximpact as ji
+from support.static_friction import BLOCK, NUMBERS, located
+from support.static_friction import MOTIONS as STATIC
 
 KINDS = ("impact", "stop", "reversal", "break", "release")
 TIGHT = ji.EventDriven(1e-11, 1e-11)

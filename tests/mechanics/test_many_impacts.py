@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact import Status
+from support.breadth import slow
 
 SCHEME = ji.EventCorrected()
 SLOT = ji.Problem(lambda t, q, v, args: jnp.zeros(1), lambda t, q, args: jnp.stack([q[0], args - q[0]]))

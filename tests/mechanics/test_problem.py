@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact.extend import Metric
+from support.breadth import slow
 
 L1, L2, M1, M2, G = 1.0, 0.8, 1.0, 0.7, 9.81
 

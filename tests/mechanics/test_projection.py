@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import SOLVERS
 from scipy.optimize import minimize
 
 import jaximpact as ji
 from jaximpact import Status
 from jaximpact.extend import Contacts, Metric, Solved, Target
+from support.methods import SOLVERS
 
 METHODS = pytest.mark.parametrize("method", [row.solver for row in SOLVERS.values()], ids=list(SOLVERS))
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
+from support.breadth import slow
 
 G = 9.81
 SQUARE = np.array([[0.2, 0.2], [0.2, -0.2], [-0.2, 0.2], [-0.2, -0.2]])

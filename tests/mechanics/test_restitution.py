@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow, slow_but
 
 import jaximpact as ji
 from jaximpact import Status, analysis
 from jaximpact.bodies import disks
 from jaximpact.study.fingerprint import sources
+from support.breadth import slow, slow_but
 
 FINE = ji.EventDriven(1e-12, 1e-12)
 SCHEMES = [ji.MoreauJean(), ji.EventCorrected(), ji.EventDriven()]

@@ -3,9 +3,6 @@
 References are closed forms, or fine solutions of the equations of a block by code that shares nothing with the library.
 """
 
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,11 +10,8 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import jaximpact as ji
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
-
-from cases.friction import MOTIONS
-from test_event_friction import IN_SPACE, stopped
+from support.experiments.friction import MOTIONS
+from support.sliding_bodies import IN_SPACE, stopped
 
 G = 9.81
 TIGHT = ji.EventDriven(1e-11, 1e-11)

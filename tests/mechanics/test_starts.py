@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact import Status
+from support.breadth import slow
 
 DRIVEN = ji.EventDriven(1e-11, 1e-11)
 SCHEMES = [

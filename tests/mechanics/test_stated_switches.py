@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 from jax import lax
 from scipy.special import beta
 
 import jaximpact as ji
 from jaximpact import Status
 from jaximpact.study.fingerprint import sources
+from support.breadth import slow
 
 SCHEME = ji.EventDriven()
 G = 9.81

@@ -2,13 +2,13 @@
 
 import jax
 import jax.numpy as jnp
-import methods
 import numpy as np
 import pytest
 
 import jaximpact as ji
 from jaximpact import Status
 from jaximpact.mechanics.status import BEFORE, CAUSES, bit_numbers, translate_bits
+from support import methods
 
 SCHEMES = [methods.SCHEMES[name].scheme for name in methods.EVERY]
 EXPLICIT = [

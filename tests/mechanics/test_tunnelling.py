@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact.mechanics import tunnelling
 from jaximpact.mechanics.tunnelling import StepPath, loses_the_gap
+from support.breadth import slow
 
 FIRST, SECOND = np.triu_indices(9, 1)
 

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from sample_results import BALL, CASE, OPTIONS, samples
 
 import jaximpact as ji
 from jaximpact import analysis, plots
 from jaximpact.plots import draw, plot_derivatives
+from support.sample_results import BALL, CASE, OPTIONS, samples
 
 
 @pytest.fixture(scope="module")

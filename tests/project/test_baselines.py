@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benchmarks import reference, works
+from benchmarks.baselines import native, plain_jax
 
 import jaximpact as ji
 from jaximpact.catalogue.balls import bounces
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
-
-from benchmarks import reference, works
-from benchmarks.baselines import native, plain_jax
 
 # Both sides solve curved projections to a gap velocity of 2e-11 or better, flat ones to round-off; over these motions a
 # difference grows by less than a factor of a hundred.

@@ -15,10 +15,6 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from breadth import slow_but
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
-
 from benchmarks import (
     accelerator,
     contacts,
@@ -35,6 +31,8 @@ from benchmarks import (
 from benchmarks.accuracy import Accuracy
 from benchmarks.baselines import native
 from benchmarks.baselines.siconos_pile import SiconosPile
+
+from support.breadth import slow_but
 
 # timing ---------------------------------------------------------------------------------------------------------------
 

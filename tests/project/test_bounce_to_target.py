@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +13,6 @@ from scipy.optimize import least_squares
 import jaximpact as ji
 
 pytest.importorskip("optax")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments" / "cases"))  # as a script there sees it
-
 from bounce_to_target import (
     Task,
     exact_cost,

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import csv
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from bounces_by_gradient import main
+from gradient_fit.fit import factors
+from gradient_fit.model import GRAVITY, flight_law, jacobians, simulate
+from gradient_fit.trend import ratios_of
 
 pytest.importorskip("optax")
 ROOT = Path(__file__).resolve().parents[2]
 REAL = ROOT.parent / "shared" / "data" / "bounce_times.csv"
-sys.path.insert(0, str(ROOT / "experiments" / "cases"))  # as a script there sees it
-
-from bounces_by_gradient import main  # noqa: E402
-from gradient_fit.fit import factors  # noqa: E402
-from gradient_fit.model import GRAVITY, flight_law, jacobians, simulate  # noqa: E402
-from gradient_fit.trend import ratios_of  # noqa: E402
 
 TRUTH = {"light": (0.93, 0.15), "heavy": (0.85, 0.01)}  # e, c [1/m]
 JITTER, SCATTER = 0.5e-3, 2e-3

@@ -10,9 +10,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import docstrings
+import notebooks
+import pages
 import pytest
 
 import jaximpact as ji
@@ -20,11 +22,6 @@ from jaximpact import analysis, bodies, catalogue, compiler, conformance, extend
 
 DOCS = Path(__file__).parents[2] / "docs"
 SITE = DOCS / "_build" / "html"
-sys.path.insert(0, str(DOCS / "_ext"))
-
-import docstrings  # noqa: E402
-import notebooks  # noqa: E402
-import pages  # noqa: E402
 
 SOURCES = sorted(path for path in DOCS.rglob("*.md") if not {"_build", "generated"} & {*path.relative_to(DOCS).parts})
 

@@ -1,12 +1,10 @@
 """The gallery page is the one its script writes, and has its pictures."""
 
-import sys
 from pathlib import Path
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-sys.path.insert(0, str(EXPERIMENTS / "gallery"))
+import draw as gallery
 
-import draw as gallery  # noqa: E402
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 def test_page_and_pictures():

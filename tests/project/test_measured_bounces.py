@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import csv
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from bounces.data import read_drops
+from bounces.matching import match
+from measured_bounces import main
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = ROOT.parent / "shared" / "data" / "bounce_times.csv"
-sys.path.insert(0, str(ROOT / "experiments" / "cases"))  # as a script there sees it
-
-from bounces.data import read_drops  # noqa: E402
-from bounces.matching import match  # noqa: E402
-from measured_bounces import main  # noqa: E402
 
 HEADER = "ball,drop_height_cm,drop,bounce,time_s\n"
 

@@ -1,13 +1,7 @@
 """Numbers that others published, beside ours."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
-
 from outside import (
     bounce_gradient,
     compiled_functions,

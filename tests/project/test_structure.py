@@ -5,6 +5,7 @@ import inspect
 import math
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -228,15 +229,38 @@ def test_few_functions_are_named_by_participles():
     assert len(bare) < 0.04 * len(names), sorted(bare)
 
 
+TESTS = Path(__file__).parents[1]
+
+
 def test_tests_lie_in_the_folder_of_a_package():
-    folders = {path.parent for path in Path(__file__).parents[1].rglob("test_*.py")}
+    folders = {path.parent for path in TESTS.rglob("test_*.py")}
     assert {folder.name for folder in folders} <= {*LEVEL, "properties", "project"}
-    assert {folder.parent for folder in folders} == {Path(__file__).parents[1]}
+    assert {folder.parent for folder in folders} == {TESTS}
+
+
+def test_what_tests_share_lies_in_support():
+    """No other file of theirs is there to import, none changes where modules are found, and one package reads the experiments."""
+    settings = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    found_in = [TESTS.parent / folder for folder in settings["pythonpath"] if folder != "tests"]
+    experiments = {path.stem for folder in found_in for path in folder.iterdir()}
+    for path in TESTS.rglob("*.py"):
+        place = path.relative_to(TESTS)
+        assert place.parts[0] == "support" or path.stem == "conftest" or path.stem.startswith("test_"), place
+        reads_experiments = place.parts[0] == "project" or place.parts[:2] == ("support", "experiments")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute):
+                assert ast.unparse(node) != "sys.path.insert" or path.stem == "test_study_physics", place
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+                for name in [] if isinstance(node, ast.ImportFrom) and node.level else names:
+                    top = name.split(".")[0]
+                    assert not top.startswith("test_"), (place, name)
+                    assert reads_experiments or top not in experiments, (place, name)
 
 
 def test_tests_look_from_outside():
     inside = set()
-    for path in Path(__file__).parents[1].rglob("*.py"):
+    for path in TESTS.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "jaximpact":
                 parts = node.module.split(".")

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
-from methods import SCHEMES
-from symplectic_euler import SymplecticEuler, Unfinished
 
 import jaximpact as ji
 from jaximpact import catalogue, extend
 from jaximpact.cli import main
+from support.breadth import slow
+from support.methods import SCHEMES
+from support.symplectic_euler import SymplecticEuler, Unfinished
 
 T1, E = 0.9, 0.7
 
@@ -26,7 +26,18 @@ def ball(y0, steps, e=E):
 
 def test_commands_take_a_scheme_of_ones_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    main(["run", "bouncing-ball", "--scheme", "symplectic_euler:SymplecticEuler", "--h", "1e-2", "--out", "motion"])
+    main(
+        [
+            "run",
+            "bouncing-ball",
+            "--scheme",
+            "support.symplectic_euler:SymplecticEuler",
+            "--h",
+            "1e-2",
+            "--out",
+            "motion",
+        ]
+    )
     assert "SymplecticEuler" in capsys.readouterr().out
 
 

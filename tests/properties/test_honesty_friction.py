@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import random_bodies
-from random_friction import IN_SPACE, PROBLEM, SCALED, Motion, draw, draw_in_space
-from random_systems import Excluded
-from test_honesty import DELTA, STEPS, T1, Exact, H, batch, located, moved, shakes, tolerances
 
 import jaximpact as ji
+from support import random_bodies
+from support.honesty import DELTA, STEPS, T1, Exact, H, batch, located, moved, shakes, tolerances
+from support.random_friction import IN_SPACE, PROBLEM, SCALED, Motion, draw, draw_in_space
+from support.random_systems import Excluded
 
 SCHEME = ji.MoreauJean()
 BY_TOLERANCE = ji.EventDriven(1e-10, 1e-10)

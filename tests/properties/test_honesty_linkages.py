@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
-import random_linkages as linkages
-from random_linkages import End, Linkage, Motion
 
 import jaximpact as ji
+from support import random_linkages as linkages
+from support.random_linkages import End, Linkage, Motion
 
 T1, STEPS, E = 1.0, 2000, 0.6
 H = T1 / STEPS

@@ -10,15 +10,14 @@ import collections
 from functools import cache
 from typing import NamedTuple
 
-import methods
 import numpy as np
 import pytest
-import random_rods
-from random_pieces import FLOATING, KINDS, PROBLEM, Motion, draw
-from random_systems import Excluded, System
 
 import jaximpact as ji
 from jaximpact.mechanics.status import DERIVATIVES, DOUBTS, FAILURES
+from support import methods, random_rods
+from support.random_pieces import FLOATING, KINDS, PROBLEM, Motion, draw
+from support.random_systems import Excluded, System
 
 T1 = 1.0
 STEPS = 200, 800

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact import analysis
+from support.breadth import slow
 
 BALL = ji.Problem(lambda t, q, v, args: jnp.array([-9.81]), lambda t, q, args: q - args, restitution=0.5)
 

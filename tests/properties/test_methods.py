@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import KINDS, SCHEMES, SOLVERS
 
 import jaximpact as ji
 from jaximpact import catalogue
+from support.methods import KINDS, SCHEMES, SOLVERS
 
 DERIVATIVES = ("moreau-jean", "symplectic-euler")  # the others in the default suite: `test_sensitivity`
 G, FALL, T1 = 9.81, 1.3, 0.9

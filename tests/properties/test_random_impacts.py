@@ -9,9 +9,7 @@ the acceleration changes by O(1) there. |f''|/|f'-| is at most 10 here, as 20 h 
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -22,14 +20,10 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from random_systems import PROBLEM, force, gaps, mass
 
 import jaximpact as ji
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))  # as a script there sees it
-
-from conformance.cases import relative_error
-from conformance.reference import reference
+from support.experiments.conformance import reference, relative_error
+from support.random_systems import PROBLEM, force, gaps, mass
 
 T1 = 1.0
 STEPS = 200, 800

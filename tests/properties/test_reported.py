@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow_but
 from scipy.integrate import solve_ivp
 
 import jaximpact as ji
+from support.breadth import slow_but
 
 G = 9.81
 SCHEMES = {

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow, slow_but
 
 import jaximpact as ji
+from support.breadth import slow, slow_but
 
 G = 9.81
 FIRST_ORDER = [ji.PaoliSchatzman(), ji.MoreauJean()]

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact import catalogue
+from support.breadth import slow
 
 # exponents of 2 of length, time and mass, near 1e-18, 1e-9, 1e9 and 1e18; even, so that square roots of them are exact
 UNITS = [(-60, 0, 0), (-30, 0, 0), (60, 0, 0), (0, -60, 0), (0, 60, 0), (0, 0, -60), (0, 0, 60), (-30, 30, 30)]

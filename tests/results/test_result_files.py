@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
-from breadth import slow
-from sample_results import BALL, CASE, OPTIONS, samples, undrawn
 
 import jaximpact as ji
+from support.breadth import slow
+from support.sample_results import BALL, CASE, OPTIONS, samples, undrawn
 
 Result = ji.Solution.__mro__[-2]
 

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 from PIL import Image
-from sample_results import BALL, CASE, OPTIONS, samples, undrawn
 
 import jaximpact as ji
 from jaximpact import plots
+from support.breadth import slow
+from support.sample_results import BALL, CASE, OPTIONS, samples, undrawn
 
 Result = ji.Solution.__mro__[-2]
 LINES, CHARACTERS = 20, 2200

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact.jaxtools import trace_context
@@ -16,6 +15,7 @@ from jaximpact.jaxtools.threads import InlineExecutor, worker_count
 from jaximpact.simulation import arguments, backends, chunked_runs, known_calls, lane_functions
 from jaximpact.simulation.chunk_sizes import divide
 from jaximpact.simulation.limits import MAX_WORK_RATIO
+from support.breadth import slow
 
 FIELDS = ("t", "q", "v", "z", "impulse", "penetration", "residual", "iterations", "status")
 

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
-from study_systems import pulled_block, rough_block
 
 import jaximpact as ji
 from jaximpact import analysis, bodies
 from jaximpact.cli import main
 from jaximpact.study import MemoryStore
+from support.breadth import slow
+from support.study_systems import pulled_block, rough_block
 
 G, V0, T1 = 9.81, 2.0, 0.3
 MU = np.array([0.1, 0.2, 0.5])
@@ -168,7 +168,7 @@ def test_analyses_hand_it_on():
 
 def test_studies_and_the_command_line(tmp_path, capsys):
     base = {"q0": START[0], "v0": START[1], "t1": T1, "h": 1e-2, "scheme": ji.MoreauJean()}
-    study = ji.Study(MemoryStore(), "study_systems:rough_block", ji.Design.grid(friction=MU), **base)
+    study = ji.Study(MemoryStore(), "support.study_systems:rough_block", ji.Design.grid(friction=MU), **base)
     study.run()
     np.testing.assert_allclose(study.solution().v[:, -1, 0], speed(MU), rtol=1e-12)
     data = study.dataset()
@@ -176,10 +176,10 @@ def test_studies_and_the_command_line(tmp_path, capsys):
     np.testing.assert_allclose(study.lane(1).v[-1, 0], speed(0.2), rtol=1e-12)
     assert study.arguments()["friction"].shape == (3, 1)
     with pytest.raises(ValueError, match="design: friction: friction must be finite and >= 0"):
-        ji.Study(MemoryStore(), "study_systems:rough_block", ji.Design.grid(friction=[-0.1, 0.2]), **base).run()
+        ji.Study(MemoryStore(), "support.study_systems:rough_block", ji.Design.grid(friction=[-0.1, 0.2]), **base).run()
     table = tmp_path / "study.toml"
     table.write_text(
-        f'store = "{tmp_path}/rough"\nproblem = "study_systems:rough_block"\nq0 = [0.0, 0.0]\nv0 = [2.0, 0.0]\nt1 = {T1}\nh = 0.01\n'
+        f'store = "{tmp_path}/rough"\nproblem = "support.study_systems:rough_block"\nq0 = [0.0, 0.0]\nv0 = [2.0, 0.0]\nt1 = {T1}\nh = 0.01\n'
         'scheme = "moreau-jean"\nfriction = 0.2\n[design]\n"v0[0]" = [1.0, 2.0]\n'
     )
     read = ji.Study.from_file(table)
@@ -235,18 +235,24 @@ def test_analyses_and_studies_take_static_friction(tmp_path, capsys):
     diagram = analysis.bifurcation(pulled_block, **rest, parameter="static_friction", values=STATIC, skip=0, **call)
     assert np.all(np.diff(diagram.section.v[:, 0, 0]) < 0)
     base = rest | {"t1": T1, "h": 1e-2, "scheme": ji.MoreauJean()}
-    study = ji.Study(MemoryStore(), "study_systems:pulled_block", ji.Design.grid(static_friction=STATIC), **base)
+    study = ji.Study(
+        MemoryStore(), "support.study_systems:pulled_block", ji.Design.grid(static_friction=STATIC), **base
+    )
     study.run()
     np.testing.assert_allclose(study.solution().v[:, -1, 0], pulled(STATIC), **LATE)
     assert study.dataset().static_friction.attrs["units"] == "1"
     with pytest.raises(ValueError, match="design: static_friction: static_friction must be finite and >= 0"):
-        ji.Study(MemoryStore(), "study_systems:pulled_block", ji.Design.grid(static_friction=[-0.1]), **base).run()
-    low = ji.Study(MemoryStore(), "study_systems:pulled_block", ji.Design.grid(static_friction=[0.2, 0.4]), **base)
+        ji.Study(
+            MemoryStore(), "support.study_systems:pulled_block", ji.Design.grid(static_friction=[-0.1]), **base
+        ).run()
+    low = ji.Study(
+        MemoryStore(), "support.study_systems:pulled_block", ji.Design.grid(static_friction=[0.2, 0.4]), **base
+    )
     low.run()
     assert np.array_equal(low.solution().failed, [True, False])
     table = tmp_path / "study.toml"
     table.write_text(
-        f'store = "{tmp_path}/pulled"\nproblem = "study_systems:pulled_block"\nq0 = [0.0, 0.0]\nv0 = [0.0, 0.0]\nt1 = {T1}\nh = 0.01\n'
+        f'store = "{tmp_path}/pulled"\nproblem = "support.study_systems:pulled_block"\nq0 = [0.0, 0.0]\nv0 = [0.0, 0.0]\nt1 = {T1}\nh = 0.01\n'
         'scheme = "moreau-jean"\nstatic_friction = 0.4\n[design]\n"v0[0]" = [0.0]\n'
     )
     read = ji.Study.from_file(table)

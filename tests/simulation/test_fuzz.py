@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_messages import is_ours
 
 import jaximpact as ji
 from jaximpact import catalogue
 from jaximpact.cli import main
 from jaximpact.mechanics.method_names import projection_from_name, scheme_from_name
+from support.errors import is_ours
 
 NAMES = [
     *("ActiveSet", "ADMM", "EventCorrected", "MoreauJean"),  # their options are said with their names

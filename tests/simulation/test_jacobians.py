@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
+from support.breadth import slow
 
 BALL = ji.Problem(lambda t, q, v, args: -args["g"] * jnp.ones_like(q), lambda t, q, args: q - args["wall"])
 ARGS = {"g": 9.81, "wall": 0.05}

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
+from support.breadth import slow
 
 
 @pytest.mark.parametrize("way", [slow("xla"), "native"])

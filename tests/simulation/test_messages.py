@@ -14,8 +14,7 @@ import pytest
 import jaximpact as ji
 from jaximpact import Status, catalogue
 from jaximpact.cli import main
-
-PACKAGE = str(Path(ji.__file__).parent)
+from support.errors import PACKAGE, is_ours
 
 
 def force(t, q, v, args):
@@ -125,16 +124,6 @@ if np.dtype(np.longdouble).itemsize > 8:
 
 def _fail():
     raise AssertionError
-
-
-def is_ours(error) -> bool:
-    """Whether an error is this library's: raised by it, and of a kind that it documents."""
-    trace = error.__traceback__
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return isinstance(error, ValueError | TypeError | RuntimeError) and trace.tb_frame.f_code.co_filename.startswith(
-        PACKAGE
-    )
 
 
 def refused(call, message):

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 from jax.experimental import sparse
 from jax.interpreters import partial_eval
 
 import jaximpact as ji
+from support.breadth import slow
 
 LANES = 5
 H, STEPS = 0.01, 60

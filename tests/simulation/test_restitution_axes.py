@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 
 import jaximpact as ji
 from jaximpact import analysis
+from support.breadth import slow
 
 E = (0.5, 1.0)
 WALLS = ji.Problem(lambda t, q, v, args: jnp.zeros(1), lambda t, q, args: jnp.array([q[0], 1 - q[0]]))
@@ -116,7 +116,7 @@ def test_a_study_reads_e_for_each_contact_whatever_it_varies(tmp_path):
     # as many lanes as contacts: what is shared stays shared
     study = ji.Study(
         tmp_path / "s.zarr",
-        "study_systems:slit",
+        "support.study_systems:slit",
         ji.Design.points(**{"q0[0]": [0.5, 0.5]}),
         q0=[0.5],
         v0=[1.0],
@@ -128,7 +128,7 @@ def test_a_study_reads_e_for_each_contact_whatever_it_varies(tmp_path):
     np.testing.assert_allclose(study.dataset().v.values.ravel(), [0.5, 0.5], rtol=1e-12)
     np.testing.assert_allclose(study.lane(0).v[-1], [0.5], rtol=1e-12)
     swept = ji.Study(
-        tmp_path / "t.zarr", "study_systems:slit", ji.Design.points(e=list(E)), q0=[0.5], v0=[1.0], **START
+        tmp_path / "t.zarr", "support.study_systems:slit", ji.Design.points(e=list(E)), q0=[0.5], v0=[1.0], **START
     )
     swept.run()
     np.testing.assert_allclose(swept.dataset().v.values.ravel(), [0.25, -1], rtol=1e-12)

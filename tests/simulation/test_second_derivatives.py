@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow_but
 
 import jaximpact as ji
 from jaximpact.extend import Motion, Solved
+from support.breadth import slow_but
 
 G, E, T1 = 9.81, 0.7, 0.7
 BALL = ji.Problem(lambda t, q, v, args: jnp.full_like(q, -G), lambda t, q, args: q, restitution=E)

@@ -6,23 +6,17 @@ closed forms or an event-driven integration with saltation matrices (experiments
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow_but
 
 import jaximpact as ji
 from jaximpact import Status
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))  # as a script there sees it
-
-from conformance import cases
-from conformance.reference import reference
+from support.breadth import slow_but
+from support.experiments.conformance import cases, reference
 
 SCHEMES = {scheme.__name__: scheme() for scheme in (ji.PaoliSchatzman, ji.MoreauJean, ji.Maury, ji.EventCorrected)}
 CORRECTED = ("PaoliSchatzman", "MoreauJean", "Maury")  # the others differentiate their own steps

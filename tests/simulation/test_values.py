@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from methods import SCHEMES
 
 import jaximpact as ji
 from jaximpact import catalogue
+from support.methods import SCHEMES
 
 TAYLOR, EULER, FULL = (ji.PaoliSchatzman(start=start) for start in ("taylor", "euler", "full"))
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import random_trees
 
 from jaximpact import spatial
+from support import random_trees
 
 G = 9.81
 CUBE = spatial.box((0.3, 0.1, 0.2), (0.4, 0.2, 0.6), mass=2.0)

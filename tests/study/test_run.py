@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray
-from breadth import slow
-from study_systems import long_run
 
 import jaximpact as ji
 from jaximpact.study import Run
+from support import study_systems
+from support.breadth import slow
+from support.study_systems import long_run
 
 ALL = ("t", "q", "v", "z", "impulse", "energy", "pairs", "penetration", "residual", "iterations", "status")
 
@@ -55,7 +56,7 @@ def test_some_rows(whole):
 def killed(path):
     """A run in another process, which is killed after some blocks."""
     marks = path / ".study" / "blocks"
-    with subprocess.Popen([sys.executable, "tests/study_systems.py", str(path)]) as process:
+    with subprocess.Popen([sys.executable, study_systems.__file__, str(path)]) as process:
         while not (marks / "4.json").exists():
             assert process.poll() is None
             time.sleep(0.002)

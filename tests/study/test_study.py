@@ -8,12 +8,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-import study_systems
 import xarray
-from study_systems import ARGS, Here, ball, digest, run_until, small
 
 import jaximpact as ji
 from jaximpact.study import Blocks
+from support import study_systems
+from support.study_systems import ARGS, Here, ball, digest, run_until, small
 
 FOLDER = Path(__file__).parents[1]
 # a lane's numbers do not depend on how lanes are batched, beyond rounding: a hundred steps of a state of size 10
@@ -110,7 +110,7 @@ def test_points_of_every_kind_of_quantity(tmp_path):
     )
     study = ji.Study(
         tmp_path / "s.zarr",
-        "study_systems:ball",
+        "support.study_systems:ball",
         design,
         v0=[0.1, 0.2],
         t1=0.7,
@@ -223,7 +223,7 @@ def test_read_by_plain_xarray_without_a_remark(finished):
     xarray.testing.assert_identical(finished.dataset(), xarray.open_zarr(finished.path))
     about = finished.dataset()
     assert about.failed_at.attrs["units"] == "s"
-    assert about.attrs["problem"] == "study_systems:ball"
+    assert about.attrs["problem"] == "support.study_systems:ball"
     assert about.attrs["jax"] == jax.__version__
     assert "PaoliSchatzman" in about.attrs["scheme"]
     assert about.attrs["settings_of_jax"].startswith("enable_x64=True")
@@ -304,7 +304,7 @@ def test_without_constraints_and_in_float32(tmp_path):
     design = ji.Design.grid(**{"args.gravity": [1.0, 9.81]})
     with jax.enable_x64(False):
         study = ji.Study(
-            tmp_path / "s.zarr", "study_systems:free", design, q0=[0.0], v0=[0.0], t1=1.0, h=1e-2, args=ARGS
+            tmp_path / "s.zarr", "support.study_systems:free", design, q0=[0.0], v0=[0.0], t1=1.0, h=1e-2, args=ARGS
         )
         study.run()
     found = ji.Study.open(study.path).dataset()
@@ -322,7 +322,7 @@ def test_failed_lanes_are_found_and_explained(tmp_path):
     design = ji.Design.points(**{"args.limit": limit, "q0[0]": height})
     common = {"v0": [0.0], "t1": 1.0, "h": 1e-2, "e": 0.5}
     args = {"limit": 9.0, "floor": 0.0}
-    study = ji.Study(tmp_path / "s.zarr", "study_systems:fragile", design, q0=[1.0], args=args, **common)
+    study = ji.Study(tmp_path / "s.zarr", "support.study_systems:fragile", design, q0=[1.0], args=args, **common)
     summary = study.run()
     assert summary.failed == 2
     # where the state is NaN the projection does not converge either
@@ -413,7 +413,7 @@ def test_problem_must_have_a_name(tmp_path):
 
 def test_module_beside_a_script_is_found_again(tmp_path, monkeypatch):
     """The study remembers the folder of a module that is not installed."""
-    source = (FOLDER / "study_systems.py").read_text()
+    source = Path(study_systems.__file__).read_text()
     (tmp_path / "beside_a_script.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
     study = ji.Study(

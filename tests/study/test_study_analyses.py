@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-import study_systems
 
 import jaximpact as ji
 from jaximpact import analysis
 from jaximpact.study import MemoryStore
+from support import study_systems
 
 OPTIONS = {"q0": [1.0], "v0": [0.0], "t1": 1.0, "h": 0.01, "args": {"gravity": 9.81, "floor": 0.0}}
 

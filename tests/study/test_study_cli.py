@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import study_systems
-from study_systems import ARGS, begun, digest, fragile, grid, small
 
 import jaximpact as ji
 from jaximpact.cli import main
+from support import study_systems
+from support.study_systems import ARGS, begun, digest, fragile, grid, small
 
 FILE = """
 store = "{path}"
-problem = "study_systems:fragile"
+problem = "support.study_systems:fragile"
 q0 = [1.0]
 v0 = [0.0]
 t1 = 1.0
@@ -55,7 +55,7 @@ def test_show_tells_progress_definition_and_failed_lanes(folder, capsys):
     told = capsys.readouterr().out
     for words in (
         "lane 3; 1 of 1 chunks finished",
-        "study_systems:fragile",
+        "support.study_systems:fragile",
         "PaoliSchatzman(",
         "2 failed",
         "INPUT_INVALID",
@@ -78,7 +78,7 @@ def test_resume_refuses_a_damaged_chunk_unless_it_is_to_repair(tmp_path, capsys)
 
 
 def test_interrupt_gives_the_usual_status(tmp_path):
-    path = begun(tmp_path / "s.zarr", problem="study_systems:moody", args=ARGS, chunk=12).path
+    path = begun(tmp_path / "s.zarr", problem="support.study_systems:moody", args=ARGS, chunk=12).path
     study_systems.TRACED.append(lambda: signal.raise_signal(signal.SIGINT))
     try:
         assert main(["resume", path]) == 130
@@ -104,7 +104,7 @@ def test_kinds_of_designs(tmp_path):
     top = (
         FILE.partition("[design]")[0]
         .format(path=tmp_path / "s.zarr")
-        .replace('"study_systems:fragile"', '"study_systems:ball"')
+        .replace('"support.study_systems:fragile"', '"support.study_systems:ball"')
     )
     top = top.replace("limit", "gravity")
 
@@ -133,7 +133,7 @@ def test_kinds_of_designs(tmp_path):
         ("e = [0.5, 0.6, 0.7]", 'e = { from = 1, to = 2, count = 3, spacing = "lin" }', "did you mean 'linear'"),
         ("args.limit", "args.limt", "did you mean 'limit'"),
         ("[design]", "[desing]", "did you mean 'design'"),
-        ('problem = "study_systems:fragile"', "", "problem is missing"),
+        ('problem = "support.study_systems:fragile"', "", "problem is missing"),
         ("t1 = 1.0", "t1 = ", "not valid TOML"),
         ("t1 = 1.0", "t1 = 1.0\nsave = { times = [0.5], functoin = 'a:b' }", "did you mean 'function'"),
     ],

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 import xarray
-from study_systems import Acting, Here, digest, grid, run_until, small
 
 import jaximpact as ji
 from jaximpact.study import ZarrStore
+from support.study_systems import Acting, Here, digest, grid, run_until, small
 
 ROOT = Path(ji.__file__).parents[1]
 
@@ -249,7 +249,7 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 from jaximpact.study import ZarrStore
-from study_systems import grid, small
+from support.study_systems import grid, small
 left = int(sys.argv[2])
 def flush(descriptor):
     global left

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from study_systems import begun
 
 import jaximpact as ji
 from jaximpact.cli import main
 from jaximpact.study import MemoryStore
+from support.study_systems import begun
 
 FILE = """
 store = "{path}"
@@ -33,7 +33,7 @@ e = [0.5, 0.6]
             '"study_systms:ball"',
             "problem: study_systms:ball: no module 'study_systms'",
         ),
-        ('"shaw-holmes"\ncase = "damped"', '"study_systems:bal"', "module study_systems has no 'bal'"),
+        ('"shaw-holmes"\ncase = "damped"', '"support.study_systems:bal"', "module support.study_systems has no 'bal'"),
         ('"shaw-holmes"\ncase = "damped"', '"a:b:c"', "problem: 'a:b:c' does not name"),
         ("h = 0.1", "h = 0.1\nscheme = { name = 3 }", "scheme must be a name, or a table with its name"),
         ("h = 0.1", "h = 0.1\nscheme = { nodes = 3 }", "scheme must be a name, or a table with its name"),

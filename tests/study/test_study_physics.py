@@ -13,11 +13,11 @@ import cloudpickle
 import jax
 import numpy as np
 import pytest
-from breadth import slow_but
-from study_systems import Here, begun, run_until, small
 
 import jaximpact as ji
 from jaximpact.study import MemoryStore
+from support.breadth import slow_but
+from support.study_systems import Here, begun, run_until, small
 
 TOP = """
 import functools

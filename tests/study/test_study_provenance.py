@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from study_systems import begun, run_until
 
 import jaximpact as ji
+from support.study_systems import begun, run_until
 
 ELSEWHERE = {"processor": "x86_64 Another CPU", "jaxlib": "99.0", "llvmlite": "none"}
 BELOW = ji.Design.points(**{"q0[0]": [-1.0, -2.0]})  # lanes that cannot start: nothing is compiled for them

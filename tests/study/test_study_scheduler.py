@@ -11,9 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from study_systems import begun, digest, grid, small
 
 import jaximpact as ji
+from support.study_systems import begun, digest, grid, small
 
 FOLDERS = (Path(__file__).parents[1], Path(ji.__file__).parents[1])
 

@@ -1,5 +1,6 @@
 """What every store must do, by the two that are there; stores written by earlier versions."""
 
+import sys
 import threading
 import warnings
 import zipfile
@@ -8,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray
-from study_systems import ball, begun, run_until, small
-from symplectic_euler import SymplecticEuler
 
 import jaximpact as ji
 from jaximpact.study import MemoryStore, Reading, ZarrStore
+from support import study_systems
+from support.study_systems import ball, begun, run_until, small
+from support.symplectic_euler import SymplecticEuler
 
 STORES = {"zarr": lambda folder: ZarrStore(folder / "s.zarr"), "memory": lambda folder: MemoryStore()}
-OLD = (
-    Path(__file__).parents[1] / "stores"
-)  # two chunks of two lanes, one of which cannot start; the first chunk is computed
+# two chunks of two lanes, one of which cannot start; the first chunk is computed
+OLD = Path(__file__).parent / "stores"
 
 
 @pytest.fixture(params=STORES)
@@ -84,7 +85,7 @@ def test_one_writes_at_a_time(store):
 
 
 TABLE = {
-    "problem": "study_systems:ball",
+    "problem": "support.study_systems:ball",
     "q0": [1.0],
     "v0": [0.0],
     "t1": 1.0,
@@ -141,7 +142,8 @@ def test_what_is_no_store_is_named():
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_stores_of_earlier_versions(tmp_path, number):
+def test_stores_of_earlier_versions(tmp_path, number, monkeypatch):
+    monkeypatch.setitem(sys.modules, "study_systems", study_systems)  # its name at that time
     path = tmp_path / "old.zarr"
     with zipfile.ZipFile(OLD / f"format_{number}.zip") as packed:
         packed.extractall(path)

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 import pytest
-import study_systems
 import zarr
-from study_systems import ARGS, digest, small
 
 import jaximpact as ji
+from support import study_systems
+from support.study_systems import ARGS, digest, small
 
 COMMON = {"t1": 0.5, "h": 0.05, "args": ARGS}
 
@@ -21,7 +21,7 @@ COMMON = {"t1": 0.5, "h": 0.05, "args": ARGS}
 def studied(name, path):
     """With a floor lanes start below it, or point into it, which is remarked to who calls `ensemble`."""
     points = ji.Design.points(**{"q0[0]": [1.0, -1.0, 0.0, 0.0]})
-    study = ji.Study(path, f"study_systems:{name}", points, q0=[1.0], v0=[-1.0], chunk=2, e=0.5, **COMMON)
+    study = ji.Study(path, f"support.study_systems:{name}", points, q0=[1.0], v0=[-1.0], chunk=2, e=0.5, **COMMON)
     with ThreadPoolExecutor(1) as pool:
         study.run(pool)
     return digest(path)
@@ -108,7 +108,7 @@ def test_settings_of_one_thread_reach_the_workers(tmp_path, setting):
     try:
         with getattr(jax, name)(value), ThreadPoolExecutor(1) as pool:
             below = ji.Design.points(**{"q0[0]": [-1.0]})
-            small(tmp_path / "s.zarr", below, "study_systems:moody").run(pool)
+            small(tmp_path / "s.zarr", below, "support.study_systems:moody").run(pool)
     finally:
         study_systems.TRACED.clear()
     assert seen == {value} and getattr(jax.config, f"jax_{name}") != value

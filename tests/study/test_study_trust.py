@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray
-from study_systems import begun, run_until, small
 
 import jaximpact as ji
 from jaximpact.cli import main
 from jaximpact.results import safe_reading as guard
 from jaximpact.study import ZarrStore, plain
+from support.study_systems import begun, run_until, small
 
 BELOW = ji.Design.grid(e=[0.2], **{"q0[0]": [-0.5, -1.5]})  # lanes that cannot start: nothing is compiled for them
 
@@ -81,7 +81,7 @@ def test_only_known_classes_and_numbers_are_decoded():
     assert plain.decode(written) == ji.Until.impact(0, 2)
     for attack in (
         {"$dataclass": "subprocess:Popen", "$fields": {"args": ["true"]}},
-        {"$dataclass": "study_systems:grid", "$fields": {}},
+        {"$dataclass": "support.study_systems:grid", "$fields": {}},
         {"$dataclass": "jaximpact.study.study:Study", "$fields": {}},
         {"$array": ["x"], "dtype": "O"},
     ):

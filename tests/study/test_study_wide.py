@@ -14,12 +14,12 @@ from unittest.mock import patch
 
 import jax
 import pytest
-import study_systems
 from jax.experimental.compilation_cache import compilation_cache
-from study_systems import Here, digest, grid, small
 
 import jaximpact as ji
 from jaximpact.cli import main
+from support import study_systems
+from support.study_systems import Here, digest, grid, small
 
 ROOT = Path(ji.__file__).parents[1]
 FOLDER = Path(__file__).parents[1]
@@ -143,7 +143,7 @@ def test_a_task_that_is_always_lost_stops_the_study(single_backend, tmp_path):
 def test_error_of_the_computation_is_told_at_once(tmp_path):
     """Here, that the worker does not have the problem: no repetition helps, and where it was is noted."""
     study_systems.passing = study_systems.ball
-    study = small(tmp_path / "s.zarr", grid((10, 3)), "study_systems:passing")
+    study = small(tmp_path / "s.zarr", grid((10, 3)), "support.study_systems:passing")
     executor = Here(lambda number: delattr(study_systems, "passing") if number == 0 else None)
     with pytest.raises(RuntimeError, match=r"chunk 0 could not be computed: ValueError: .*has no 'passing'") as caught:
         study.run(executor, outstanding=1)
@@ -183,7 +183,7 @@ def test_interrupt_with_an_executor(single_backend, tmp_path):
 # what `small` makes, in a file
 TOML = """
 store = "{path}"
-problem = "study_systems:ball"
+problem = "support.study_systems:ball"
 q0 = [1.0]
 v0 = [0.0]
 t1 = 1.0
@@ -236,7 +236,7 @@ import sys
 import jax
 jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=int(sys.argv[3]))
 jax.config.update("jax_enable_x64", True)
-from study_systems import grid, small
+from support.study_systems import grid, small
 study = small(sys.argv[1], grid((10, 3)))
 summary = study.run()
 assert summary.finished == 10, summary
@@ -278,7 +278,7 @@ def study(name, lanes):
     design = ji.Design.grid(e=np.linspace(0.1, 0.9, lanes))
     args = {"gravity": 9.81, "floor": 0.0}
     common = {"q0": [1.0], "v0": [0.0], "t1": 1.0, "h": 1e-3, "args": args}
-    return ji.Study(sys.argv[1] + name, "study_systems:ball", design, save=1, chunk=64, **common)
+    return ji.Study(sys.argv[1] + name, "support.study_systems:ball", design, save=1, chunk=64, **common)
 
 study("small", 64).run()
 before = peak()

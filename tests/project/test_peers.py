@@ -1,22 +1,19 @@
 """What the adapters of other simulators share, and how their columns are kept: no simulator is needed."""
 
-import sys
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import springs
+import walls
+from conformance import run
 
 from jaximpact import conformance
 from jaximpact.conformance import FINE, Cell, Column, Report
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "experiments"), str(ROOT / "experiments" / "conformance" / "peers")]
-
-import springs  # noqa: E402
-import walls  # noqa: E402
-from conformance import run  # noqa: E402
 
 FUNCTIONS = {"sin": jnp.sin, "cos": jnp.cos, "sqrt": jnp.sqrt}
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-from random_systems import Excluded, System, complementary, real
 
 import jaximpact as ji
+
+from .random_systems import Excluded, System, complementary, real
 
 TOUCH = 1e-10  # of a gap
 SLOW = 1e-8  # rebounds below are none: a hundredth of what is asked of `EventDriven`

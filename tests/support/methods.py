@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from symplectic_euler import SymplecticEuler
-
 import jaximpact as ji
 from jaximpact.extend import ContactSolver, Scheme
+
+from .symplectic_euler import SymplecticEuler
 
 
 class SchemeRow(NamedTuple):

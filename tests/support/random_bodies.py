@@ -9,9 +9,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from random_systems import UNIT, System, real
 
 import jaximpact as ji
+
+from .random_systems import UNIT, System, real
 
 SIZES = {"wedge": 2, "block in a corner": 3, "three legs": 6, "four legs": 6}  # coordinates of each kind
 KINDS = list(SIZES)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-import random_systems
-from random_systems import System, real
 
 import jaximpact as ji
+
+from . import random_systems
+from .random_systems import System, real
 
 FLOATING = ("offset",)
 WALLS = 2

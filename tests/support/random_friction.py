@@ -10,8 +10,9 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 import numpy as np
-import random_systems
-from random_systems import FAR, NODES, SLOW, UNIT, Excluded, System, real, root
+
+from . import random_systems
+from .random_systems import FAR, NODES, SLOW, UNIT, Excluded, System, real, root
 
 STILL = 1e-8  # of a slip, which drifts by what motions are located to while a contact sticks
 FIRST = 1e-9  # below zero, of one that has only just begun

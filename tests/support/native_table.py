@@ -1,4 +1,4 @@
-"""Functions of jax that native code has to compute as XLA does; `compiler/native_expressions.txt` has families of them, one expression in each line.
+"""Functions of jax that native code has to compute as XLA does; `native_expressions.txt` has families of them, one expression in each line.
 
 x, y: numbers of every kind, side by side in all pairs; z, w: of order one, and what is none; k, l: whole numbers of every size; u: such
 without sign; p, o: booleans; i, j: places within and without four entries, near and far; s: a place; m: regular matrices, symmetric
@@ -15,7 +15,7 @@ from jax import lax
 
 from jaximpact.compiler.llvm import over_lanes
 
-TABLE = (Path(__file__).parent / "compiler" / "native_expressions.txt").read_text()
+TABLE = (Path(__file__).parent / "native_expressions.txt").read_text()
 
 
 @jax.custom_jvp

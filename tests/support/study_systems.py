@@ -108,7 +108,7 @@ def grid(lanes=(4, 3)):
     return ji.Design.grid(e=np.linspace(0.2, 0.9, lanes[0]), **{"q0[0]": np.linspace(0.5, 1.5, lanes[1])})
 
 
-def small(store, design=None, problem="study_systems:ball", **changes):
+def small(store, design=None, problem="support.study_systems:ball", **changes):
     """A study of a few lanes in several chunks."""
     settings = {"q0": [1.0], "v0": [0.0], "t1": 1.0, "h": 1e-2, "args": ARGS, "save": [0.25, 0.5], "chunk": 3}
     return ji.Study(store, problem, grid() if design is None else design, **settings | changes)
