@@ -48,7 +48,7 @@ class Motion(NamedTuple):
 
     Initial position and velocity q0, v0 (d,); times t0, t1 and step h [s], (); number of ``steps``; restitution e, () or (m,), which is 1 if the
     problem has a function for it; ``args``; coefficients of ``friction`` and ``static_friction``, () or (m,), None if there are none or the problem
-    has a function for them. ``by``: what derivatives are taken by, inside the loop over steps; None where that is not known.
+    has a function for them; ``key`` (2,) of 32 bits each, of random numbers, None for a problem without noise. ``by``: what derivatives are taken by, inside the loop over steps; None where that is not known.
     """
 
     q0: Any
@@ -61,6 +61,7 @@ class Motion(NamedTuple):
     args: Any = None
     friction: Any = None
     static_friction: Any = None
+    key: Any = None
     by: Any = None  # By
 
     @property

@@ -32,6 +32,7 @@ from .problem_parts import (
     Equations,
     Force,
     Named,
+    Noise,
     Reset,
     Slips,
     Surfaces,
@@ -43,7 +44,7 @@ from .problem_parts import (
 from .some_contacts import SomeSlips
 
 NAMING = ("coordinates", "contacts", "units", "joint_names")
-OTHERS = ("joints", "switches", "reset", "slip", "friction", "static_friction")
+OTHERS = ("joints", "switches", "reset", "slip", "friction", "static_friction", "noise")
 FIELDS = ("force", "constraints", "mass", "restitution", "energy", *NAMING, *OTHERS, "impact_law")
 NUMERIC = ("restitution", "mass", "friction", "static_friction")  # leaves, unless they are functions
 OPTIONAL = (*NAMING, *OTHERS)  # omitted where they are None
@@ -116,6 +117,7 @@ class Problem(metaclass=Named):
         "friction",
         "static_friction",
         "impact_law",
+        "noise",
     )
     force: Force
     constraints: Constraints | None
@@ -130,6 +132,7 @@ class Problem(metaclass=Named):
     friction: Any
     static_friction: Any
     impact_law: ImpactLaw
+    noise: Noise | None
 
     def __init__(
         self,
@@ -150,9 +153,11 @@ class Problem(metaclass=Named):
         friction: Any = None,
         static_friction: Any = None,
         impact_law: ImpactLaw | str = NEWTON,
+        noise: Noise | None = None,
     ) -> None:
         check_function(force, "force must be a function force(t, q, v, args) -> (d,)", optional=False)
         check_function(constraints, "constraints must be a function constraints(t, q, args) -> (m,) or None")
+        check_function(noise, "noise must be a function noise(t, q, v, args) -> (d, r) or None")
         check_function(energy, "energy must be a function energy(t, q, v, args) -> () or None")
         if isinstance(restitution, str):
             raise TypeError(
@@ -168,7 +173,7 @@ class Problem(metaclass=Named):
             slip = slip_of_bodies(constraints, slip)
         check_friction(slip, friction, static_friction, constraints)
         labels = Labels.of(coordinates, contacts, units, joint_names)
-        laws = (slip, OfSpeed.or_as_given(friction), static_friction, impact_law_of(impact_law))
+        laws = (slip, OfSpeed.or_as_given(friction), static_friction, impact_law_of(impact_law), noise)
         self._set(force, constraints, mass, restitution, energy, labels, joints, switches, reset, *laws)
 
     def _set(self, *values: Any) -> None:
@@ -334,16 +339,16 @@ class Problem(metaclass=Named):
         values = {name: getattr(self, name) for name in NUMERIC}
         functions = tuple(value if callable(value) else None for value in values.values())
         leaves = tuple((key(name), None if callable(value) else value) for name, value in values.items())
-        others = (self.joints, self.switches, self.reset, self.slip)
+        others = (self.joints, self.switches, self.reset, self.slip, self.noise)
         return leaves, (self.force, self.constraints, self.energy, self.naming, *others, self.impact_law, functions)
 
     @classmethod
     def tree_unflatten(cls, static: tuple, leaves: tuple) -> Problem:
-        force, constraints, energy, *others, impact_law, functions = static
+        force, constraints, energy, *others, noise, impact_law, functions = static
         numbers = [x if function is None else function for x, function in zip(leaves, functions, strict=True)]
         restitution, mass, friction, static_friction = numbers
         self = object.__new__(cls)
-        self._set(force, constraints, mass, restitution, energy, *others, friction, static_friction, impact_law)
+        self._set(force, constraints, mass, restitution, energy, *others, friction, static_friction, impact_law, noise)
         return self
 
     # constructors

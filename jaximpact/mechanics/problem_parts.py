@@ -17,6 +17,7 @@ Equations = Callable[[Any, Array, Any], Array]
 Surfaces = Callable[[Any, Array, Array, Any], Array]
 Reset = Callable[[Any, Array, Array, int, Any], Any]
 Slips = Callable[[Any, Array, Array, Any], Array]
+Noise = Callable[[Any, Array, Array, Any], Array]
 
 
 FILES = ("from_mjcf", "from_urdf", "from_xml")  # names under which other tools read files of robots

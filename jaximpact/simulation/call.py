@@ -21,7 +21,7 @@ from ..mechanics.motion import STATED, Motion
 from ..mechanics.problem import Problem
 from ..mechanics.scheme import Scheme
 from ..results.save import Save
-from . import known_calls
+from . import known_calls, random_keys
 from .arguments import check_start, check_step, check_until, choose_grid, choose_methods
 from .canonical_arrays import (
     canonical_state,
@@ -57,6 +57,7 @@ class MotionOptions(TypedDict, total=False):
     e: Any
     friction: Any
     static_friction: Any
+    key: Any
     scheme: Scheme | None
     projection: ContactSolver | None
 
@@ -85,6 +86,7 @@ class Call:
     e: Any = None
     friction: Any = None
     static_friction: Any = None
+    key: Any = None
     save: Any = "final"
     until: Any = None
     chunk: Any = None
@@ -154,7 +156,12 @@ def canonical(call: Call, batched: bool = False) -> tuple[Call, Lanes]:
         number = number[0] if not stated and number.ndim == 2 and number.shape[0] == 1 else number
         if number is not None:
             named[name] = number, not shared
+    key = random_keys.words_of(call.key, problem)
+    if key is not None:
+        named["key"] = key, key.ndim > 1
     count = common_length(named, leaves) if batched else 1
+    if key is not None:
+        named["key"] = (random_keys.of_lanes(key, count) if batched else random_keys.of_one(key)), batched
     check_finite(q0=q0, v0=v0)
     check_times(t0, t1, h)
     for name in STATED:
@@ -230,6 +237,7 @@ def for_lanes(call: Call) -> tuple[Program, Lanes]:
         call.t1,
         call.h,
         call.of_contacts,
+        call.key,
         call.args_axes,
         call.save,
         call.chunk,
@@ -279,7 +287,12 @@ def as_lanes(call: Call) -> tuple[Call, bool]:
     if not single:
         return call, False
     numbers = {name: numbers_of_one(name, call) for name in STATED}
-    if not all(map(is_shared, numbers.values())):
+    if call.key is not None:
+        words = random_keys.words_of(call.key, call.problem)
+        if words.ndim > 1:
+            return call.replace(**numbers), False
+        numbers["key"] = words[None]  # its own, not that of lane 0
+    if not all(is_shared(numbers[name]) for name in STATED):
         return call.replace(**numbers), False
     return call.replace(**numbers, q0=real_array("q0", call.q0)[None]), True
 

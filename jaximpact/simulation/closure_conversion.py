@@ -82,6 +82,7 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
         open_one(problem.switches, t, q, v),
         None if problem.reset is None else HoistedReset(open_one(problem.states_behind, t, q, v)),
         open_one(problem.slip, t, q, v),
+        open_one(problem.noise, t, q, v),
         problem.impact_law,
         tuple(numbers.values()),
     )

@@ -20,6 +20,7 @@ from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
 from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.motion import Motion
+from ..mechanics.noise import in_step
 from ..mechanics.paths.crossings import on_border_at_start, problem_of_piece
 from ..mechanics.problem import Problem
 from ..mechanics.rest import Watch
@@ -181,7 +182,7 @@ class MotionLoop:
         """Makes step k with the contact law; returns the carry after it. Arguments as in `make_step`."""
         state, row, account = carry
         law = self.law if self.listed or self.locates else self.law_after(row)
-        new, info = self.scheme_of_step(k).step(self.problem, law, self.moving, state)
+        new, info = self.scheme_of_step(k).step(in_step(self.problem, self.moving, state), law, self.moving, state)
         if self.looks_for_tunnelling(state):
             bits = self.tunnelling_status(self.step_path(state, new), lax.stop_gradient(info.impulse))
             info = info._replace(status=info.status | bits)
@@ -205,7 +206,7 @@ class MotionLoop:
     def free_step_or(self, contact_step: Callable[[], tuple], carry: tuple) -> tuple:
         """Makes a step of one lane without contact, or ``contact_step()`` if the free step is not valid; returns the carry after it."""
         state, row, account = carry
-        new, info = self.scheme.free_step(self.problem, self.moving, state)
+        new, info = self.scheme.free_step(in_step(self.problem, self.moving, state), self.moving, state)
         # impulses, failures and penetrations are rare; the depth of these counts for the account alone
         right = ~needs_contact_step(new, info)
         if self.program.account or self.locates:
@@ -249,14 +250,15 @@ class MotionLoop:
 
     def part_step(self, part: PartialStep, state: Any) -> tuple[Any, Info]:
         """Makes a part of a step, from a state up to the time of a row: the new state and its `Info`."""
+        problem = in_step(self.problem, self.moving, state)
 
         @jax.jit  # see `free_step_or`
         def contact() -> tuple[Any, Info]:
-            return part.step(self.problem, self.law, self.moving, state)
+            return part.step(problem, self.law, self.moving, state)
 
         if not self.touches or not self.program.per_lane_branches:
             return contact()
-        free = part.free_step(self.problem, self.moving, state)
+        free = part.free_step(problem, self.moving, state)
         return lax.cond(needs_contact_step(*free), lambda: contact(), lambda: free)
 
     def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
@@ -342,7 +344,8 @@ class MotionLoop:
         bit, impulses = int(Status.DERIVATIVE_JUMP), (old_row.impulse, row.impulse)
         told = account.status & ~old_account.status & bit
         again = self.program.again or self.locates
-        found = across_jumps(self.problem, self.scheme, self.moving, (old, new), impulses, told != 0, again)
+        problem = in_step(self.problem, self.moving, old)
+        found = across_jumps(problem, self.scheme, self.moving, (old, new), impulses, told != 0, again)
         if found is None:
             return after
         new, bits = found

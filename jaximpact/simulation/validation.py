@@ -277,6 +277,18 @@ def _reset_at(problem: Problem, k: int, t: Any, q: Array, v: Array, args: Any) -
     return problem.reset(t, q, v, k, args)  # type: ignore[misc]
 
 
+def check_noise(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any) -> None:
+    """Raises if the noise has a wrong shape or the scheme takes none; arguments as of `check_mass`."""
+    d, stated = q0.shape[0], "noise(t, q, v, args)"
+    shape = shape_of(stated, problem.noise, np.zeros((), q0.dtype), q0, v0, args)
+    if len(shape) != 2 or shape[0] != d or shape[1] == 0:
+        raise ValueError(f"{stated} must return sigma of shape ({d}, r), a column for each of r white forces, got {shape}")
+    if not scheme.traits.noise:
+        raise ValueError(
+            f"noise: {type(scheme).__name__} makes no steps of a fixed length: give h or steps and scheme=MoreauJean(), PaoliSchatzman() or Maury()"
+        )
+
+
 # of what a problem may have, in the order in which it is looked at
 CHECKS: dict[str, Callable[..., None]] = {
     "mass": check_mass,
@@ -284,4 +296,5 @@ CHECKS: dict[str, Callable[..., None]] = {
     "slip": check_friction,
     "switches": check_switches,
     "energy": check_energy,
+    "noise": check_noise,
 }

@@ -97,6 +97,7 @@ class MoreauJean(Scheme):
             friction=5,
             approach=True,
             impact_laws=True,
+            noise=True,
             tangent=tangent,
         )
 

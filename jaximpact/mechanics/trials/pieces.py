@@ -210,7 +210,7 @@ class Pieces:
         if "joints" in self.prescribes:
             joints = lambda t, q, args: self._function_on("joints", sides, t, q, jnp.zeros_like(q), args)
             joints = MayDepend(joints) if isinstance(of.joints, MayDepend) else joints
-        rubs |= {"joints": joints, "switches": left, "impact_law": of.impact_law}
+        rubs |= {"joints": joints, "switches": left, "impact_law": of.impact_law, "noise": of.noise}
         return Problem(force, of.constraints, mass, of.restitution, **rubs)
 
     def _contact_velocities(self, sides: Sides, *operands: Any) -> Any:
