@@ -161,7 +161,7 @@ def canonical(call: Call, batched: bool = False) -> tuple[Call, Lanes]:
         named["key"] = key, key.ndim > 1
     count = common_length(named, leaves) if batched else 1
     if key is not None:
-        named["key"] = (random_keys.of_lanes(key, count) if batched else random_keys.of_one(key)), batched
+        named["key"] = (random_keys.of_lanes(key, range(count)) if batched else random_keys.of_one(key)), batched
     check_finite(q0=q0, v0=v0)
     check_times(t0, t1, h)
     for name in STATED:

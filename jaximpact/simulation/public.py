@@ -65,6 +65,8 @@ def solve(
         e: restitution in [0, 1], in place of the problem's own.
         friction: coefficients of friction >= 0, a number or (m,), in place of the problem's own; only for a problem that states ``slip``.
         static_friction: coefficients >= friction up to which contacts at rest stick, a number or (m,), in place of the problem's own.
+        key: key of the random numbers of a problem with ``noise``, an int or `jax.random.key`. Steps count from t = 0: a motion continued from t0 > 0
+            with the same key and h has the numbers that it would have had.
         save: "all" steps, "final", every k-th step (k), an array of times, or `Save`.
         until: with `EventDriven`, a function (t, q, v, args) -> () or `Until`: the motion ends where it changes its sign, located to the accuracy of
             the scheme. ``solution.t[-1]`` and the last state have the derivative of the motion; ``solution.stopped`` says whether the function ended
@@ -125,6 +127,7 @@ def ensemble(
 
     Args:
         problem, q0, v0, t1, h, t0, scheme, projection, args, e, friction, static_friction: as in `solve`, or with a lane axis.
+        key: one key for all, of which lane i has ``jax.random.fold_in(key, i)``, or one for each lane, (B,), as `jax.random.split` returns.
         steps: in place of h, the number of steps of every lane; without both as in `solve`.
         args_axes: which leaves of args carry a lane axis, as `in_axes` of `jax.vmap`: 0 for all, None for none, or a
             pytree prefix of args of 0 and None.
@@ -180,7 +183,8 @@ def sensitivities(
     """Jacobians of the outputs of one motion, or of each motion of a batch, with respect to its inputs.
 
     Args:
-        problem, q0, v0, t1, h, steps, t0, scheme, projection, args, args_axes, e, friction, static_friction, save, chunk, progress, execution:
+        problem, q0, v0, t1, h, steps, t0, scheme, projection, args, args_axes, e, friction, static_friction, key, save, chunk, progress,
+            execution:
             as in `ensemble`. If no argument has a lane axis, there is one motion, and the results have no lane axis. Native code is used for forward
             mode with saved rows only for the default output, and for reverse mode on a CPU for lanes of as many steps.
         wrt: names among "q0", "v0", "e", "friction", "static_friction", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or

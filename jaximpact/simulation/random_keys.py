@@ -26,7 +26,9 @@ def words_of(key: Any, problem: Problem) -> Any:
             raise ValueError(f"key: the problem has noise, whose random numbers need a key: give key=0, {FORMS}")
         return None
     if problem.noise is None:
-        raise ValueError("key: the problem has no random numbers: state noise=lambda t, q, v, args: (d, r), or leave key out")
+        raise ValueError(
+            "key: the problem has no random numbers: state noise=lambda t, q, v, args: (d, r), or leave key out"
+        )
     wrong = f"key must be {FORMS}, or for many motions an array of such keys (B,), got {short(key)}"
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
         key = jax.random.key(int(key), impl="threefry2x32")
@@ -36,20 +38,22 @@ def words_of(key: Any, problem: Problem) -> Any:
     elif dtype != jnp.uint32:  # keys of jax.random.PRNGKey are plain words
         raise TypeError(wrong)
     if key.ndim not in (1, 2) or key.shape[-1] != 2:
-        raise ValueError(f"{wrong} with words of shape {key.shape}; other generators than threefry2x32 are not known here")
+        raise ValueError(
+            f"{wrong} with words of shape {key.shape}; other generators than threefry2x32 are not known here"
+        )
     return key if is_traced(key) else np.asarray(key)
 
 
 def of_one(words: Any) -> Any:
-    """Returns the words (2,) of the key of one motion; ValueError if there are many."""
-    if words.ndim > 1:
+    """Returns the words (2,) of the key of one motion, or of a study, or None; ValueError if there are many."""
+    if np.ndim(words) > 1:
         raise ValueError(f"key must be one key, got {len(words)}; for many motions use ensemble")
     return words
 
 
-def of_lanes(words: Any, lanes: int) -> Any:
-    """Returns keys (B, 2) of so many motions: those given, or for one key that of `jax.random.fold_in` of it and the number of the motion."""
+def of_lanes(words: Any, numbers: Any) -> Any:
+    """Returns keys (B, 2) of the motions with these ``numbers`` (B,): those given, or `jax.random.fold_in` of the one given and each number."""
     if words.ndim == 2:
         return words
-    number = np.arange(lanes, dtype=np.uint32)
-    return np.stack(threefry(words, np.zeros_like(number), number), axis=1)
+    numbers = np.asarray(numbers, np.uint32)
+    return np.stack(threefry(words, np.zeros_like(numbers), numbers), axis=1)

@@ -282,7 +282,9 @@ def check_noise(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0
     d, stated = q0.shape[0], "noise(t, q, v, args)"
     shape = shape_of(stated, problem.noise, np.zeros((), q0.dtype), q0, v0, args)
     if len(shape) != 2 or shape[0] != d or shape[1] == 0:
-        raise ValueError(f"{stated} must return sigma of shape ({d}, r), a column for each of r white forces, got {shape}")
+        raise ValueError(
+            f"{stated} must return sigma of shape ({d}, r), a column for each of r white forces, got {shape}"
+        )
     if not scheme.traits.noise:
         raise ValueError(
             f"noise: {type(scheme).__name__} makes no steps of a fixed length: give h or steps and scheme=MoreauJean(), PaoliSchatzman() or Maury()"

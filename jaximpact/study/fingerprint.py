@@ -77,6 +77,7 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
         "switches": (problem.switches, everything),
         "reset": (None if problem.reset is None else problem.states_behind, everything),
         "slip": (problem.sampled("slip"), everything),
+        "noise": (problem.noise, everything),
         "impact_law": (None if is_left_out("impact_law", law) else both, (of_contacts, of_contacts)),
         **{
             name: (of := getattr(problem, name), (*speeds_of(problem, of, t, q, args), args))

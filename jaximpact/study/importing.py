@@ -79,6 +79,7 @@ def problem_name(problem: Any) -> str:
         problem.switches,
         problem.reset,
         problem.slip,
+        problem.noise,
         *(x for x in (problem.friction, problem.static_friction, problem.restitution) if callable(x)),
     )
     for function in functions:

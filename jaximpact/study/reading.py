@@ -238,7 +238,7 @@ class Reading(StudyLike):
         axes = jax.tree.map(lambda some: 0 if some else None, varies)
         methods = {"scheme": system.scheme, "projection": system.projection, "save": system.save}
         ends = {} if system.until is None else {"until": system.until}
-        return columns | {"args_axes": axes} | methods | ends
+        return columns | self.spec.keys(np.arange(self.design.size)[which]) | {"args_axes": axes} | methods | ends
 
     def number(self, index: int | tuple[int, ...] | Mapping[str, int]) -> int:
         """Number of a lane in the order of the design (last dimension fastest); ``index`` as in `lane`."""
@@ -299,8 +299,9 @@ class Reading(StudyLike):
         """
         values = self._values(self._index(index))
         system = self._system
+        one = system.lane(values) | {name: x[0] for name, x in self.spec.keys([self.number(index)]).items()}
         with settings_of(self._record.settings):
-            return solve(system.call(system.lane(values), save=system.save if save is None else save), "none")
+            return solve(system.call(one, save=system.save if save is None else save), "none")
 
     def _index(self, index: int | tuple[int, ...] | Mapping[str, int]) -> tuple[int, ...]:
         if isinstance(index, Mapping):

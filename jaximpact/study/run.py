@@ -195,7 +195,7 @@ class Run:
             function = until.function
             surface = repr(function) if is_dataclass(function) else hash_of(function, operands)
             found["until"] = f"{surface} {until.direction} {until.number}"
-        found |= {name: _hash(x) for name in OF_FRICTION if (x := getattr(motion, name)) is not None}
+        found |= {name: _hash(x) for name in (*OF_FRICTION, "key") if (x := getattr(motion, name)) is not None}
         words = {"scheme": repr(self._program.scheme), "projection": repr(self._program.solver)}
         shape = {"every": self._every, "block": self.blocks.shape[0]}
         return {

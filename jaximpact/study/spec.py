@@ -18,9 +18,10 @@ from ..mechanics.trials.stops import Until
 from ..results.safe_reading import first_mismatch
 from ..results.save import Save
 from ..simulation.arguments import choose_grid, choose_methods
+from ..simulation.random_keys import of_lanes, of_one, words_of
 from .design import ROOTS, Design
 from .importing import LIBRARY, folder_of, load, load_problem, problem_name
-from .plain import encode, names_in
+from .plain import decode, encode, names_in
 
 EXAMPLE = """\
 # 15 restitutions x 20 frequencies of an impact oscillator
@@ -42,7 +43,8 @@ kind = "grid"                           # or "latin-hypercube" with count, seed 
 e = { from = 0.2, to = 0.9, count = 15 }
 args.frequency = { from = 1.8, to = 3.0, count = 20 }   # spacing = "log" for a geometric sequence
 """
-BASE = ("q0", "v0", "t0", "t1", "h", "e", "args", *OF_FRICTION)
+OPTIONAL = (*OF_FRICTION, "key")  # recorded where they are given
+BASE = ("q0", "v0", "t0", "t1", "h", "e", "args", *OPTIONAL)
 MAX_FLOAT = float(np.finfo(np.float64).max)
 MAX_VALUES = 10**8  # values of one quantity, which all processes hold
 KINDS = ("grid", "latin-hypercube", "points")
@@ -57,8 +59,8 @@ class Spec:
     Attributes:
         problem: catalogue name or "module:name".
         design: the quantities that vary.
-        base: arguments that all lanes share unless the design replaces them, by name and encoded as JSON: q0, v0, t0, t1, h, e, args, and friction
-            and static_friction if given.
+        base: arguments that all lanes share unless the design replaces them, by name and encoded as JSON: q0, v0, t0, t1, h, e, args, and friction,
+            static_friction and key if given.
         scheme, projection, save, until: as in `Study`, encoded as JSON.
         folder: last folder searched for the problem's module.
     """
@@ -108,7 +110,8 @@ class Spec:
         scheme, projection = choose_methods(scheme, projection, stated)
         save = Save.of(save)
         values = _canonical(values, design, scheme, save)
-        values = {name: x for name, x in values.items() if x is not None or name not in OF_FRICTION}
+        values["key"] = of_one(words_of(values["key"], stated))
+        values = {name: x for name, x in values.items() if x is not None or name not in OPTIONAL}
         if save.impacts:
             raise ValueError(
                 "save: a study keeps rows, and no events; save=Events(...) is for solve, ensemble and sensitivities"
@@ -141,9 +144,15 @@ class Spec:
                 raise ValueError(f"{needed} is missing")
         return cls.of(**{key: READERS[key](value) if key in READERS else value for key, value in table.items()})
 
-    def for_lanes(self, lanes: Mapping[str, np.ndarray]) -> Spec:
-        """Copy restricted to B lanes, given by the values (B, ...) of each quantity on them."""
-        return dataclasses.replace(self, design=Design("points", dict(lanes)))
+    def for_lanes(self, where: tuple[slice, ...]) -> Spec:
+        """Copy restricted to the lanes of a block, given by its slices ``where``; each has the key of its place in the whole design."""
+        numbers = np.arange(self.design.size).reshape(self.design.shape)[where].ravel()
+        base = self.base | {name: encode(x, name) for name, x in self.keys(numbers).items()}
+        return dataclasses.replace(self, design=Design("points", self.design.at(where)), base=base)
+
+    def keys(self, numbers: Any) -> dict[str, np.ndarray]:
+        """Keys (B, 2) of the lanes at the places ``numbers`` (B,) of the design, under their name; none for a problem without noise."""
+        return {name: of_lanes(decode(x), numbers) for name, x in self.base.items() if name == "key"}
 
     def modules(self) -> list[str]:
         """Modules outside this library that the study needs."""

@@ -316,7 +316,7 @@ class Study(Reading):
 
     def _task(self, block: int) -> Task:
         record = self._record
-        spec = self.spec.for_lanes(self.design.at(self.blocks.where(block)))
+        spec = self.spec.for_lanes(self.blocks.where(block))
         settings = record.settings | settings_now(CHECKS)
         return Task(block, spec, record.batch, record.common_times, settings, (self._computes, provenance()))
 

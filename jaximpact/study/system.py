@@ -13,7 +13,7 @@ import numpy as np
 from ..analysis.checks import of_one_lane
 from ..jaxtools.argument_checks import named_leaves, with_leaves
 from ..mechanics.method_names import suggestion
-from ..mechanics.motion import OF_CONTACTS, OF_FRICTION
+from ..mechanics.motion import OF_CONTACTS
 from ..mechanics.problem import Problem
 from ..mechanics.trials.stops import Until
 from ..results.save import Save
@@ -22,7 +22,7 @@ from ..simulation.canonical_arrays import check_coefficients, check_restitution,
 from .design import ROOTS, Design, Key
 from .importing import load_problem
 from .plain import decode
-from .spec import Spec
+from .spec import OPTIONAL, Spec
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StudySystem:
         problem = load_problem(spec.problem, spec.folder)
         parts = (spec.scheme, spec.projection, spec.save, {"$dict": spec.base}, spec.until)
         methods = [decode(part, spec.problem, spec.folder) for part in parts]
-        methods[3] = dict.fromkeys(OF_FRICTION) | methods[3]
+        methods[3] = dict.fromkeys(OPTIONAL) | methods[3]
         return cls(problem, *methods)
 
     def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:
@@ -79,6 +79,7 @@ class StudySystem:
         swept = {Key.of(key).root for key in values} | {"q0"}
         chosen = {name: columns[name][0] if name in swept else columns[name] for name in ROOTS}
         chosen |= {name: of_one_lane(columns[name]) for name in OF_CONTACTS}
+        chosen["key"] = columns["key"] if np.ndim(columns["key"]) < 2 else columns["key"][0]
         return chosen | {"args": jax.tree.map(lambda some, x: x[0] if some else x, varies, columns["args"])}
 
     def call(self, values: Mapping[str, Any], **more: Any) -> Call:
