@@ -94,7 +94,7 @@ class Problem(metaclass=Named):
         static_friction: the coefficient >= ``friction`` up to which a contact at rest sticks, by default ``friction``: likewise a number, one per
             contact, or a function of args. A contact that breaks away slips with ``friction``.
         noise: ``noise(t, q, v, args) -> (d, r)``, sigma of r white forces, M dv = g dt + sigma dW + impulses, in the sense of Ito [N s^(1/2)].
-            `MoreauJean`, `PaoliSchatzman` and `Maury` take it; calls then need a ``key``.
+            In each step h it is a constant force, with sigma at the start of the step; calls then need h or steps, and a ``key``.
 
     Numbers (restitution, a numeric mass) are pytree leaves: they may be swept and differentiated. Constructors that
     derive a force from the mass keep a numeric mass as a constant: to vary it, write it as a function of args.

@@ -196,7 +196,6 @@ class Traits(NamedTuple):
         joints: whether steps satisfy the problem's joints; otherwise a problem with joints is refused.
         kinks: whether kinks of joints and jumps of slip velocities are located.
         resets: whether the state is reset where the motion crosses a surface that the problem states; otherwise a ``reset`` is refused.
-        noise: whether steps have a fixed length, in which white forces have an impulse; otherwise a problem with ``noise`` is refused.
         tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``, with the same values and a derivative that is as
             accurate and costs less. By default the scheme itself.
     """
@@ -220,7 +219,6 @@ class Traits(NamedTuple):
     friction: int = 0
     kinks: bool = False
     resets: bool = False
-    noise: bool = False
     tangent: Scheme | None = None
 
 

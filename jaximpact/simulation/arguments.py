@@ -117,10 +117,14 @@ def check_step(scheme: Scheme, problem: Problem, h: Any, steps: Any) -> None:
         check_counts(steps=steps)
 
 
-def choose_grid(scheme: Scheme, save: Save, h: Any, steps: Any, t0: Any, t1: Any) -> Any:
+def choose_grid(scheme: Scheme, save: Save, problem: Problem, h: Any, steps: Any, t0: Any, t1: Any) -> Any:
     """Returns the user's ``steps`` (None if h is given); without either, for a scheme that chooses its own steps, the number that ``save`` needs."""
     if h is not None or steps is not None or scheme.traits.order is not None:
         return steps
+    if problem.noise is not None:
+        raise ValueError(
+            "noise: white forces are constant in a step, and no scheme can choose it: give h, its size, or steps, their number, with any scheme"
+        )
     if save.every is not None:
         if save.every > 1:
             raise ValueError("save=k keeps every k-th step: give h or steps too, or times")

@@ -59,6 +59,11 @@ class MotionLoop:
         self.touches = self.problem.constraints is not None
         differentiated = wanted and self.touches
         self.corrected = program.sensitivity == "corrected" and differentiated and not self.locates
+        if self.corrected and self.problem.noise is not None:
+            raise ValueError(
+                "noise: the derivative across an impact depends on the random force of the very step in which it happens, which "
+                f"{type(program.scheme).__name__} does not locate: give scheme=EventCorrected() or EventDriven(), or sensitivity='discrete' or 'none'"
+            )
         if program.sensitivity == "discrete" and self.problem.listed and self.problem.slip is not None:
             raise ValueError(
                 "sensitivity='discrete': of bodies in lists with friction only the derivative of the motion is known: give sensitivity='corrected', "

@@ -285,10 +285,6 @@ def check_noise(problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0
         raise ValueError(
             f"{stated} must return sigma of shape ({d}, r), a column for each of r white forces, got {shape}"
         )
-    if not scheme.traits.noise:
-        raise ValueError(
-            f"noise: {type(scheme).__name__} makes no steps of a fixed length: give h or steps and scheme=MoreauJean(), PaoliSchatzman() or Maury()"
-        )
 
 
 # of what a problem may have, in the order in which it is looked at

@@ -109,7 +109,7 @@ class Spec:
             raise ValueError("case: only problems of the catalogue have cases")
         scheme, projection = choose_methods(scheme, projection, stated)
         save = Save.of(save)
-        values = _canonical(values, design, scheme, save)
+        values = _canonical(values, design, scheme, save, stated)
         values["key"] = of_one(words_of(values["key"], stated))
         values = {name: x for name, x in values.items() if x is not None or name not in OPTIONAL}
         if save.impacts:
@@ -187,12 +187,14 @@ def _with_case(base: dict[str, Any], case: Case) -> dict[str, Any]:
     return base | {"args": case.parameters(base["args"])}
 
 
-def _canonical(base: dict[str, Any], design: Design, scheme: Scheme, save: Save) -> dict[str, Any]:
+def _canonical(
+    base: dict[str, Any], design: Design, scheme: Scheme, save: Save, problem: Problem
+) -> dict[str, Any]:
     """Base values in canonical form: arrays for q0 and v0, numbers for times; raises for values that neither arguments nor design give."""
     varied = {key.text for key in design.keys}
     found = dict(base)
     if found["h"] is None and "h" not in varied and (found["t1"] is not None or "t1" in varied):
-        found["h"] = _grid(found, design, scheme, save)
+        found["h"] = _grid(found, design, scheme, save, problem)
     for name in ROOTS:
         if found[name] is None:
             if name not in OF_CONTACTS and name not in varied:
@@ -214,11 +216,11 @@ def _canonical(base: dict[str, Any], design: Design, scheme: Scheme, save: Save)
     return found
 
 
-def _grid(base: dict[str, Any], design: Design, scheme: Scheme, save: Save) -> float | None:
+def _grid(base: dict[str, Any], design: Design, scheme: Scheme, save: Save, problem: Problem) -> float | None:
     """Time between rows for a scheme that chooses its own steps, as in `solve` without h; None for a scheme with fixed steps."""
     given = (design.values.get(name, base[name]) for name in ("t0", "t1"))
     t0, t1 = (np.asarray(real_array(name, x), np.float64) for name, x in zip(("t0", "t1"), given, strict=True))
-    number = choose_grid(scheme, save, None, None, t0.max(), t1.min())
+    number = choose_grid(scheme, save, problem, None, None, t0.max(), t1.min())
     shortest = t1.min() - t0.max() if design.kind == "grid" else np.min(t1 - t0)
     return None if number is None else float(shortest / number)
 

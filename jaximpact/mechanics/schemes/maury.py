@@ -64,8 +64,7 @@ class Maury(Scheme):
     def traits(self) -> Traits:
         # measured: inelastic impacts are best differentiated at the start of their step
         lag = 0.5 if self.half_kick else 0.0
-        options: Any = {"lists": True, "joints": True, "friction": 5, "noise": True}
-        return Traits(steps=2, phase=lambda e: 0.0, lag=lag, restitution="none", **options)
+        return Traits(steps=2, phase=lambda e: 0.0, lag=lag, restitution="none", lists=True, joints=True, friction=5)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         q0, v0, t0, _, h, _, e, args = motion[:8]

@@ -97,7 +97,6 @@ class MoreauJean(Scheme):
             friction=5,
             approach=True,
             impact_laws=True,
-            noise=True,
             tangent=tangent,
         )
 

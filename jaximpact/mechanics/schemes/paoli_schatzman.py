@@ -110,8 +110,7 @@ class PaoliSchatzman(Scheme):
         # without forces every impact takes two steps, whatever e is
         delay = lambda e: (0.0, 2.0)
         damping = self.force != "centred"
-        options: Any = {"lists": lists, "joints": True, "noise": True}
-        return Traits(steps=2, delay=delay, lag=0.5, restitution="one", damping=damping, **options)
+        return Traits(steps=2, delay=delay, lag=0.5, restitution="one", damping=damping, lists=lists, joints=True)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         m = problem.count(motion.t0, motion.q0, motion.args)
