@@ -187,9 +187,7 @@ def _with_case(base: dict[str, Any], case: Case) -> dict[str, Any]:
     return base | {"args": case.parameters(base["args"])}
 
 
-def _canonical(
-    base: dict[str, Any], design: Design, scheme: Scheme, save: Save, problem: Problem
-) -> dict[str, Any]:
+def _canonical(base: dict[str, Any], design: Design, scheme: Scheme, save: Save, problem: Problem) -> dict[str, Any]:
     """Base values in canonical form: arrays for q0 and v0, numbers for times; raises for values that neither arguments nor design give."""
     varied = {key.text for key in design.keys}
     found = dict(base)
