@@ -151,6 +151,13 @@ PLATES = {
         "convergence.png",
         "Errors of positions, velocities and impulses as h → 0, against exact motions.",
     ),
+    "noise": Plate(
+        "An oscillator shaken at random",
+        "gallery/random_forces.py",
+        "noise.png",
+        "White noise drives an oscillator beside a wall. Elastic impacts leave the law of Gibbs, inelastic ones do not. Means converge at order 1; "
+        "single paths at order 1 without a wall, and 1/2 across impacts (grey lines: these orders).",
+    ),
     "bounces": Plate(
         "Restitution from bounces",
         "cases/measured_bounces.py",
