@@ -22,9 +22,8 @@ def cases():
     import jax.numpy as jnp
     import numpy as np
 
-    from benchmarks import works
-
     import jaximpact as ji
+    from benchmarks import works
 
     def oscillator(zeta, noise=None):
         force = lambda t, q, v, args: -q - 2 * zeta * v
