@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
 from jax.extend.random import threefry_2x32
 from scipy.integrate import quad
 from scipy.special import gamma, hyp2f1
 
 import jaximpact as ji
+from support.breadth import slow
 
 SCHEMES = (ji.MoreauJean(), ji.PaoliSchatzman(), ji.Maury(), ji.EventCorrected(), ji.EventDriven())
 FREE = ji.Problem(lambda t, q, v, args: 0 * q, noise=lambda t, q, v, args: jnp.eye(len(q), dtype=q.dtype))
@@ -133,6 +133,26 @@ def test_derivative_of_a_mean_is_the_mean_of_derivatives():
     runs = [ji.ensemble(problem, start, np.zeros(1), args=x, **given).q.ravel() for x in (1 - d, 1 + d)]
     differences = (runs[1] - runs[0]) / (2 * d)
     assert abs(np.mean(exact - differences)) < 4 * np.std(exact - differences) / lanes**0.5
+
+
+def test_friction_under_noise():
+    """A block on a floor that noise pushes along it: two schemes see one path, which differs by the first order of h; the third refuses it."""
+    block = ji.Problem(
+        lambda t, q, v, args: jnp.array([0.0, -9.81]),
+        lambda t, q, args: q[1:],
+        slip=lambda t, q, v, args: v[:1],
+        friction=0.3,
+        noise=lambda t, q, v, args: jnp.array([[0.5], [0.0]]),
+    )
+    given = {"t1": 1.0, "h": 0.01, "key": 2}
+    ends = [
+        ji.solve(block, [0.0, 0.1], [1.0, 0.0], scheme=scheme, save="final", **given)
+        for scheme in (ji.MoreauJean(), ji.EventCorrected())
+    ]
+    assert not any(found.failed for found in ends)
+    assert abs(ends[0].q[-1, 0] - ends[1].q[-1, 0]) < 0.01 and ends[0].friction_impulse[-1, 0, 0] < -0.5
+    with pytest.raises(ValueError, match="noise: EventDriven takes none with friction: use MoreauJean"):
+        ji.solve(block, [0.0, 0.1], [1.0, 0.0], scheme=ji.EventDriven(), **given)
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,9 @@ class EventDriven(Scheme):
             raise ValueError(
                 f"EventDriven needs rtol and atol above 0, got {self.rtol:g} and {self.atol:g}: 1e-12 is near what float64 can hold"
             )
+        if problem.noise is not None and problem.slip is not None:
+            # the force jumps between steps, where contacts that stick would have to break at once
+            raise ValueError("noise: EventDriven takes none with friction: use MoreauJean() or EventCorrected()")
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
