@@ -95,6 +95,21 @@ def test_grid_equals_ensemble(finished):
     assert np.all(np.isnan(found.failed_at))
 
 
+def test_lanes_have_the_keys_of_their_places(tmp_path):
+    """Whatever the blocks: numbers of a study with noise are those of one ensemble, of a lane by itself, and of the arguments of some lanes."""
+    design = ji.Design.grid(e=[0.3, 0.6, 0.9], **{"args.gravity": [5.0, 9.81]})
+    given = {"q0": [1.0], "v0": [0.0], "args": ARGS, "t1": 1.0, "h": 0.01, "scheme": ji.MoreauJean(), "key": 5}
+    study = ji.Study(tmp_path / "noise.zarr", study_systems.shaken, design, chunk=2, **given)
+    study.run()
+    found = study.solution().v[:, -1]
+    assert len(np.unique(found)) == 6
+    np.testing.assert_allclose(study.lane((1, 1), save="final").v[-1], found[3], **ROUNDING)
+    own = ji.ensemble(study.problem, **study.arguments(slice(2, 5))).v[:, -1]
+    np.testing.assert_allclose(own, found[2:5], **ROUNDING)
+    whole = ji.ensemble(study.problem, **study.arguments() | {"key": 5}).v[:, -1]
+    np.testing.assert_allclose(whole, found, **ROUNDING)
+
+
 def test_points_of_every_kind_of_quantity(tmp_path):
     """Whole vectors, components, parameters and h against `ensemble`, and one lane against `solve`."""
     lanes = 4

@@ -104,6 +104,13 @@ pulled_block = ji.Problem(pulled_ever_harder, height, slip=along_floor, friction
 ARGS = {"gravity": 9.81, "floor": 0.0}
 
 
+def shaking(t, q, v, args):
+    return 0.5 * jnp.eye(len(q), dtype=q.dtype)
+
+
+shaken = ball.replace(noise=shaking)  # by a white force
+
+
 def grid(lanes=(4, 3)):
     return ji.Design.grid(e=np.linspace(0.2, 0.9, lanes[0]), **{"q0[0]": np.linspace(0.5, 1.5, lanes[1])})
 
