@@ -14,6 +14,7 @@ from .impacts import Impacts, Intervals, impacts
 from .lyapunov import Lyapunov, lyapunov
 from .orbits import PeriodicOrbit, periodic_orbit
 from .packing import Packing, packing
+from .predict import Prediction, predict
 from .restarts import recomputed as recomputed  # for `Solution.at`
 from .sections import ImpactSection, Section, impact_section, period_of, stroboscopic
 from .slips import ContactMode, Slips, slips
@@ -38,6 +39,7 @@ __all__ = [
     "Packing",
     "ParameterMap",
     "PeriodicOrbit",
+    "Prediction",
     "Runs",
     "Section",
     "Slips",
@@ -58,6 +60,7 @@ __all__ = [
     "period_of",
     "periodic_orbit",
     "poincare_section",
+    "predict",
     "prime_steps",
     "recognise",
     "runs",
