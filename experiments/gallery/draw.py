@@ -145,6 +145,13 @@ PLATES = {
         "figure.png",
         "A puck steered by one bounce to a target at least effort: corrected derivatives reach the known optimum, others do not.",
     ),
+    "track": Plate(
+        "A bouncing ball, tracked",
+        "cases/track_ball.py",
+        "track.png",
+        "Kalman filters see the height of a ball 60 times a second and estimate its drag and restitution: by motions that are right across impacts, linear and with "
+        "sigma points, and by plain AD of a time-stepping scheme, whose errors are far beyond what it says they are.",
+    ),
     "convergence": Plate(
         "Convergence, measured",
         "cases/convergence.py",

@@ -59,7 +59,9 @@ class Prediction(NamedTuple):
         bits = int(np.bitwise_or.reduce(np.ravel(self.status)))
         if bits & int(FAILURES):
             count = int(np.sum((np.asarray(self.status) & int(FAILURES)) != 0))
-            raise RuntimeError(f"{count} of {np.size(self.status)} predictions failed: {describe(bits & int(FAILURES))}")
+            raise RuntimeError(
+                f"{count} of {np.size(self.status)} predictions failed: {describe(bits & int(FAILURES))}"
+            )
         return self
 
 
@@ -114,13 +116,17 @@ def predict(
     check_problem(problem)
     check_choice("method", method, METHODS)
     if problem.joints is not None:
-        raise ValueError("problem: predict has no joints: a covariance of all coordinates would leave them; state independent coordinates")
+        raise ValueError(
+            "problem: predict has no joints: a covariance of all coordinates would leave them; state independent coordinates"
+        )
     x, spread, lead = _checked(mean, covariance)
     times = []
     for name, value in (("t0", t0), ("t", t)):
         time = jnp.asarray(real_array(name, value), x.dtype)
         if time.shape not in ((), lead):
-            raise ValueError(f"{name} must be a number, or have the leading axes {lead} of mean, got shape {time.shape}")
+            raise ValueError(
+                f"{name} must be a number, or have the leading axes {lead} of mean, got shape {time.shape}"
+            )
         times.append(jnp.broadcast_to(time, lead).ravel())
     if not is_traced(times) and not bool(jnp.all(times[1] > times[0])):
         raise ValueError("t must be later than t0, the time of the mean (t0=...)")
@@ -163,7 +169,9 @@ def _checked(mean: Any, covariance: Any) -> tuple[Array, Array, tuple[int, ...]]
         return *arrays, x.shape[:-1]
     for name, array in (("mean", x), ("covariance", spread)):
         if not np.isfinite(array).all():
-            raise ValueError(f"{name} holds NaN or infinite numbers: predict from finite ones, after looking at the status of the step before")
+            raise ValueError(
+                f"{name} holds NaN or infinite numbers: predict from finite ones, after looking at the status of the step before"
+            )
     bound = ROUNDING * np.finfo(spread.dtype).eps * np.max(np.abs(spread), axis=(-2, -1), initial=0.0)
     uneven = np.abs(spread - np.swapaxes(spread, -2, -1))
     if np.any(np.max(uneven, axis=(-2, -1), initial=0.0) > bound):
@@ -183,7 +191,9 @@ def _places(given: dict[str, Any], unknown: tuple[str, ...]) -> list[tuple[str, 
     for name in unknown:
         places = [k for k, full in enumerate(every) if full == name or full.startswith((f"{name}.", f"{name}["))]
         if not places:
-            raise ValueError(f"unknown: {name!r} is none of {', '.join(dict.fromkeys(('e', *every)))}: give its option, of any value")
+            raise ValueError(
+                f"unknown: {name!r} is none of {', '.join(dict.fromkeys(('e', *every)))}: give its option, of any value"
+            )
         found.append((name, places))
     return found
 
@@ -205,18 +215,30 @@ def _with_parameters(given: dict[str, Any], unknown: tuple[str, ...], p: Array) 
 
 
 @partial(jax.jit, static_argnames=("how",))
-def _predict(problem: Problem, how: _How, x: Array, spread: Array, t0: Array, t: Array, given: dict) -> tuple[Array, ...]:
+def _predict(
+    problem: Problem, how: _How, x: Array, spread: Array, t0: Array, t: Array, given: dict
+) -> tuple[Array, ...]:
     moments = _linear if how.method == "linear" else _sigma
     one = lambda x, spread, t0, t: moments(partial(_moved, problem, how, given, t0, t), x, spread)
     return jax.vmap(one)(x, spread, t0, t)
 
 
-def _moved(problem: Problem, how: _How, given: dict, t0: Array, t: Array, x: Array) -> tuple[Array, tuple[Array, Array]]:
+def _moved(
+    problem: Problem, how: _How, given: dict, t0: Array, t: Array, x: Array
+) -> tuple[Array, tuple[Array, Array]]:
     """State and output (n + k,) after the motion from x (n,); and beside them (status, the same numbers)."""
     d = (x.size - how.size) // 2
     options = _with_parameters(given, how.unknown, x[2 * d :])
     found = solve(
-        problem, x[:d], x[d : 2 * d], t0=t0, t1=t, save=how.save, sensitivity="corrected", **dict(how.methods), **options
+        problem,
+        x[:d],
+        x[d : 2 * d],
+        t0=t0,
+        t1=t,
+        save=how.save,
+        sensitivity="corrected",
+        **dict(how.methods),
+        **options,
     )
     with named_errors("output(solution)"):
         more = jnp.asarray(how.output(found), x.dtype)
@@ -277,7 +299,9 @@ def _sigma(move: Callable, x: Array, spread: Array) -> tuple[Array, ...]:
     return _with_status(mean, covariance, jacobian, cross, bits, x, spread)
 
 
-def _with_status(mean: Array, covariance: Array, jacobian: Array, cross: Array, status: Array, x: Array, spread: Array) -> tuple:
+def _with_status(
+    mean: Array, covariance: Array, jacobian: Array, cross: Array, status: Array, x: Array, spread: Array
+) -> tuple:
     """The moments with the bits for what traced numbers could not raise, and for what is not finite."""
     scale = ROUNDING * jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(spread))
     lowest = jnp.min(jnp.linalg.eigvalsh(0.5 * (spread + spread.T)))
