@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import as_tuple, check_choice, is_traced, real_array
 from ..mechanics.labels import UNNAMED
-from ..mechanics.linearisation import Metric
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status, as_status, describe
 from ..mechanics.user_functions import named_errors
@@ -29,12 +28,12 @@ from ..results.save import Save
 from ..results.sensitivities import components
 from ..simulation.public import solve
 from ..simulation.validation import check_problem
+from .beyond_surfaces import lift
 from .options import MotionOptions, with_options
 
 METHODS = ("linear", "sigma")
 NUMBERS = ("e", "friction", "static_friction", "args")  # options whose numbers may be estimated
 ROUNDING = 1e3  # units of round-off, of symmetry and eigenvalues of a covariance that is given
-LIFT = 1e-4  # share of the step after which a motion strikes that would have started beyond a surface
 
 
 class Prediction(NamedTuple):
@@ -249,22 +248,11 @@ def _moved(
 
 
 def _lifted(move: Callable, x: Array) -> Array:
-    """How far x (n,) must move to be a state before an impact: zero where every gap is open for the next share `LIFT` of the step."""
+    """How far x (n,) must move to be the start of a motion."""
     problem, how, given, t0, t = move.args  # type: ignore[attr-defined]
     d = (x.size - how.size) // 2
     args = _with_parameters(given, how.unknown, x[2 * d :]).get("args")
-    q, v = x[:d], x[d : 2 * d]
-    metric = Metric.at(problem, q, args)
-
-    def closer(q: Array) -> Array:
-        gaps, rates = jax.jvp(lambda t, q: problem.gaps(t, q, args), (t0, q), (jnp.ones_like(t0), v))
-        jacobian = jax.jacfwd(lambda q: problem.gaps(t0, q, args))(q)
-        lack = jnp.maximum(LIFT * (t - t0) * jnp.maximum(-rates, 0) - gaps, 0)
-        rows = jnp.where((lack > 0)[:, None], jacobian, 0)
-        back = metric.solve_without_joints(rows.T)
-        return q + back @ jnp.linalg.pinv(rows @ back, hermitian=True) @ lack
-
-    return jnp.zeros_like(x).at[:d].set(closer(closer(q)) - q)
+    return jnp.zeros_like(x).at[:d].set(lift(problem, t0, t, x[:d], x[d : 2 * d], args))
 
 
 def _linear(move: Callable, x: Array, spread: Array) -> tuple[Array, ...]:
