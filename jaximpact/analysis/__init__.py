@@ -17,6 +17,7 @@ from .packing import Packing, packing
 from .predict import Prediction, predict
 from .restarts import recomputed as recomputed  # for `Solution.at`
 from .sections import ImpactSection, Section, impact_section, period_of, stroboscopic
+from .shoot import Shooting, shoot
 from .slips import ContactMode, Slips, slips
 from .statistics import Statistics, statistics
 
@@ -42,6 +43,7 @@ __all__ = [
     "Prediction",
     "Runs",
     "Section",
+    "Shooting",
     "Slips",
     "Statistics",
     "balance",
@@ -64,6 +66,7 @@ __all__ = [
     "prime_steps",
     "recognise",
     "runs",
+    "shoot",
     "slips",
     "statistics",
     "stroboscopic",
