@@ -302,14 +302,14 @@ def descend(intervals: Intervals, w: np.ndarray, limits: tuple, tol: float, iter
             for old, new in zip(there, other, strict=True):
                 old[again] = new
         better &= ~done
-        ratio = made / np.maximum(predicted, TINY)
+        easy = made > GOOD * predicted
         taken = lanes[better]
         w[taken], nodes[taken] = new_w[better], new_nodes[better]
         for old, new in zip(at, there, strict=True):
             old[taken] = new[better]
         used[lanes] += ~done
         failed[lanes] = np.where(better | done, 0, there.status * ~there.sound)
-        growth = np.where(better, np.where(ratio > GOOD, 0.2, 1.0), 5.0)
+        growth = np.where(better, np.where(easy, 0.2, 1.0), 5.0)
         factor[lanes] = np.where(done, factor[lanes], np.maximum(factor[lanes] * growth, LEAST))
         active[lanes] = ~done & (factor[lanes] < MOST)
         stuck = np.flatnonzero(active & ~single & (factor > STUCK)) if n > 1 else lanes[:0]
