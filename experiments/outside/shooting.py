@@ -9,7 +9,7 @@
 - Three carts (nosnoc's example `three_cart_ocp`, from Lin and Ohtsuka): only the middle one is driven, and has to push the outer ones, inelastically, to
   their places; 20 constant forces. nosnoc prints no optimum: the share and the least cost are ours.
 
-Processor time of one batch, and of one start at a time, for 20 of them, both without compiling.
+Processor time of one batch, and of one start at a time, from five of them, both without compiling.
 
     python experiments/outside/shooting.py
 """
@@ -138,13 +138,16 @@ def run(name: str, count: int) -> tuple[dict, analysis.Shooting, Task]:
     """One line of the table."""
     task = TASKS[name]()
     starts = task.starts(np.random.default_rng(0), count)
-    seconds, still = [], np.zeros(len(task.q0))
-    for some in (starts, starts, *starts[:ALONE], *starts[:ALONE]):
+    still = np.zeros(len(task.q0))
+
+    def timed(some: np.ndarray) -> tuple[float, analysis.Shooting]:
         begin = time.process_time()
-        one = analysis.shoot(task.problem, task.q0, still, some, **task.options)
-        seconds.append(time.process_time() - begin)
-        found = one if some is starts else found
-    together, alone = seconds[1], np.mean(seconds[-ALONE:]) * count
+        found = analysis.shoot(task.problem, task.q0, still, some, **task.options)
+        return time.process_time() - begin, found
+
+    timed(starts), timed(starts[0])  # which compile
+    together, found = timed(starts)
+    alone = np.mean([timed(one)[0] for one in starts[:ALONE]]) * count
     best = np.min(found.cost[found.converged], initial=np.inf)
     known = task.known or {"least": best}
     shares = {
