@@ -76,8 +76,8 @@ def plain(m, c, t0, t):
 FILTERS = {"located, linear": located("linear"), "located, sigma points": located("sigma"), "plain AD": plain}
 
 
-def run_filter(predict, z):
-    """Means (B, frames, 4) and covariances of all balls after each frame, and statuses."""
+def compiled_filter(predict):
+    """Function from what the camera sees of all balls (B, frames) to means, covariances and statuses after each frame."""
 
     @jax.jit
     def run(z):
@@ -90,7 +90,12 @@ def run_filter(predict, z):
         start = jnp.tile(MEAN, (len(z), 1)), jnp.tile(np.diag(DEVIATION**2), (len(z), 1, 1))
         return jax.lax.scan(frame, start, (jnp.arange(FRAMES, dtype=float), z.T))[1]
 
-    return tuple(np.swapaxes(x, 0, 1) for x in jax.device_get(run(z)))
+    return run
+
+
+def run_filter(predict, z):
+    """Means (B, frames, 4) and covariances of all balls after each frame, and statuses."""
+    return tuple(np.swapaxes(x, 0, 1) for x in jax.device_get(compiled_filter(predict)(z)))
 
 
 def balls(count: int, seed: int = 0):
