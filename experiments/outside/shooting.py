@@ -133,6 +133,8 @@ TASKS = {
     "three carts": carts,
 }
 
+DRAWN = list(TASKS)[3:]
+
 
 def run(name: str, count: int) -> tuple[dict, analysis.Shooting, Task]:
     """One line of the table."""
@@ -155,7 +157,7 @@ def run(name: str, count: int) -> tuple[dict, analysis.Shooting, Task]:
         for key, value in known.items()
     }
     line = {
-        "problem": name, "converged": f"{np.mean(found.converged):.1%}", "least cost": f"{best:.8g}",
+        "problem": name, "starts": count, "converged": f"{np.mean(found.converged):.1%}", "least cost": f"{best:.8g}",
         "known": ", ".join(f"{key} {value:.8g}" for key, value in task.known.items()),
         "arrive": ", ".join(f"{key} {share:.1%}" for key, share in shares.items()),
         "steps": f"{np.median(found.iterations):.0f}", "batch [s]": f"{together:.1f}", "one at a time [s]": f"{alone:.0f}",
@@ -167,7 +169,7 @@ def draw(found: dict[str, analysis.Shooting], path: Path) -> None:
     """Motions at the optima."""
     figure = new_figure(11, 3.4)
     ball, swing, carts = figure.subplots(1, 3)
-    for key, shots, axes in zip(list(TASKS)[3:], list(found.values())[3:], (ball, swing, carts), strict=True):
+    for key, shots, axes in zip(DRAWN, (found[name] for name in DRAWN), (ball, swing, carts), strict=True):
         for lane in (*np.flatnonzero(shots.converged)[:60], shots.best):
             last = lane == shots.best
             for k in range(shots.q.shape[2]):
@@ -195,7 +197,7 @@ def main(arguments: list[str] | None = None) -> list[dict]:
         lines.append(line)
         print(", ".join(f"{key} {x}" for key, x in line.items()), flush=True)
     write_table(options.out / "shooting.csv", lines)
-    if len(found) == len(TASKS):
+    if set(DRAWN) <= set(found):
         draw(found, options.out / "shooting.png")
     return lines
 
