@@ -1,6 +1,6 @@
 """Time of one prediction of a Kalman filter, with its update: 300 balls over 180 frames, in one scan; the filters of `cases/track_ball.py`, in turn.
 
-    python experiments/benchmarks/filters.py
+python experiments/benchmarks/filters.py
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from cases.track_ball import FILTERS, FRAMES, balls, compiled_filter  # noqa: E402
-from outside.tables import write_table  # noqa: E402
+from cases.track_ball import FILTERS, FRAMES, balls, compiled_filter
+from outside.tables import write_table
 
 BALLS, ROUNDS = 300, 5
 
