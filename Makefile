@@ -76,6 +76,8 @@ outside: setup
 	$(BIN)/python experiments/outside/tossed_cube.py --out $(OUT)/outside
 	$(BIN)/python experiments/outside/conservative_orbits.py --out $(OUT)/outside
 	$(BIN)/python experiments/outside/compiled_functions.py --out $(OUT)/outside
+	$(BIN)/python experiments/outside/filters.py --out $(OUT)/outside
+	$(BIN)/python experiments/outside/shooting.py --out $(OUT)/outside
 
 conformance: setup
 	$(BIN)/python -m pip install --quiet '.[peers]'

@@ -145,6 +145,20 @@ PLATES = {
         "figure.png",
         "A puck steered by one bounce to a target at least effort: corrected derivatives reach the known optimum, others do not.",
     ),
+    "track": Plate(
+        "A bouncing ball, tracked",
+        "cases/track_ball.py",
+        "track.png",
+        "Kalman filters see the height of a ball 60 times a second and estimate its drag and restitution: by motions that are right across impacts, linear and with "
+        "sigma points, and by plain AD of a time-stepping scheme, whose errors are far beyond what it says they are.",
+    ),
+    "shooting": Plate(
+        "Optimal control across impacts",
+        "outside/shooting.py",
+        "shooting.png",
+        "A ball that has to come from 4 m to rest at 3 m, a pendulum that swings up against a stop, and a cart that pushes two others to their places: motions of random starts that "
+        "converged (grey) and the best (coloured).",
+    ),
     "convergence": Plate(
         "Convergence, measured",
         "cases/convergence.py",

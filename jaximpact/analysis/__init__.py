@@ -14,8 +14,10 @@ from .impacts import Impacts, Intervals, impacts
 from .lyapunov import Lyapunov, lyapunov
 from .orbits import PeriodicOrbit, periodic_orbit
 from .packing import Packing, packing
+from .predict import Prediction, predict
 from .restarts import recomputed as recomputed  # for `Solution.at`
 from .sections import ImpactSection, Section, impact_section, period_of, stroboscopic
+from .shoot import Shooting, shoot
 from .slips import ContactMode, Slips, slips
 from .statistics import Statistics, statistics
 
@@ -38,8 +40,10 @@ __all__ = [
     "Packing",
     "ParameterMap",
     "PeriodicOrbit",
+    "Prediction",
     "Runs",
     "Section",
+    "Shooting",
     "Slips",
     "Statistics",
     "balance",
@@ -58,9 +62,11 @@ __all__ = [
     "period_of",
     "periodic_orbit",
     "poincare_section",
+    "predict",
     "prime_steps",
     "recognise",
     "runs",
+    "shoot",
     "slips",
     "statistics",
     "stroboscopic",
