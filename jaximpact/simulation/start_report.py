@@ -171,7 +171,8 @@ class FrictionReport(NamedTuple):
             row = rest = direction(tangents[:, k])
             for other in found:
                 rest = rest - jnp.sum(row * other, axis=1, keepdims=True) * other
-            left &= jnp.sum(rest**2, axis=1) > 16 * jnp.finfo(q.dtype).eps
+            absent = (k > 0) & jnp.all(row == 0, axis=1)  # of a contact with fewer directions than others
+            left &= absent | (jnp.sum(rest**2, axis=1) > 16 * jnp.finfo(q.dtype).eps)
             found.append(direction(rest))
         wrong = ~(friction >= 0) | ~jnp.isfinite(friction)
         if isinstance(problem.friction, OfSpeed):

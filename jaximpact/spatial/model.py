@@ -48,13 +48,19 @@ class FileJoint:
         """Its numbers in qpos, and its coordinates."""
         return slice(self.place, self.place + SIZE[self.kind])
 
+    @property
+    def alone(self) -> tuple[tuple[int, float], ...]:
+        """The coordinate of a hinge or slider, as a length of `model_parts`."""
+        return ((self.place, 1.0),)
+
 
 @dataclass(frozen=True)
 class Model(System):
     """A `System` out of a model file, by `from_mjcf`.
 
     Its coordinates are as many as numbers in MuJoCo's ``qpos``, in the same order. Those of hinges and slides count from where the joint is at the start
-    (``ref``, mostly 0); of free bodies they are the centre of mass and a quaternion since the start, of ball joints a quaternion since the start.
+    (``ref``, mostly 0); of free bodies they are the centre of mass and a quaternion since the start, of ball joints a quaternion since the start. Behind them
+    come those of the pads of brakes, ``knee pad``, one for each joint or tendon with ``frictionloss``: they stay at zero.
 
     Attributes:
         file_joints: joints of the file.
@@ -92,7 +98,8 @@ class Model(System):
             speeds = _numbers("qvel", qvel, len(speeds))
         at, rates = (jnp.asarray(x, jnp.result_type(float)) for x in (own, speeds))
         pairs = [_from_file(x, at[x.own], rates[x.dof :]) for x in self.file_joints]
-        q, v = (jnp.concatenate(x) for x in zip(*pairs, strict=True))
+        brakes = jnp.zeros(self.tree.size - len(at), at.dtype)
+        q, v = (jnp.concatenate([*x, brakes]) for x in zip(*pairs, strict=True))
         if not self._equations():
             return q, v
         return assemble(self.problem(), q, v, t0=t0, args=args)

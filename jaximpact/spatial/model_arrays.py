@@ -17,19 +17,14 @@ ZERO_FIELDS = {
     "jnt_stiffnesspoly": ("joint", "a stiffness that is a polynomial"),
     "jnt_springyield": ("joint", "a spring that yields"),
     "dof_dampingpoly": ("joint", "a damping that is a polynomial"),
-    "dof_frictionloss": ("joint", "frictionloss, dry friction of a joint"),
     "actuator_dampingpoly": ("actuator", "a damping that is a polynomial"),
     "actuator_damping": ("actuator", "damping"),
     "actuator_armature": ("actuator", "armature: give it to the joint"),
     "actuator_delay": ("actuator", "a delay"),
     "geom_surfacevel": ("geom", "a surface that moves, as a belt does"),
     "geom_adhesion": ("geom", "adhesion"),
-    "tendon_stiffness": ("tendon", "stiffness"),
-    "tendon_stiffnesspoly": ("tendon", "stiffness"),
-    "tendon_damping": ("tendon", "damping"),
-    "tendon_dampingpoly": ("tendon", "damping"),
-    "tendon_limited": ("tendon", "a limited length"),
-    "tendon_frictionloss": ("tendon", "frictionloss"),
+    "tendon_stiffnesspoly": ("tendon", "a stiffness that is a polynomial"),
+    "tendon_dampingpoly": ("tendon", "a damping that is a polynomial"),
     "tendon_armature": ("tendon", "armature"),
     "tendon_actfrclimited": ("tendon", "a limited force of its actuators"),
 }
@@ -159,8 +154,6 @@ class Arrays:
                 raise ValueError(f"from_mjcf: option {name} of the file, a fluid, is not read{CURE}")
         for field, (kind, has) in ZERO_FIELDS.items():
             for i in self._nonzero(field):
-                if field == "dof_frictionloss" and self.disabled("FRICTIONLOSS"):
-                    continue
                 whose = int(model.dof_jntid[i]) if field.startswith("dof") else i
                 raise refuse(kind, self.names_of(kind)[whose], has)
 
