@@ -97,14 +97,19 @@ class Arrays:
             found.append(i if len(self.joints_of(i)) else found[self.model.body_parentid[i]])
         return found
 
-    def freedoms_between(self, a: int, b: int) -> int:
-        """Returns how many degrees of freedom two bodies have relative to each other, but for equalities."""
+    def one_way(self, a: int, b: int) -> bool:
+        """Whether two bodies move relative to each other in one way alone, but for equalities: by one joint, or by slides along one line."""
         above: list[set[int]] = [set(), set()]
         for found, body in zip(above, (a, b), strict=True):
             while body != WORLD:
                 found.update(self.joints_of(body))
                 body = int(self.model.body_parentid[body])
-        return sum(SPEEDS[self.model.jnt_type[j]] for j in above[0] ^ above[1])
+        between = sorted(above[0] ^ above[1])
+        kinds = [int(self.model.jnt_type[j]) for j in between]
+        bodies = [int(self.model.jnt_bodyid[j]) for j in between]
+        axes = [matrix_of(self.turns[i]) @ self.model.jnt_axis[j] for i, j in zip(bodies, between, strict=True)]
+        along = all(abs(x @ axes[0]) > 1 - 1e-9 for x in axes)
+        return kinds == [HINGE] or (set(kinds) == {SLIDE} and along)
 
     def of_dof(self, name: str, joint: int) -> np.ndarray:
         """Returns an array of degrees of freedom at those of a joint."""

@@ -96,7 +96,7 @@ class Geoms:
             rough = {"friction": friction}
             if friction == "file":
                 rough = _of_file(name, dim, coefficients)
-            if self.arrays.freedoms_between(*(int(model.geom_bodyid[x]) for x in (a, b))) == 1:
+            if self.arrays.one_way(*(int(model.geom_bodyid[x]) for x in (a, b))):
                 rough = {}  # the gap's velocity alone says how both move
             found.append(self._contact(a, b, name, {**rough, "restitution": restitution}))
         check_patterns("contacts", chosen, every + [f"{y}-{x}" for x, y in (n.split("-", 1) for n in every)], every)

@@ -307,6 +307,18 @@ def test_dry_friction_of_a_joint_stops_it_and_holds_it():
     np.testing.assert_allclose(slopes, [0.2 * 1.5 / 0.3, 0.2 * 1.5**2 / 2 / 0.3**2], rtol=1e-7)
 
 
+def test_an_arm_of_two_hinges_rubs_along_its_circle():
+    """Its tip is pressed on the floor by its weight, which the floor bears half of: friction 1 there slows it by m g/2 r/J, a constant."""
+    text = """<mujoco><worldbody><geom name="floor" type="plane" size="9 9 1"/><body name="hub" pos="0 0 .05"><joint name="pan" axis="0 0 1"/>
+      <inertial pos="0 0 0" mass="1" diaginertia=".1 .1 .1"/><body name="arm" euler="0 0 20"><joint name="lift" axis="0 1 0"/>
+      <inertial pos=".5 0 0" mass="1" diaginertia=".1 .1 .1"/><geom name="tip" size=".05" pos="1 0 0"/></body></body></worldbody></mujoco>"""
+    arm = spatial.from_mjcf(text)
+    start = arm.start(qvel=[2.0, 0.0])
+    end = ji.solve(arm.problem(), *start, t1=0.1, steps=20, scheme=ji.MoreauJean(), save="final")
+    assert not end.status
+    np.testing.assert_allclose(end.v[-1], [2 - 9.81 / 2 / (0.1 + 0.1 + 0.25) * 0.1, 0], atol=1e-12)
+
+
 def test_friction_of_torsion_and_dry_friction_act_beside_that_of_sliding():
     """A ball that spins, of condim 4, beside one of condim 3 that slides and a joint with dry friction in space: each falls by its own law, in one system."""
     text = """<mujoco><worldbody><geom name="floor" type="plane" size="9 9 1" friction=".01 .0001 .0001"/>
