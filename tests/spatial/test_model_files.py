@@ -473,7 +473,10 @@ def test_programs_of_the_guide_run(capsys):
     for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(program, names)
     printed, toe = re.search(r"```text\n(.*)\n\[(.*)\]\n```", page).groups()
-    assert printed in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert (
+        printed in out and "[0.59 0.59 0.   0.  ]" in page and "[0.59 0.59 0.   0.  ]" in out
+    )  # the gait's multipliers
     np.testing.assert_allclose(
         names["hopper"].site(names["motion"].q[-1], "toe"), [float(x) for x in toe.split()], atol=1e-6
     )
