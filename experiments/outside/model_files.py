@@ -1,16 +1,20 @@
-"""Model files of robots out of folders, such as unpacked wheels of gymnasium and dm_control: which ones are read, and their accelerations beside MuJoCo's.
+"""Model files of robots out of folders, such as unpacked wheels of gymnasium and dm_control, or MuJoCo Menagerie: which ones are read, their accelerations
+beside MuJoCo's, and where they land.
 
-Each file that MuJoCo compiles and that has a joint is read with all contacts; where these are refused, without; where that is, too, with frictionloss, springs
-and limits of tendons, and fluids set to zero. Accelerations are those at a random state without contacts, limits and equalities: the largest difference
-by the largest of all. The table has a line for each file, with what was refused, by its name.
+Each file that MuJoCo compiles and that has a joint is read with all contacts; where these are refused, with primitive geoms over planes alone; where that is,
+too, without contacts, and then with tendons around bodies, and fluids, set to zero. Accelerations are those at a random state without contacts, limits,
+equalities and dry friction: the largest difference by the largest of all. With --drop each model moves for .3 s from its first keyframe, or its start, beside
+MuJoCo with its stiffest contact: the largest difference of a coordinate, in metres or radians, and how far one moved. The table has a line for each file, with what
+was refused, by its name.
 
-    python experiments/outside/model_files.py FOLDER [FOLDER ...] --out out/outside
+    python experiments/outside/model_files.py FOLDER [FOLDER or FILE ...] [--drop] --out out/outside
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -21,12 +25,17 @@ import jax.numpy as jnp  # noqa: E402
 import mujoco  # noqa: E402
 import numpy as np  # noqa: E402
 
+import jaximpact as ji  # noqa: E402
 from jaximpact import spatial  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from outside.tables import write_table  # noqa: E402
 
-HINDRANCES = "dof_frictionloss", "tendon_stiffness", "tendon_damping", "tendon_limited", "tendon_frictionloss"
+TENDONS = "tendon_stiffness", "tendon_damping", "tendon_limited", "tendon_frictionloss"
+PLANE, SPHERE, CAPSULE, ELLIPSOID, BOX = 0, 2, 3, 4, 6
+SHAPES = (SPHERE, CAPSULE, ELLIPSOID, BOX), (SPHERE, CAPSULE), (SPHERE,), ()
+T1, STEP, STIFF_STEP, STIFF = 0.3, 1e-3, 2e-4, 4e-4
+MOST_GAPS = 60  # of a drop, which falls on spheres and capsules, or on spheres, where there are more
 
 
 def compiled(path: Path) -> mujoco.MjModel | None:
@@ -42,62 +51,131 @@ def as_it_is(model: mujoco.MjModel) -> mujoco.MjModel:
     return model
 
 
+def on_planes(model: mujoco.MjModel, shapes: tuple[int, ...] = SHAPES[0]) -> mujoco.MjModel:
+    """The model with those contacts alone that geoms of some ``shapes`` have with planes."""
+    touches = (model.geom_contype | model.geom_conaffinity) > 0
+    model.geom_contype[:] = touches & np.isin(model.geom_type, shapes)
+    model.geom_conaffinity[:] = touches & (model.geom_type == PLANE)
+    return model
+
+
 def without_hindrances(model: mujoco.MjModel) -> mujoco.MjModel:
-    for name in HINDRANCES:
+    for name in TENDONS:
         getattr(model, name)[:] = 0
     model.opt.density = model.opt.viscosity = 0
     return model
 
 
-def difference(model: mujoco.MjModel, found: spatial.Model) -> float:
+def difference(model: mujoco.MjModel) -> float:
     """The largest difference of accelerations by the largest of all, at a random state."""
+    flags = int(model.opt.disableflags)
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONSTRAINT)
     data, rng = mujoco.MjData(model), np.random.default_rng(0)
     mujoco.mj_integratePos(model, data.qpos, 0.3 * rng.normal(size=model.nv), 1.0)
     data.qvel[:], data.ctrl[:] = rng.normal(size=model.nv), rng.normal(size=model.nu)
     mujoco.mj_forward(model, data)
     free = spatial.from_mjcf(model)
+    model.opt.disableflags = flags
     args = {"ctrl": jnp.asarray(data.ctrl)}
     q, v = free.start(data.qpos, data.qvel)
-    a = jnp.linalg.solve(found.mass(q, args), found.force(0.0, q, v, args))
+    a = jnp.linalg.solve(free.mass(q, args), free.force(0.0, q, v, args))
     own = jax.jvp(free.qvel, (q, v), (v, a))[1]
     return float(np.abs(own - data.qacc).max() / np.abs(data.qacc).max())
 
 
-def line(path: Path, model: mujoco.MjModel) -> dict:
+def gaps_of(found: spatial.Model) -> list[str]:
+    return [name for part in found.parts for name, _ in part.gap_names]
+
+
+def landing(model: mujoco.MjModel) -> dict:
+    """Where a model is after a drop, beside MuJoCo: the largest difference of its coordinates, and how far one moved, in m or rad."""
+    for shapes in SHAPES:
+        found = spatial.from_mjcf(on_planes(model, shapes))
+        if len(gaps_of(found)) <= MOST_GAPS:
+            break
+    gaps = len(gaps_of(found))
+    data = mujoco.MjData(model)
+    if model.nkey:
+        mujoco.mj_resetDataKeyframe(model, data, 0)
+    args, began = {"ctrl": jnp.asarray(data.ctrl)}, time.process_time()
+    q, v = found.start(data.qpos, data.qvel, args)
+    sunk = float(jnp.min(found.gaps(0.0, q, args), initial=0.0)) if found.parts else 0.0
+    if sunk < 0 and found.file_joints[0].kind == "free":  # soft contacts stand in the floor
+        data.qpos[2] += 1e-6 - sunk
+        q, v = found.start(data.qpos, data.qvel, args)
+    data.qpos[:], data.qvel[:] = found.qpos(q), found.qvel(q, v)
+    start = data.qpos.copy()
+    steps = round(T1 / STEP)
+    end = ji.solve(found.problem(), q, v, t1=T1, steps=steps, scheme=ji.MoreauJean(), args=args, save="final")
+    spent = time.process_time() - began
+    own = np.asarray(found.qpos(end.q[-1]))
+    model.opt.timestep, time_constant = STIFF_STEP, np.array([STIFF, 1.0])
+    for name in (
+        "geom_solref",
+        "jnt_solref",
+        "eq_solref",
+        "dof_solref",
+        "pair_solref",
+        "tendon_solref_lim",
+        "tendon_solref_fri",
+    ):
+        getattr(model, name)[:] = time_constant
+    for _ in range(round(T1 / STIFF_STEP)):
+        mujoco.mj_step(model, data)
+    apart, moved = np.zeros(model.nv), np.zeros(model.nv)
+    mujoco.mj_differentiatePos(model, apart, 1.0, data.qpos, own)
+    mujoco.mj_differentiatePos(model, moved, 1.0, start, data.qpos)
+    worst = max(range(model.nv), key=lambda i: abs(apart[i]))
+    return {"gaps of drop": gaps, "landing": f"{np.abs(apart).max():.1e}", "of": model.joint(model.dof_jntid[worst]).name, "moved": f"{np.abs(moved).max():.2f}",
+            "seconds": f"{spent:.0f}", "status": str(end.status)}  # fmt: skip
+
+
+def line(path: Path, drop: bool) -> dict:
     """The table's line of a file."""
-    refused, how, gaps, apart = [], "refused", "", ""
+    refused, how, gaps, brakes, apart = [], "refused", "", "", ""
+    landed = dict.fromkeys(("gaps of drop", "landing", "of", "moved", "seconds", "status"), "")
     for kind, contacts, of in (
         ("whole", "*", as_it_is),
+        ("on planes", "*", on_planes),
         ("no contacts", (), as_it_is),
         ("less", (), without_hindrances),
     ):
+        model = of(compiled(path))
         try:
-            found = spatial.from_mjcf(of(model), contacts=contacts)
+            found = spatial.from_mjcf(model, contacts=contacts)
         except ValueError as error:
             refused.append(str(error).removeprefix("from_mjcf: ").split(", which is not read")[0])
             continue
-        how, gaps = kind, str(sum(len(part.gap_names) for part in found.parts))
+        names = gaps_of(found)
+        how, brakes = kind, str(sum(name.endswith(" brake") for name in names))
+        gaps = str(len(names) - int(brakes))
         with jax.disable_jit():
-            apart = f"{difference(model, found):.1e}"
+            apart = f"{difference(model):.1e}"
+        if drop:
+            try:
+                landed |= landing(model)
+            except ValueError as error:
+                landed["status"] = f"refused: {error}"[:200]
         break
-    return {"file": "/".join(path.parts[-2:]), "freedoms": model.nv, "read": how, "gaps": gaps, "difference": apart,
-            "refused": "; ".join(dict.fromkeys(refused))}  # fmt: skip
+    return {"file": "/".join(path.parts[-2:]), "freedoms": model.nv, "read": how, "gaps": gaps, "brakes": brakes, "difference": apart,
+            **landed, "refused": "; ".join(dict.fromkeys(refused))}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--drop", action="store_true", help="move each model beside MuJoCo, a minute each")
     parser.add_argument("--out", type=Path, default=Path("out/outside"))
     options = parser.parse_args()
-    models = ((path, compiled(path)) for folder in options.folders for path in sorted(folder.rglob("*.xml")))
     lines = []
-    for path, model in models:
-        if model is not None:
-            lines.append(line(path, model))
+    for path in (
+        x for folder in options.folders for x in (sorted(folder.rglob("*.xml")) if folder.is_dir() else [folder])
+    ):
+        if compiled(path) is not None:
+            lines.append(line(path, options.drop))
             print("  ".join(f"{value!s:>12}" for value in lines[-1].values()), flush=True)
     write_table(options.out / "model_files.csv", lines)
-    for how in ("whole", "no contacts", "less", "refused"):
+    for how in ("whole", "on planes", "no contacts", "less", "refused"):
         print(f"{sum(x['read'] == how for x in lines)} of {len(lines)}: {how}")
 
 

@@ -146,7 +146,7 @@ class FrictionReport(NamedTuple):
     def of(cls, problem: Problem, gradient: Array, t: Array, q: Array, v: Array, args: Any) -> FrictionReport:
         """Makes the report from the gradients (m, d) of the gaps.
 
-        A contact is ``tangentless`` unless its tangents, together with the gradient of its gap, are linearly independent.
+        A contact is ``tangentless`` unless one of its tangents at least is not along the gradient of its gap: what has two freedoms slips along one line.
         """
         tangents = jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(v)
         return cls.along(problem, gradient, tangents, args)
@@ -166,12 +166,12 @@ class FrictionReport(NamedTuple):
         """Report for contacts with the gradients ``gradient`` (m, d) of their gaps, and ``tangents`` (m, k, d) of their slip velocities."""
         q, still = gradient, jnp.zeros(tangents.shape[:2], gradient.dtype)
         friction = problem.friction_coefficients(still, args)
-        found, left = [direction(gradient)], jnp.ones_like(friction, dtype=bool)
+        found, left = [direction(gradient)], jnp.zeros_like(friction, dtype=bool)
         for k in range(tangents.shape[1]):
             row = rest = direction(tangents[:, k])
             for other in found:
                 rest = rest - jnp.sum(row * other, axis=1, keepdims=True) * other
-            left &= jnp.sum(rest**2, axis=1) > 16 * jnp.finfo(q.dtype).eps
+            left |= jnp.sum(rest**2, axis=1) > 16 * jnp.finfo(q.dtype).eps
             found.append(direction(rest))
         wrong = ~(friction >= 0) | ~jnp.isfinite(friction)
         if isinstance(problem.friction, OfSpeed):

@@ -29,29 +29,31 @@ class Rough(Part):
             calls takes its place if it is given.
         restitution: Newton's coefficient, a number or a function ``(w, args)`` of the speed of approach w [m/s].
         name: name of the contact.
-        drilling: radius of the patch by which the contact resists a turn about its normal, too; of all rough contacts of a system or of none [m].
+        drilling, rolling: radii by which the contact resists turns about its normal, and about directions across it, too [m].
     """
 
     friction: Number = 0.0
     restitution: Any = 0.0
     name: str = ""
     drilling: float = 0.0
+    rolling: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.friction) and real_number("friction", self.friction) < 0:
             raise ValueError(f"friction must be >= 0, got {self.friction!r}")
         check_restitution(self.restitution)
-        if real_number("drilling", self.drilling) < 0:
-            raise ValueError(f"drilling must be a radius >= 0, got {self.drilling!r}")
+        for name in ("drilling", "rolling"):
+            if real_number(name, getattr(self, name)) < 0:
+                raise ValueError(f"{name} must be a radius >= 0, got {getattr(self, name)!r}")
 
-    def _with_drilling(self, across: Any, normal: Any, twists: Twists) -> Any:
-        """Slip velocities (k, 2) across a normal (3,), and as a third column, where contacts resist it, the turn about the normal times the radius."""
-        if self.drilling == 0:
-            return across
+    def _with_turns(self, across: Any, normal: Any, tangents: Any, twists: Twists) -> Any:
+        """Slip velocities (k, 2) along ``tangents`` (3, 2), and as further columns the turns that contacts resist, times their radii."""
         turn = plus(twists.angular_velocity(self.a), scaled(-1, twists.angular_velocity(self.b)))
-        about = self.drilling * product(turn[None], normal[:, None])
-        return jnp.concatenate([across, jnp.broadcast_to(about, (len(across), 1))], axis=1)
+        about = (self.drilling, normal[:, None]), (self.rolling, tangents)
+        turns = [radius * product(turn[None], axes) for radius, axes in about if radius]
+        columns = [jnp.broadcast_to(x, (len(across), x.shape[1])) for x in turns]
+        return jnp.concatenate([across, *columns], axis=1) if columns else across
 
     @property
     def friction_coefficients(self) -> list[Number]:
@@ -121,7 +123,7 @@ class Plane(Rough):
         _, places = self._contact(pose)
         across = pose.direction(self.b, basis_across(np.array(self.normal)).T)
         speed = plus(twists.velocities(self.a, places), scaled(-1, twists.velocities(self.b, places)))
-        return self._with_drilling(product(speed, across), pose.direction(self.b, self.normal), twists)
+        return self._with_turns(product(speed, across), pose.direction(self.b, self.normal), across, twists)
 
     @property
     def gap_names(self) -> list[tuple[str, str]]:
@@ -166,7 +168,8 @@ class Contact(Rough):
         assert self.shapes is not None
         _, normal, place = self._contact(pose)
         speed = plus(twists.velocity(self.a, place), scaled(-1, twists.velocity(self.b, place)))
-        return self._with_drilling((tangents(normal, np.array(self.shapes[2])) @ speed)[None], normal, twists)
+        across = tangents(normal, np.array(self.shapes[2]))
+        return self._with_turns((across @ speed)[None], normal, across.T, twists)
 
     @property
     def gap_names(self) -> list[tuple[str, str]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -48,13 +50,19 @@ class FileJoint:
         """Its numbers in qpos, and its coordinates."""
         return slice(self.place, self.place + SIZE[self.kind])
 
+    @property
+    def alone(self) -> tuple[tuple[int, float], ...]:
+        """The coordinate of a hinge or slider, as a length of `model_parts`."""
+        return ((self.place, 1.0),)
+
 
 @dataclass(frozen=True)
 class Model(System):
     """A `System` out of a model file, by `from_mjcf`.
 
     Its coordinates are as many as numbers in MuJoCo's ``qpos``, in the same order. Those of hinges and slides count from where the joint is at the start
-    (``ref``, mostly 0); of free bodies they are the centre of mass and a quaternion since the start, of ball joints a quaternion since the start.
+    (``ref``, mostly 0); of free bodies they are the centre of mass and a quaternion since the start, of ball joints a quaternion since the start. Behind them
+    come those of the pads of brakes, ``knee pad``, one for each joint or tendon with ``frictionloss``: they stay at zero.
 
     Attributes:
         file_joints: joints of the file.
@@ -91,21 +99,22 @@ class Model(System):
         if qvel is not None:
             speeds = _numbers("qvel", qvel, len(speeds))
         at, rates = (jnp.asarray(x, jnp.result_type(float)) for x in (own, speeds))
-        pairs = [_from_file(x, at[x.own], rates[x.dof :]) for x in self.file_joints]
-        q, v = (jnp.concatenate(x) for x in zip(*pairs, strict=True))
+        turning = [x for x in self.file_joints if x.kind in ("free", "ball")]
+        empty = [] if is_traced(at) else [x.name for x in turning if not np.any(np.asarray(at)[x.own][-4:])]
+        if empty:
+            raise ValueError(f"start: qpos of {empty[0]!r} has the quaternion 0: give one with a length")
+        q, v = _states_from_file(self.file_joints, self.tree.size, at, rates)
         if not self._equations():
             return q, v
         return assemble(self.problem(), q, v, t0=t0, args=args)
 
     def qpos(self, q: Any) -> Array:
         """Position (nq,) as MuJoCo has it, at coordinates q (d,)."""
-        q = jnp.asarray(q)
-        return jnp.concatenate([_to_file(x, q[x.own], q[x.own])[0] for x in self.file_joints])
+        return _states_to_file(self.file_joints, jnp.asarray(q), jnp.asarray(q))[0]
 
     def qvel(self, q: Any, v: Any) -> Array:
         """Velocity (nv,) as MuJoCo has it, at a state q, v (d,)."""
-        q, v = jnp.asarray(q), jnp.asarray(v)
-        return jnp.concatenate([_to_file(x, q[x.own], v[x.own])[1] for x in self.file_joints])
+        return _states_to_file(self.file_joints, jnp.asarray(q), jnp.asarray(v))[1]
 
     def site(self, q: Any, name: str) -> Array:
         """Position (3,) of a site of the file, at coordinates q (d,)."""
@@ -141,13 +150,26 @@ def _numbers(name: str, given: Any, count: int) -> Any:
     return found
 
 
+@partial(jax.jit, static_argnums=(0, 1))
+def _states_from_file(joints: tuple[FileJoint, ...], size: int, at: Array, rates: Array) -> list[Array]:
+    """Coordinates and their velocities (size,), from numbers in qpos and qvel; those of pads of brakes are zero. One program: of parts each is compiled."""
+    pairs = [_from_file(x, at[x.own], rates[x.dof :]) for x in joints]
+    pads = jnp.zeros(size - len(at), at.dtype)
+    return [jnp.concatenate([*x, pads]) for x in zip(*pairs, strict=True)]
+
+
+@partial(jax.jit, static_argnums=0)
+def _states_to_file(joints: tuple[FileJoint, ...], q: Array, v: Array) -> list[Array]:
+    """The inverse of `_states_from_file`; quaternions of length one."""
+    pairs = [_to_file(x, q[x.own], v[x.own]) for x in joints]
+    return [jnp.concatenate(x) for x in zip(*pairs, strict=True)]
+
+
 def _from_file(joint: FileJoint, at: Array, rates: Array) -> tuple[Array, Array]:
     """Coordinates of a joint and their velocities, from its numbers in qpos, and those in qvel from its first on."""
     if joint.kind in ("hinge", "slider"):
         return at - joint.ref, rates[:1]
     before, back = (jnp.asarray(sign * np.array(joint.turn), at.dtype) for sign in (1.0, INVERSE))
-    if not is_traced(at) and not np.any(np.asarray(at[-4:])):
-        raise ValueError(f"start: qpos of {joint.name!r} has the quaternion 0: give one with a length")
     turn = at[-4:] / jnp.sqrt(at[-4:] @ at[-4:])
     if joint.kind == "ball":
         whole = times_quaternion(before, turn)
@@ -162,7 +184,7 @@ def _from_file(joint: FileJoint, at: Array, rates: Array) -> tuple[Array, Array]
 
 
 def _to_file(joint: FileJoint, q: Array, v: Array) -> tuple[Array, Array]:
-    """The inverse of `_from_file`; quaternions of length one."""
+    """The inverse of `_from_file`."""
     if joint.kind in ("hinge", "slider"):
         return q + joint.ref, v
     before, back = (jnp.asarray(sign * np.array(joint.turn), q.dtype) for sign in (1.0, INVERSE))

@@ -17,19 +17,14 @@ ZERO_FIELDS = {
     "jnt_stiffnesspoly": ("joint", "a stiffness that is a polynomial"),
     "jnt_springyield": ("joint", "a spring that yields"),
     "dof_dampingpoly": ("joint", "a damping that is a polynomial"),
-    "dof_frictionloss": ("joint", "frictionloss, dry friction of a joint"),
     "actuator_dampingpoly": ("actuator", "a damping that is a polynomial"),
     "actuator_damping": ("actuator", "damping"),
     "actuator_armature": ("actuator", "armature: give it to the joint"),
     "actuator_delay": ("actuator", "a delay"),
     "geom_surfacevel": ("geom", "a surface that moves, as a belt does"),
     "geom_adhesion": ("geom", "adhesion"),
-    "tendon_stiffness": ("tendon", "stiffness"),
-    "tendon_stiffnesspoly": ("tendon", "stiffness"),
-    "tendon_damping": ("tendon", "damping"),
-    "tendon_dampingpoly": ("tendon", "damping"),
-    "tendon_limited": ("tendon", "a limited length"),
-    "tendon_frictionloss": ("tendon", "frictionloss"),
+    "tendon_stiffnesspoly": ("tendon", "a stiffness that is a polynomial"),
+    "tendon_dampingpoly": ("tendon", "a damping that is a polynomial"),
     "tendon_armature": ("tendon", "armature"),
     "tendon_actfrclimited": ("tendon", "a limited force of its actuators"),
 }
@@ -102,14 +97,19 @@ class Arrays:
             found.append(i if len(self.joints_of(i)) else found[self.model.body_parentid[i]])
         return found
 
-    def freedoms_between(self, a: int, b: int) -> int:
-        """Returns how many degrees of freedom two bodies have relative to each other, but for equalities."""
+    def one_way(self, a: int, b: int) -> bool:
+        """Whether two bodies move relative to each other in one way alone, but for equalities: by one joint, or by slides along one line."""
         above: list[set[int]] = [set(), set()]
         for found, body in zip(above, (a, b), strict=True):
             while body != WORLD:
                 found.update(self.joints_of(body))
                 body = int(self.model.body_parentid[body])
-        return sum(SPEEDS[self.model.jnt_type[j]] for j in above[0] ^ above[1])
+        between = sorted(above[0] ^ above[1])
+        kinds = [int(self.model.jnt_type[j]) for j in between]
+        bodies = [int(self.model.jnt_bodyid[j]) for j in between]
+        axes = [matrix_of(self.turns[i]) @ self.model.jnt_axis[j] for i, j in zip(bodies, between, strict=True)]
+        along = all(abs(x @ axes[0]) > 1 - 1e-9 for x in axes)
+        return kinds == [HINGE] or (set(kinds) == {SLIDE} and along)
 
     def of_dof(self, name: str, joint: int) -> np.ndarray:
         """Returns an array of degrees of freedom at those of a joint."""
@@ -159,8 +159,6 @@ class Arrays:
                 raise ValueError(f"from_mjcf: option {name} of the file, a fluid, is not read{CURE}")
         for field, (kind, has) in ZERO_FIELDS.items():
             for i in self._nonzero(field):
-                if field == "dof_frictionloss" and self.disabled("FRICTIONLOSS"):
-                    continue
                 whose = int(model.dof_jntid[i]) if field.startswith("dof") else i
                 raise refuse(kind, self.names_of(kind)[whose], has)
 

@@ -93,13 +93,12 @@ class Geoms:
             every.append(name)
             if not (matches(name, chosen) or matches(f"{names[b]}-{names[a]}", chosen)):
                 continue
-            if friction == "file" and dim > 3 and coefficients[1:].any():
-                other = ": friction=0.5 of from_mjcf takes the place of the file's, contacts= leaves contacts out"
-                raise refuse("contact", name, f"condim {dim}, friction of rolling or torsion", other)
-            rubs = (float(coefficients[0]) if dim > 1 else 0.0) if friction == "file" else friction
-            if self.arrays.freedoms_between(*(int(model.geom_bodyid[x]) for x in (a, b))) == 1:
-                rubs = 0.0  # the gap's velocity alone says how both move
-            found.append(self._contact(a, b, name, {"friction": rubs, "restitution": restitution}))
+            rough = {"friction": friction}
+            if friction == "file":
+                rough = _of_file(name, dim, coefficients)
+            if self.arrays.one_way(*(int(model.geom_bodyid[x]) for x in (a, b))):
+                rough = {}  # the gap's velocity alone says how both move
+            found.append(self._contact(a, b, name, {**rough, "restitution": restitution}))
         check_patterns("contacts", chosen, every + [f"{y}-{x}" for x, y in (n.split("-", 1) for n in every)], every)
         return found
 
@@ -130,6 +129,14 @@ class Geoms:
                 ': leave such contacts out by contacts=, such as contacts="*-floor"',
             )
         return Contact(self.keys[a], self.keys[b], name=name, **rough)
+
+
+def _of_file(name: str, dim: int, coefficients: np.ndarray) -> dict[str, float]:
+    """Returns the coefficient of friction of a contact of ``dim`` rows, and the radii by which it resists turns, from its ``coefficients`` (3,)."""
+    sliding, drilling, rolling = (float(x) if dim > i else 0.0 for x, i in zip(coefficients, (1, 3, 4), strict=True))
+    if sliding == 0 < max(drilling, rolling):
+        raise refuse("contact", name, "friction of torsion or rolling without that of sliding")
+    return {"friction": sliding, "drilling": drilling / (sliding or 1), "rolling": rolling / (sliding or 1)}
 
 
 def patterns(chosen: Any) -> Sequence[str]:

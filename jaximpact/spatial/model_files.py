@@ -17,9 +17,12 @@ from .model_contacts import Geoms, check_patterns, matches
 from .model_parts import (
     ANY,
     INVERSE,
+    NONE,
     Actuator,
     Actuators,
+    Arms,
     BallSpring,
+    Brake,
     Chain,
     Cone,
     Connected,
@@ -82,6 +85,7 @@ def from_mjcf(
         *builder.limits(limits, restitution),
         *geoms.contacts(contacts, friction, restitution),
         *builder.equalities(int(mujoco.mjtObj.mjOBJ_SITE)),
+        *builder.brakes(),
         *parts,
     ]
     gravity = np.zeros(3) if arrays.disabled("GRAVITY") else arrays.model.opt.gravity
@@ -122,8 +126,14 @@ class Builder:
         for i in range(1, self.model.nbody):
             centre = arrays.at(i, self.model.body_ipos[i])
             found = [self._body(k) for k in members.get(i, []) if self.model.body_mass[k] > 0]
+            found += [Body(x, np.full(3, x), self.arrays.at(i, np.zeros(3))) for x in self._rotor(i) if x]
             self.bodies[arrays.bodies[i]] = _as_one(found) if found else Frame(centre=centre)
         self.joints = tuple(self._joint(j) for j in range(self.model.njnt))
+
+    def _rotor(self, i: int) -> list[float]:
+        """The armature of a body that moves freely, a mass and inertia at its frame; none of others."""
+        kinds = ((j, self.model.jnt_type[j]) for j in self.arrays.joints_of(i))
+        return [float(self.arrays.of_dof("dof_armature", j)[0]) for j, kind in kinds if kind == FREE]
 
     def _body(self, i: int) -> Body:
         axes = self.arrays.axes(i, self.model.body_iquat[i])
@@ -162,8 +172,6 @@ class Builder:
         model, kind, body = self.model, int(self.model.jnt_type[j]), int(self.model.jnt_bodyid[j])
         name, armature = self.arrays.joints[j], self.arrays.of_dof("dof_armature", j)
         if kind == FREE:
-            if armature.any():
-                raise refuse("joint", name, "armature of a body that moves freely")
             return Motion("free", self.bodies[self.arrays.bodies[body]].centre, name=name)
         axis = point(matrix_of(self.arrays.turns[body]) @ model.jnt_axis[j])
         at = self.arrays.at(body, model.jnt_pos[j])
@@ -175,7 +183,7 @@ class Builder:
         springs = not (arrays.disabled("SPRING") or arrays.disabled("PASSIVE"))
         dampers = not (arrays.disabled("DAMPER") or arrays.disabled("PASSIVE"))
         found: list[Part] = []
-        laws: list[tuple[int, float, float, float]] = []
+        laws: list[tuple[Arms, float, float, tuple[float, float]]] = []
         for j, joint in enumerate(self.joints):
             k = float(np.ravel(model.jnt_stiffness[j])[0]) * springs
             c = arrays.of_dof("dof_damping", j) * float(dampers)
@@ -193,18 +201,57 @@ class Builder:
                     BallSpring(a, b, place=joint.place, stiffness=k, damping=float(c[0]), rest=tuple(rest.tolist()))
                 )
             else:
-                laws.append((joint.place, k, float(c[0]), float(model.qpos_spring[joint.place]) - joint.ref))
+                at_rest = float(model.qpos_spring[joint.place]) - joint.ref
+                laws.append((joint.alone, k, float(c[0]), (at_rest, at_rest)))
+        for t, name in enumerate(arrays.names_of("tendon")):
+            k, damping = (float(np.ravel(x[t])[0]) for x in (model.tendon_stiffness, model.tendon_damping))
+            if k * springs or damping * dampers:
+                arms, at = self._cord(name, t)
+                low, high = (float(x) - at for x in model.tendon_lengthspring[t])
+                laws.append((arms, k * springs, damping * dampers, (low, high)))
         first = self._ends(0)
         if laws:
             found.append(Springs(*first, laws=tuple(laws)))
         if len(model.actuator_trntype) and not arrays.disabled("ACTUATION"):
             found.append(self._actuators(first, control))
-        for i in np.flatnonzero(model.body_gravcomp):
-            force = -model.body_gravcomp[i] * model.body_mass[i] * model.opt.gravity
-            if arrays.carriers[i] and not arrays.disabled("GRAVITY"):
-                found.append(
-                    Lift(arrays.bodies[i], at=arrays.at(int(i), model.body_ipos[i]), force=tuple(force.tolist()))
-                )
+        lifts = [(int(i), model.body_gravcomp[i] * model.body_mass[i], model.body_ipos[i]) for i in range(model.nbody)]
+        lifts += [(i, x, np.zeros(3)) for i in range(model.nbody) for x in self._rotor(i)]
+        for i, mass, place in lifts:
+            if mass and arrays.carriers[i] and not arrays.disabled("GRAVITY"):
+                force = tuple((-mass * model.opt.gravity).tolist())
+                found.append(Lift(arrays.bodies[i], at=arrays.at(i, place), force=force))
+        return found
+
+    def _cord(self, name: str, t: int) -> tuple[Arms, float]:
+        """A fixed tendon as a length, and what is added to that for the length of the file."""
+        pulled = self._of_tendon(t)
+        if not pulled or not {joint.kind for joint, _ in pulled} <= {"hinge", "slider"}:
+            raise refuse("tendon", name, "a path other than the sum of hinges and slides")
+        return tuple((joint.place, factor) for joint, factor in pulled), sum(f * joint.ref for joint, f in pulled)
+
+    def brakes(self) -> list[Part]:
+        """Returns the dry friction of joints and tendons, and adds to ``bodies`` the pads that make it."""
+        model, arrays = self.model, self.arrays
+        found: list[Part] = []
+        lossy: list[tuple[str, Arms, float]] = []
+        if arrays.disabled("FRICTIONLOSS"):
+            return []
+        for j, joint in enumerate(self.joints):
+            loss = float(arrays.of_dof("dof_frictionloss", j)[0])
+            if loss and joint.kind not in ("hinge", "slider"):
+                raise refuse("joint", joint.name, "frictionloss of a ball joint or a body that moves freely")
+            lossy.append((joint.name, joint.alone, loss))
+        losses = np.flatnonzero(model.tendon_frictionloss).tolist()
+        names = arrays.names_of("tendon")
+        lossy += [(names[t], self._cord(names[t], t)[0], float(model.tendon_frictionloss[t])) for t in losses]
+        for name, arms, loss in lossy:
+            if loss:
+                key = f"{name} brake"
+                self.bodies[key] = Frame()
+                pad = Motion("slider", (0.0, 0.0, 0.0), (0.0, 0.0, 1.0), name=f"{name} pad", armature=1.0)
+                found.append(Chain(key, steps=(pad,)))
+                place = model.nq + len(found) // 2
+                found.append(Brake(key, arms=arms, place=place, friction=loss, name=key))
         return found
 
     def _actuators(self, ends: tuple[str, str], control: Callable[..., Any]) -> Part:
@@ -244,30 +291,42 @@ class Builder:
 
     def _pulled(self, i: int) -> list[tuple[FileJoint, float]]:
         """Joints that an actuator moves, of itself or by a fixed tendon, and their factors in its length; none by other transmissions."""
-        model, kind, target = self.model, int(self.model.actuator_trntype[i]), int(self.model.actuator_trnid[i, 0])
+        kind, target = int(self.model.actuator_trntype[i]), int(self.model.actuator_trnid[i, 0])
         if kind in (0, 1):
             return [(self.joints[target], 1.0)]
-        first = int(model.tendon_adr[target]) if kind == 3 else 0
-        path = range(first, first + int(model.tendon_num[target])) if kind == 3 else range(0)
+        return self._of_tendon(target) if kind == 3 else []
+
+    def _of_tendon(self, t: int) -> list[tuple[FileJoint, float]]:
+        """Joints of a fixed tendon, and their factors; none of a tendon with a path around bodies."""
+        model, first = self.model, int(self.model.tendon_adr[t])
+        path = range(first, first + int(model.tendon_num[t]))
         if any(model.wrap_type[k] != 1 for k in path):
             return []
         return [(self.joints[model.wrap_objid[k]], float(model.wrap_prm[k])) for k in path]
 
     def limits(self, chosen: Any, restitution: Any) -> list[Part]:
-        """Returns limits of the joints whose names match a pattern of ``chosen``."""
-        model = self.model
-        limited = [] if self.arrays.disabled("LIMIT") else np.flatnonzero(model.jnt_limited).tolist()
-        names = [self.joints[j].name for j in limited]
+        """Returns limits of the joints and tendons whose names match a pattern of ``chosen``."""
+        model, cords = self.model, self.arrays.names_of("tendon")
+        of = lambda limited: [] if self.arrays.disabled("LIMIT") else np.flatnonzero(limited).tolist()
+        limited, strung = of(model.jnt_limited), of(model.tendon_limited)
+        names = [self.joints[j].name for j in limited] + [cords[t] for t in strung]
         check_patterns("limits", chosen, names, names)
         found: list[Part] = []
+
+        def add(ends: tuple[str, str], name: str, arms: Arms, at: float, span: np.ndarray, unit: str) -> None:
+            low, high = (float(x) - at for x in span)
+            found.append(Limits(*ends, arms=arms, low=low, high=high, unit=unit, name=name, restitution=restitution))
+
         for j, joint in ((j, self.joints[j]) for j in limited if matches(self.joints[j].name, chosen)):
-            low, high = (float(x) for x in model.jnt_range[j])
-            ends, unit = self._ends(j), "rad" if joint.kind == "hinge" else "m"
             if joint.kind == "ball":
-                found.append(Cone(*ends, place=joint.place, high=high, name=joint.name, restitution=restitution))
+                high = float(model.jnt_range[j, 1])
+                cone = Cone(*self._ends(j), place=joint.place, high=high, name=joint.name, restitution=restitution)
+                found.append(cone)
             else:
-                low, high, common = low - joint.ref, high - joint.ref, {"name": joint.name, "restitution": restitution}
-                found.append(Limits(*ends, place=joint.place, low=low, high=high, unit=unit, **common))
+                unit = "rad" if joint.kind == "hinge" else "m"
+                add(self._ends(j), joint.name, joint.alone, joint.ref, model.jnt_range[j], unit)
+        for t in (t for t in strung if matches(cords[t], chosen)):
+            add(self._ends(0), cords[t], *self._cord(cords[t], t), model.tendon_range[t], "")
         return found
 
     def equalities(self, site: int) -> list[Part]:
@@ -280,16 +339,16 @@ class Builder:
         model, arrays = self.model, self.arrays
         kind, data = int(model.eq_type[i]), model.eq_data[i]
         one, other = int(model.eq_obj1id[i]), int(model.eq_obj2id[i])
+        law = tuple(float(x) for x in data[:5])
         if kind == 2:
-            a, b = self.joints[one], self.joints[other] if other >= 0 else self.joints[one]
-            if not {a.kind, b.kind} <= {"hinge", "slider"}:
-                raise refuse("equality", name, "a ball joint or free joint")
-            unit = "rad" if a.kind == "hinge" else "m"
-            law = tuple(float(x) for x in data[:5])
-            place = b.place if other >= 0 else -1
-            return Geared(*self._ends(one), place=a.place, other=place, coefficients=law, name=name, unit=unit)
-        if kind > 2:
-            raise refuse("equality", name, "a kind other than connect, weld and joint")
+            a, b = self.joints[one].alone, self.joints[other].alone if other >= 0 else NONE
+            unit = "rad" if self.joints[one].kind == "hinge" else "m"
+            return Geared(*self._ends(one), arms=a, other=b, coefficients=law, name=name, unit=unit)
+        if kind == 3:
+            a, b = (self._cord(self.arrays.names_of("tendon")[t], t)[0] if t >= 0 else NONE for t in (one, other))
+            return Geared(*self._ends(0), arms=a, other=b, coefficients=law, name=name, unit="")
+        if kind > 3:
+            raise refuse("equality", name, "a kind other than connect, weld, joint and tendon")
         if model.eq_objtype[i] == site:
             bodies = [int(model.site_bodyid[x]) for x in (one, other)]
             points = [model.site_pos[x] for x in (one, other)]

@@ -18,6 +18,21 @@ from .vectors import alike, half_turned, plus, product, rotation_vector, scaled,
 
 INVERSE = np.array([1.0, -1.0, -1.0, -1.0])
 Numbers = tuple[float, ...]
+Arms = tuple[
+    tuple[int, float], ...
+]  # a length: numbers of coordinates, of hinges and sliders, and factors by which it grows with them
+NONE: Arms = ()
+
+
+def length_of(arms: Arms, q: Any) -> Any:
+    """Length (), or its rate, from the coordinates or their velocities (d,)."""
+    return sum(factor * q[place] for place, factor in arms)
+
+
+def pull(loads: Loads, arms: Arms, force: Any) -> None:
+    """Adds a force () along a length to ``loads``."""
+    for place, factor in arms:
+        loads.along[place] = loads.along.get(place, 0.0) + factor * force
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +48,9 @@ class Chain(Joint):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(Part):
-    """Limits of one coordinate, number ``place``: from ``low`` to ``high``, of a unit, as two gaps."""
+    """Limits of a length, from ``low`` to ``high``, of a unit, as two gaps."""
 
-    place: int
+    arms: Arms
     low: float
     high: float
     name: str
@@ -47,7 +62,7 @@ class Limits(Part):
         check_restitution(self.restitution)
 
     def gaps(self, pose: Pose, t: Any, args: Any) -> Any:
-        at = pose.q[self.place]
+        at = length_of(self.arms, pose.q)
         return jnp.stack([at - self.low, self.high - at])
 
     @property
@@ -78,18 +93,52 @@ class Cone(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Springs(Part):
-    """Springs and dampers of all hinges and sliders: ``laws``, each the number of a coordinate, stiffness, damping and the coordinate at rest."""
+    """Springs and dampers of lengths: ``laws``, each of them the length, stiffness, damping, and the lengths between which the spring is slack."""
 
-    laws: tuple[tuple[int, float, float, float], ...]
+    laws: tuple[tuple[Arms, float, float, tuple[float, float]], ...]
 
     def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
-        for i, k, c, rest in self.laws:
-            pull = k * (twists.pose.q[i] - rest) if k else 0.0
-            pull = pull + c * twists.v[i] if c else pull
-            loads.along[i] = loads.along.get(i, 0.0) - pull
+        for arms, k, c, rest in self.laws:
+            force = k * _stretch(length_of(arms, twists.pose.q), rest) if k else 0.0
+            pull(loads, arms, -(force + c * length_of(arms, twists.v) if c else force))
 
     def potential(self, pose: Pose, args: Any) -> Any:
-        return sum(0.5 * k * (pose.q[i] - rest) ** 2 for i, k, _, rest in self.laws if k)
+        return sum(0.5 * k * _stretch(length_of(arms, pose.q), rest) ** 2 for arms, k, _, rest in self.laws if k)
+
+
+def _stretch(length: Any, rest: tuple[float, float]) -> Any:
+    return length - (rest[0] if rest[0] == rest[1] else jnp.clip(length, *rest))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brake(Part):
+    """Dry friction of a length: a pad, body a, which moves along its coordinate alone, number ``place``, and is pressed on a stop by a force of 1.
+
+    So Coulomb's coefficient of the stop is the largest force along the length.
+    """
+
+    arms: Arms
+    place: int
+    friction: float
+    name: str
+
+    def load(self, loads: Loads, twists: Twists, t: Any, args: Any) -> None:
+        pull(loads, ((self.place, -1.0),), 1.0)
+
+    def gaps(self, pose: Pose, t: Any, args: Any) -> Any:
+        return pose.q[self.place][None]
+
+    def slips(self, pose: Pose, twists: Twists, args: Any) -> Any:
+        rate = length_of(self.arms, twists.v)
+        return jnp.stack([rate, 0 * rate])[None]
+
+    @property
+    def gap_names(self) -> list[tuple[str, str]]:
+        return [(self.name, "m")]
+
+    @property
+    def friction_coefficients(self) -> list[Any]:
+        return [self.friction]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,20 +223,19 @@ class Connected(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Geared(Part):
-    """A coordinate, number ``place``, that is a polynomial of another, number ``other``; -1 of one that stays."""
+    """A length that is a polynomial of another one, of no ``other`` one that stays."""
 
-    place: int
-    other: int
+    arms: Arms
+    other: Arms
     coefficients: Numbers
     name: str
     unit: str
 
     def joints(self, pose: Pose, t: Any, args: Any) -> list:
-        at = pose.q[self.other] if self.other >= 0 else 0.0
-        value: Any = 0.0
+        at, value = length_of(self.other, pose.q), 0.0
         for x in reversed(self.coefficients):
             value = value * at + x
-        return [pose.q[self.place] - value]
+        return [length_of(self.arms, pose.q) - value]
 
     @property
     def joint_names(self) -> list[tuple[str, str]]:
@@ -196,13 +244,13 @@ class Geared(Part):
 
 @dataclass(frozen=True)
 class Actuator:
-    """A motor or servo of coordinates, whose length l is the sum of coordinates times factors: ``arms``, the numbers of these with those.
+    """A motor or servo of a length l.
 
     Its force is (gain . (1, l, l')) u + bias . (1, l, l'), with its input u; ``control`` and ``force`` are the ranges of u and of the force.
     """
 
     name: str
-    arms: tuple[tuple[int, float], ...]
+    arms: Arms
     gain: Numbers
     bias: Numbers
     control: tuple[float, float]
@@ -228,16 +276,14 @@ class Actuators(Part):
         inputs = jnp.broadcast_to(inputs, (len(self.every),))
         forces: dict[int, Any] = {}
         for i, one in enumerate(self.every):
-            length, rate = (sum(factor * x[place] for place, factor in one.arms) for x in (q, v))
-            state = 1.0, length, rate
+            state = 1.0, length_of(one.arms, q), length_of(one.arms, v)
             affine = lambda factors, state=state: sum(x * y for x, y in zip(factors, state, strict=True) if x)
             force = affine(one.gain) * _clip(inputs[i], one.control) + affine(one.bias)
             force = _clip(force, one.force)
             for place, factor in one.arms:
                 forces[place] = forces.get(place, 0.0) + factor * force
         for place, force in forces.items():
-            force = _clip(force, dict(self.ranges).get(place, ANY))
-            loads.along[place] = loads.along.get(place, 0.0) + force
+            pull(loads, ((place, 1.0),), _clip(force, dict(self.ranges).get(place, ANY)))
 
 
 ANY = (-np.inf, np.inf)

@@ -25,7 +25,7 @@ from ..planar.mechanism import (
 from ..planar.quantities import value_at
 from ..simulation.assemble import assemble
 from .body import Body, vector_of
-from .contacts import Rough, with_shapes
+from .contacts import with_shapes
 from .dynamics import Loads, generalised_force, height_energy, mass_matrix
 from .parts import Joint, Part
 from .pictures import Drawing, drawing_of
@@ -91,13 +91,6 @@ class System:
                     f"parts[{i}], {type(part).__name__}: there is no Hinge or Slider of {part.a!r} and {part.b!r}, or it closes a loop: a joint of a loop "
                     "that is stated before the others of that loop has a coordinate"
                 )
-
-        rough = [part for part in parts if isinstance(part, Rough) and part.friction]
-        if len({part.drilling > 0 for part in rough}) > 1:
-            smooth = next(part for part in rough if not part.drilling)
-            raise ValueError(
-                f"drilling: some rough contacts have it, and that of {smooth.a!r} and {smooth.b!r} has not: give it to all of them or to none"
-            )
 
     def problem(self, restitution: Any = None, **options: Any) -> Problem:
         """The `Problem`, with names of coordinates, contacts and joint equations; its functions are the same for equal systems.
@@ -260,7 +253,7 @@ class System:
         return jnp.concatenate([jnp.asarray(part.gaps(pose, t, args), q.dtype) for part in self.parts])
 
     def slip(self, t: Any, q: Array, v: Array, args: Any) -> Array:
-        """Slip velocities (m, 2) of the contacts, of their material, along two directions across the normal; (m, 3) where contacts resist drilling."""
+        """Slip velocities (m, 2) of the contacts, of their material, along two directions across the normal; (m, 2 + k) where some resist k turns."""
         twists = Twists(self.pose(q), v)
         found = [jnp.asarray(part.slips(twists.pose, twists, args), q.dtype) for part in self.parts]
         columns = max(x.shape[1] for x in found)
@@ -332,7 +325,8 @@ def _slip_directions(system: System) -> np.ndarray:
     They are found at random places, which a mechanism of hinges with parallel axes leaves in its planes.
     """
     rough = [part for part in system.parts if any(part.friction_coefficients)]
-    if any(isinstance(part, Rough) and part.drilling for part in rough):
+    still = jax.ShapeDtypeStruct(system.q0.shape, system.q0.dtype)
+    if jax.eval_shape(lambda v: system.slip(0.0, v, v, None), still).shape[1] > 2:
         return np.zeros((0, 2))
     links = [system.tree.link_of[body] for part in rough for body in (part.a, part.b)]
     if any(number != ON_GROUND and system.tree.links[number].root != ON_GROUND for number in links):

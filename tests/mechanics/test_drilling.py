@@ -82,6 +82,27 @@ def test_a_spinning_puck_comes_to_rest_at_its_time():
     assert np.allclose(run(1.1 * stop).v[-1], 0, rtol=0, atol=1e-12)
 
 
+def test_a_contact_with_fewer_columns_than_others_has_zeros_there():
+    """A puck that spins, beside a rod that slides along one line and then sticks: as without each other, to rounding."""
+    inertia, r, spin = CASES["puck that slides and spins"][0][0], 0.01, 60.0
+    alone = system([inertia], puck)
+    mass = np.concatenate([np.ones(3), [inertia], np.ones(2)])
+    rod = jnp.array([[[0, 0, 0, 0, 1.0, 0], [0] * 6, [0] * 6]])
+    both = ji.Problem(
+        lambda t, q, v, args: jnp.zeros(6).at[jnp.array([2, 5])].set(-G),
+        lambda t, q, args: q[jnp.array([2, 5])],
+        mass,
+        slip=lambda t, q, v, args: jnp.concatenate([(puck(args) @ v[:4])[None], rod @ v]),
+        friction=MU,
+    )
+    run = lambda problem, v0: ji.solve(
+        problem, np.zeros(len(v0)), v0, t1=0.2, steps=50, args=r, scheme=ji.MoreauJean(), save="final"
+    )
+    one, two = run(alone, [1.0, 0.2, 0, spin]), run(both, [1.0, 0.2, 0, spin, 0.5, 0])
+    assert not two.status  # of IMPULSES_NOT_UNIQUE, too
+    np.testing.assert_allclose(two.v[-1], [*one.v[-1], 0, 0], atol=1e-12)
+
+
 def test_what_takes_the_columns_is_said():
     problem = system(CASES["puck that slides and spins"][0], puck)
     with pytest.raises(ValueError, match=r"EventCorrected takes at most 2 columns of slip.* gives 3: use MoreauJean"):

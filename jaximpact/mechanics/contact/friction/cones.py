@@ -138,6 +138,7 @@ def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
     ).ravel()
     # with velocity-dependent forces in the iteration matrix it is not symmetric; its symmetric part has the same dependences
     symmetric = 0.5 * (delassus + delassus.T)
+    counts &= jnp.diagonal(symmetric) != 0  # rows of zeros are tangents that a contact does not have
     matrix = jnp.where(counts[:, None] & counts[None, :], symmetric, jnp.eye(m * size, dtype=delassus.dtype))
     _, pivots = invert_semidefinite(matrix, 256 * float(jnp.finfo(delassus.dtype).eps))
     return jnp.any(counts & ~(pivots > 0))
