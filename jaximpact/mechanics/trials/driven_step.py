@@ -51,7 +51,7 @@ def first_carry(step: Step, state: Any) -> TrialCarry:
     """Makes the first carry of the loop over trials from a `DrivenState`."""
     n, q, v, closed, latest, substep, low, record, stop, where, until, spread = state
     m, zero, none = closed.shape[0], jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32)
-    substep = frozen(jnp.minimum(substep, step.length))
+    substep = frozen(jnp.minimum(substep, step.length) if step.scheme.by_tolerance else step.length)
     step = in_pieces(step, q, v)
     # zeros that depend on v, as in later iterations: the derivative of an iteration is traced once
     moves = jnp.where(jnp.zeros((), bool), v[0], zero)
@@ -111,7 +111,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
         found = found._replace(error=jnp.maximum(found.error, pieces.unsure(base, tolerance)))
     shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
     known = jax.tree.map(frozen, found)
-    verdict = decide_on_trial(base, search, known, frozen(s), shortest, TABLEAUS[scheme.order].halvings)
+    verdict = decide_on_trial(base, search, known, frozen(s), shortest, TABLEAUS[scheme.order])
     stops: Any = False
     switched = None
     if pieces is not None:
@@ -185,7 +185,7 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
     of_force, piece = force_in_pieces(step, frozen(base.where))
     jumps = path_jumped(of_force.on(piece.sides), base.closed, *path, args)
     status = none if jumps is None else as_status(jumps, Status.DERIVATIVE_JUMP)
-    near = grazes(frozen(base), frozen(found), s, scheme.tolerance(s.dtype))
+    near = grazes(frozen(base), frozen(found), s, scheme.tolerance(s.dtype), 0 if scheme.by_tolerance else motion.h)
     status = status | as_status(near, Status.DERIVATIVE_EVENTS)
     if pieces is None:
         return status
@@ -338,13 +338,15 @@ def _arrival(
     closed, struck = lasting_at_end(kinks, idle, event, base.closed, args)
     closed, struck = closed & ~jolt.struck & ~jolt.parted, struck | jolt.struck
     candidates, near = impact | struck, near | struck
-    atol = scheme.tolerance(q.dtype).absolute
     e = problem.restitution_at(motion.e, speed, args)
-    slowest = partial(slowest_followed, atol, *frozen((e, contacts.gap, speed)), near | closed | candidates)
+    off = scheme.unresolved(motion.h)
+    slowest = partial(slowest_followed, off, *frozen((e, contacts.gap, speed)), near | closed | candidates)
     spread = None
     if scheme.jumps:
         most = scheme.resolution(motion)
-        spread = times_off(scheme.tolerance(q.dtype), most, told.until + told.error, *frozen((q, contacts, speed)))
+        spread = jnp.broadcast_to(most, speed.shape)
+        if scheme.by_tolerance:
+            spread = times_off(scheme.tolerance(q.dtype), most, told.until + told.error, *frozen((q, contacts, speed)))
         spread = jnp.minimum(spread + jnp.max(jnp.where(candidates, spread, 0)), most)
     return _Arrival(event, delay, closed, candidates, near, slowest, spread, jolt, crossed)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from .tableau import Tableau
 from .trial import NEAREST, Base, Trial, first_roots, least_gaps
 
 STEPPING, IMPACT, RELEASE, STOP, SWITCH = range(5)  # purpose of a trial: to advance, or to find such an event
@@ -56,14 +57,16 @@ class Verdict(NamedTuple):
     search: Search
 
 
-def decide_on_trial(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, halvings: int) -> Verdict:
-    """Decides on a trial of length s from a base; all numbers are constants for differentiation.
+def decide_on_trial(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, tableau: Tableau) -> Verdict:
+    """Decides on a trial of length s from a base by a method; all numbers are constants for differentiation.
 
-    ``shortest`` () is the shortest trial that time resolves; ``halvings`` as in `Tableau`.
+    ``shortest`` () is the shortest trial that time resolves.
     """
     stepping = search.sought == STEPPING
     fine = (trial.error <= 1) | ~stepping | (s <= shortest)
-    search = search._replace(substep=_propose_substep(search, trial.error, s, fine & stepping, stepping, halvings))
+    if tableau.estimates:
+        substep = _propose_substep(search, trial.error, s, fine & stepping, stepping, tableau.halvings)
+        search = search._replace(substep=substep)
     if base.closed.shape[0] == 0:
         nothing = jnp.zeros_like(base.closed)
         return Verdict(fine, nothing, nothing, search._replace(s=search.substep))
