@@ -27,7 +27,7 @@ def flight(step: Step, state: Any) -> tuple[Trial, Array]:
 
     zero = jnp.zeros((), q.dtype)
     a, _, _, of_joints = hold(t, q, v, closed, zero, args)
-    base = Base(zero, q, v, a, closed, none, none, none, none, zero, of_joints, state.low, held=zero)
+    base = Base(zero, q, v, a, closed, none, none, none, none, zero, of_joints, state.low, piece, zero)
     watched = (lambda t, q, v, a: pieces.rates(piece.sides, t, q, v, a, args)) if pieces.count else None
     found = attempt(problem, scheme.order, t, base, s, tolerance, args, hold, borders=watched)
     known, s, h = jax.tree.map(frozen, (found, s, motion.h))
