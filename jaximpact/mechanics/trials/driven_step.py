@@ -97,7 +97,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     if isinstance(pieces, RubbingContacts):
         jams, most = jnp.any(base.where.jammed), pieces.longest(base.where)
         covers, s = covers & ~jams & (s <= most), jnp.where(jams, 0, jnp.minimum(s, most))
-        base, lasts = pieces.steer(base, t, s, args)
+        base, lasts = pieces.steer(base, t, s, args, TABLEAUS[scheme.order].stable)
     tolerance = scheme.tolerance(base.q.dtype)
     hold = partial(held, problem) if pieces is None else pieces.hold(base.where)
     of_force, piece = force_in_pieces(step, base.where)

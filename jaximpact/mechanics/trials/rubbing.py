@@ -37,7 +37,7 @@ from .modes import Modes, at_limit
 from .one_piece import OnePiece
 from .pieces import Pieces
 from .resets import reset_at
-from .steering import STIFF, Node, steered, unsure
+from .steering import Node, steered, unsure
 from .stops import move_to_zero
 from .trial import Base, Hold, Sight, Tolerance, frozen
 from .ways import WEAK, signed, times_of
@@ -108,9 +108,9 @@ class RubbingContacts:
         """Returns the length () of the longest trial: derivatives across a slip on a straight line are singular at its stop."""
         return jnp.min(SHARE * where.times[:1], initial=jnp.inf)
 
-    def steer(self, base: Base, t: Array, s: Array, args: Any) -> tuple[Base, Array | float]:
+    def steer(self, base: Base, t: Array, s: Array, args: Any, stable: float) -> tuple[Base, Array | float]:
         """Returns a base from which a trial of length s, at time t, is steered where its slips turn too fast for it (`steering`), and the time () for
-        which changes across them last, infinite if it is steered."""
+        which changes across them last, infinite if it is steered. ``stable``: how many such times a trial may take without."""
         where, closed = base.where, base.closed
         if where.tangents is None:
             return base, jnp.inf
@@ -122,7 +122,7 @@ class RubbingContacts:
             return Node(a, slip.jacobian, place.slip, place.cones.velocity(force)[:, 1:])
 
         slips = (where.of(closed).mode == SLIP) & ~where.limit & jnp.any(where.way != 0, axis=1)
-        stiff = STIFF * where.times[1] < s
+        stiff = stable * where.times[1] < s
         angles = lax.cond(stiff, lambda: steered(node, where.way, slips, t, base, s), lambda: 0 * where.angles)
         where = where._replace(angles=angles, clock=jnp.stack([t, jnp.where(stiff, s, 0)]))
         return base._replace(where=where), jnp.where(stiff, jnp.inf, where.times[1])

@@ -48,6 +48,8 @@ class Tableau:
         errors: weights (n, k + 1) of the accelerations in the n error estimates of velocities; two estimates are combined as in DOP853.
         halvings: the error of a step is proportional to its length to the power of 2^halvings.
 
+        stable: times of decay of a part of the motion, which a step may take without harm to others.
+
     A method without error estimates (n = 0) has substeps of the step h.
     """
 
@@ -57,6 +59,7 @@ class Tableau:
     nodes: np.ndarray
     errors: np.ndarray
     halvings: int
+    stable: float
 
     @property
     def estimates(self) -> bool:
@@ -104,7 +107,7 @@ def _tableau(
     dense = lambda rows: np.array([[row.get(j, 0.0) for j in range(count)] for row in rows]).reshape(-1, count)
     velocity = dense(({}, *rows))
     position = dense(({}, *positions)) if positions else velocity @ velocity
-    return Tableau(order, velocity, position, np.sum(velocity, axis=1), dense(errors), halvings)
+    return Tableau(order, velocity, position, np.sum(velocity, axis=1), dense(errors), halvings, 4.0 if errors else 0.5)
 
 
 _ROWS_8 = (
