@@ -42,7 +42,7 @@ from ..status import Status, as_status
 from ..trials.bases import TERMS, times_off
 from ..trials.driven_step import first_carry, goes_on, turn
 from ..trials.flights import flight
-from ..trials.jolts import in_pieces
+from ..trials.jolts import force_in_pieces, in_pieces
 from ..trials.modes import Modes
 from ..trials.pieces import Pieces, Where
 from ..trials.rubbing import RubbingContacts
@@ -139,6 +139,11 @@ class EventDriven(Scheme):
             return super().resolution(motion)
         return frozen(SPREAD * self.tolerance(motion.h.dtype).relative * (motion.t1 - motion.t0))
 
+    def on_piece(self, problem: Problem, motion: Motion, state: Any) -> Problem:
+        step = Step(self, problem, Open(), motion, motion.t0, motion.h)
+        pieces, piece = force_in_pieces(in_pieces(step, state.q, state.v), state.where)
+        return pieces.on(piece.sides)
+
     def time_errors(self, motion: Motion, state: Any, contacts: Contacts, speed: Array) -> Array:
         most = self.resolution(motion)
         if state.error is None or not self.by_tolerance:
@@ -167,7 +172,7 @@ class EventDriven(Scheme):
         )
         m, info = len(at.closed), Info.none(q0, v0, len(at.closed))._replace(error=jnp.zeros_like(t0))
         if problem.slip is not None:
-            rubbing = RubbingContacts.of(problem, t0, q0, v0, args)
+            rubbing = RubbingContacts.of(problem, t0, q0, v0, args, motion.by)
             where = rubbing.start(motion.h, t0, q0, v0, args)
             v0 = held_velocity(rubbing.bound(where), t0, motion.h, q0, v0, state.closed, args)
             state = state._replace(v=v0, where=where)

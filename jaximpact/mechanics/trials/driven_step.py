@@ -58,7 +58,7 @@ def first_carry(step: Step, state: Any) -> TrialCarry:
     if step.problem.slip is None:
         base, failure, _ = _settle(step, step.start, moves, q, v, closed, jnp.zeros_like(closed), substep, where)
     else:
-        base, failure = _settle_rubbing(step, step.start, moves, q, v, closed, substep, where, Change.none(m), n == 0)
+        base, failure = _settle_rubbing(step, step.start, moves, q, v, closed, substep, where, Change.none(m, step.pieces.pieces.count), n == 0)
         if step.pieces.pieces.count and step.scheme.jumps:
             doubt = step.pieces.status_of_start(
                 where, step.motion.h, step.start, q, v, step.motion.by, step.motion.args
@@ -372,9 +372,9 @@ def _arrive_rubbing(
     moved = APPROACH * frozen(flown.q - base.q)
     status |= found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
     # behind a border all contacts are looked at anew, as behind an impact
-    change = Change(
-        verdict.loosed, stopped, breaks, found.rests, jnp.any(found.impact) | jnp.any(switched[3 * len(closed) :])
-    )
+    of_force = switched[3 * len(closed) :]
+    struck = jnp.any(found.impact) | jnp.any(of_force)
+    change = Change(verdict.loosed, stopped, breaks, found.rests, struck, of_force & pieces.slid(piece))
     elapsed, still_closed = flown.elapsed + delay, found.closed & ~verdict.loosed
     where = flown.where._replace(force=frozen(flown.force))
     if pieces.count:
