@@ -121,7 +121,7 @@ class EventDriven(Scheme):
     @property
     def by_tolerance(self) -> bool:
         """Whether substeps are chosen by the tolerance, not by the step h."""
-        return TABLEAUS[self.order].estimates
+        return self.order not in TABLEAUS or TABLEAUS[self.order].estimates
 
     def unresolved(self, h: Array) -> Array:
         """Returns the gap () up to which a contact that opens counts as closed: it separates slower than sqrt(2 x) for a gap acceleration of 1."""
@@ -194,7 +194,9 @@ class EventDriven(Scheme):
         """Makes one trial over a step h; invalid, with ``info.acts`` set, if an event may lie in it, or substeps are chosen by a tolerance."""
         info = Info.none(state.q, state.v, len(state.closed))._replace(acts=jnp.array(True))
         joints, near = JointInfo.none(problem, state.q, motion.args), jnp.zeros((), jnp.int32)
-        info = info._replace(joints=joints, error=jnp.zeros_like(motion.t0), ended=jnp.full_like(motion.t0, jnp.nan), near=near)
+        info = info._replace(
+            joints=joints, error=jnp.zeros_like(motion.t0), ended=jnp.full_like(motion.t0, jnp.nan), near=near
+        )
         if problem.slip is not None:
             rubbed = FrictionInfo.none(len(state.closed), state.where.way.shape[1], state.q.dtype)
             info = info._replace(friction=rubbed)
@@ -262,10 +264,11 @@ class EventDriven(Scheme):
         ), info
 
     def tolerance(self, dtype: Any) -> Tolerance:
-        """Returns the error tolerance in a precision ``dtype``, raised to its round-off."""
-        rounding = 32 * float(jnp.finfo(dtype).eps)
+        """Returns the error tolerance in a precision ``dtype``, raised to its round-off; without one, that of numbers that are all told from zero."""
+        rounding, tiny = 32 * float(jnp.finfo(dtype).eps), jnp.finfo(dtype).tiny
         relative, absolute = (frozen(jnp.asarray(x, dtype)) for x in (self.rtol, self.atol))
-        return Tolerance(jnp.maximum(relative, rounding), jnp.maximum(absolute, rounding))
+        absolute = jnp.maximum(absolute, rounding) if self.by_tolerance else jnp.asarray(tiny, dtype)
+        return Tolerance(jnp.maximum(relative, rounding), absolute)
 
 
 @jax.tree_util.register_dataclass

@@ -58,7 +58,9 @@ def first_carry(step: Step, state: Any) -> TrialCarry:
     if step.problem.slip is None:
         base, failure, _ = _settle(step, step.start, moves, q, v, closed, jnp.zeros_like(closed), substep, where)
     else:
-        base, failure = _settle_rubbing(step, step.start, moves, q, v, closed, substep, where, Change.none(m, step.pieces.pieces.count), n == 0)
+        base, failure = _settle_rubbing(
+            step, step.start, moves, q, v, closed, substep, where, Change.none(m, step.pieces.pieces.count), n == 0
+        )
         if step.pieces.pieces.count and step.scheme.jumps:
             doubt = step.pieces.status_of_start(
                 where, step.motion.h, step.start, q, v, step.motion.by, step.motion.args

@@ -35,7 +35,11 @@ def flight(step: Step, state: Any) -> tuple[Trial, Array]:
     if pieces.count:
         sight = known.borders
         value, rate = sight.after
-        near = (value <= h * jnp.abs(rate)) | (sight.before[0] <= 0) | least_gaps(sight.before, sight.after, s, 0 * value)[1]
+        near = (
+            (value <= h * jnp.abs(rate))
+            | (sight.before[0] <= 0)
+            | least_gaps(sight.before, sight.after, s, 0 * value)[1]
+        )
         met |= jnp.any(near | pieces.slid(piece)) | (state.n == 0)
     if scheme.jumps:
         met |= grazes(base, known, s, tolerance, h)

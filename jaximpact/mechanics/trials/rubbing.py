@@ -215,7 +215,9 @@ class RubbingContacts:
         if self.pieces.count == 0:
             return at, jnp.zeros((), bool), met
         of_switches = switched[3 * self.m :]
-        met |= self.pieces.vanishing(piece, of_switches & ~self.pieces.slid(piece), end, flown.q, flown.v, flown.a, args)
+        met |= self.pieces.vanishing(
+            piece, of_switches & ~self.pieces.slid(piece), end, flown.q, flown.v, flown.a, args
+        )
         later = t + (at.elapsed - base.elapsed)
         at, has, status = reset_at(self.pieces, of_switches, later, at._replace(where=piece), atol, args)
         return at._replace(where=flown.where), has, met | status

@@ -90,9 +90,7 @@ def decide_on_trial(base: Base, search: Search, trial: Trial, s: Array, shortest
 
     begins = for_impact | for_release
     first = s * jnp.where(for_impact, jnp.min(jnp.where(negative, first_roots(base, trial, s), 1)), falsi.first)
-    following = jnp.where(
-        search.sought == IMPACT, improved.s, jnp.where(search.sought == RELEASE, falsi.s, again)
-    )
+    following = jnp.where(search.sought == IMPACT, improved.s, jnp.where(search.sought == RELEASE, falsi.s, again))
     sought = jnp.where(for_impact, IMPACT, jnp.where(for_release, RELEASE, jnp.where(split, STEPPING, search.sought)))
     pick = lambda new, impact, release: jnp.where(begins, new, jnp.where(search.sought == IMPACT, impact, release))
     zero = jnp.zeros_like(s)
