@@ -258,6 +258,10 @@ class Scheme(abc.ABC):
         """Bounds the errors (m,) of the times at which ``contacts`` meet at gap velocities ``speed`` (m,) near a state; by default the `resolution`."""
         return jnp.broadcast_to(self.resolution(motion), speed.shape)
 
+    def on_piece(self, problem: Problem, motion: Motion, state: Any) -> Problem:
+        """Returns the problem with its functions on the sides of their switches on which a state is, for schemes that locate crossings."""
+        return problem
+
     def for_values(self) -> Scheme:
         """Returns the scheme for runs without derivatives or status bits about them: the same values by fewer operations."""
         return self
@@ -311,6 +315,9 @@ class Wrapping(Scheme):
 
     def resolution(self, motion: Motion) -> Array:
         return self.scheme.resolution(motion)
+
+    def on_piece(self, problem: Problem, motion: Motion, state: Any) -> Problem:
+        return self.scheme.on_piece(problem, motion, state)
 
 
 class Timing(NamedTuple):

@@ -21,13 +21,12 @@ from ..mechanics.contact import ContactLaw, Solved
 from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.motion import Motion
 from ..mechanics.noise import in_step
-from ..mechanics.paths.crossings import on_border_at_start, problem_of_piece
 from ..mechanics.problem import Problem
 from ..mechanics.rest import Watch
 from ..mechanics.saltation.corrected import Corrected, velocity_at_row_time
 from ..mechanics.saltation.friction_corrected import FrictionCorrected
 from ..mechanics.saltation.impact_times import status_at_end
-from ..mechanics.saltation.jump_status import across_jumps, steep_status
+from ..mechanics.saltation.jump_status import across_jumps, on_border_at_start, steep_status
 from ..mechanics.saltation.starts import pressed_at_start, put_on_surfaces
 from ..mechanics.saltation.tracked import Tracked
 from ..mechanics.scheme import Info, JointInfo, Timing, finite
@@ -363,7 +362,7 @@ class MotionLoop:
         traits = self.scheme.traits
         if traits.explicit <= 0 and not traits.damping:
             return account
-        problem = problem_of_piece(self.problem, motion, state)
+        problem = self.scheme.on_piece(self.problem, motion, state)
         bits = as_status(unstable(traits, problem, motion, state), Status.STEP_UNSTABLE)
         steep = steep_status(traits, problem, motion, state) if self.tells_jumps else None
         return account.with_status(bits if steep is None else bits | steep, motion.time(state.n))

@@ -25,7 +25,7 @@ EARLIER = {
     "ADMM": "projection.admm",
     "ConjugateGradients": "projection.conjugate_gradients",
     "ProjectedGradient": "projection.projected_gradient",
-    "EventCorrected": "schemes.event_corrected",
+    "EventCorrected": "schemes.event_driven",
     "Maury": "schemes.maury",
     "MoreauJean": "schemes.moreau_jean",
     "PaoliSchatzman": "schemes.paoli_schatzman",

@@ -221,7 +221,7 @@ def test_what_is_not_located_is_told():
     """Beside each motion one that differs a little, and has a derivative that is right."""
     jump = Status.DERIVATIVE_JUMP
     # the surface is met at 1: near the end, just behind it or before
-    assert told(STEP, [-1.0], [1.0], 1.01, 100) == told(STEP, [-1.0], [1.0], 0.99, 100) == jump
+    assert told(STEP, [-1.0], [1.0], 1.01, 100) == told(STEP, [-1.0], [1.0], 0.995, 100) == jump
     assert told(STEP, [-1.0], [1.0], 1.02, 100) == told(STEP, [-1.0], [1.0], 0.98, 100) == 0
     # at the start, on the way to either side
     assert told(STEP, [0.0], [1.0], 1.0) == told(STEP, [0.0], [-1.0], 1.0) == jump
@@ -229,10 +229,9 @@ def test_what_is_not_located_is_told():
     thrown = ji.Problem(lambda t, q, v, args: -1.0 - jnp.where(q > 0, 0.5, 0.0))
     assert told(thrown, [-0.4999], [1.0], 2.0) == told(thrown, [-0.5001], [1.0], 2.0) == jump
     assert told(thrown, [-0.49], [1.0], 2.0) == told(thrown, [-0.51], [1.0], 2.0) == 0
-    # three surfaces in a step, of which two are located
+    # three surfaces in a step
     stairs = ji.Problem(lambda t, q, v, args: -sum(jnp.where(q > x, 1.0, 0.0) for x in (1.0, 1.5, 2.0)))
-    assert told(stairs, [0.1], [30.0], 0.5, steps=4) == jump | Status.EVENTS_UNRESOLVED
-    assert told(stairs, [0.1], [30.0], 0.5, steps=40) == 0
+    assert told(stairs, [0.1], [30.0], 0.5, steps=4) == told(stairs, [0.1], [30.0], 0.5, steps=40) == 0
 
 
 BOTH = [

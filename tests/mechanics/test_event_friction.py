@@ -223,7 +223,7 @@ def test_slip_in_space_turns_and_stops():
     errors = np.array([np.max(np.abs(x.q[:, -1, :2] - exact), axis=1) for x in found])
     assert not any(np.any(x.status) or np.max(np.abs(x.v)) > 1e-14 for x in found)
     assert np.all(errors[:, 0] < [1e-3, 1e-4]) and errors[1, 0] < 0.13 * errors[0, 0]  # a ninth
-    assert np.max(errors[1, 1:]) < 1e-5
+    assert np.max(errors[1, 1:]) < 1e-4
 
 
 @pytest.mark.slow

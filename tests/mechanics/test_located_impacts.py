@@ -178,7 +178,6 @@ def test_impacts_are_kept_in_files_and_tables(tmp_path):
     ("options", "words"),
     [
         ({"scheme": None, "steps": 100}, "PaoliSchatzman does not locate .* scheme=EventDriven"),
-        ({"scheme": ji.EventCorrected(), "steps": 100}, "EventCorrected .* scheme=EventDriven"),
         ({"save": ji.Events(impacts=0)}, "impacts"),
     ],
 )

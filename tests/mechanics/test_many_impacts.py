@@ -1,4 +1,4 @@
-"""More impacts in a step than `EventCorrected` locates: energies stay, and what is left out is told."""
+"""Many impacts in a step of `EventCorrected`: all are located."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact import Status
 from support.breadth import slow
 
 SCHEME = ji.EventCorrected()
@@ -46,31 +45,28 @@ def test_more_orthogonal_walls_at_once_than_a_step_locates():
 
 
 @pytest.mark.parametrize("e", [1.0, slow(0.6)])
-def test_more_impacts_than_a_step_locates(e):
+def test_many_impacts_in_a_step(e):
     """Between walls a third of a step's way apart nothing is lost: it stays between them, no energy is made."""
     s = final(SLOT, [0.001], [1.0], t1=1.0, h=1e-2, e=[e, e], args=0.003, save="all").raise_if_failed()
     assert s.penetration <= 1e-14
     speed = np.abs(np.asarray(s.v)[:, 0])
     assert np.all(np.diff(speed) <= 1e-13)
-    # at e < 1 it is slower by 0.6 at each impact, and no step has a third one
-    assert bool(int(s.status) & Status.EVENTS_UNRESOLVED) == (e == 1)
+    assert s.status == 0
     assert speed[-1] == pytest.approx(1.0, abs=1e-12) if e == 1 else speed[-1] < 0.05
 
 
 @pytest.mark.slow
-def test_energy_stays_where_more_impacts_fall_into_a_step_than_are_located():
+def test_energy_stays_where_hundreds_of_impacts_fall_into_a_step():
     """Galperin's billiard with mass ratio 10^4 makes 313 impacts, most of them within a few steps of these; e = 1 keeps the energy."""
     found = final(GALPERIN, [1.0, 2.0], [0.0, -1.0], t1=3.0, steps=1009)
     energy = found.v[-1] ** 2 @ np.array([1.0, 1e4])
-    assert Status(int(found.status)) & Status.EVENTS_UNRESOLVED
     np.testing.assert_allclose(energy, 1e4, rtol=1e-9)  # was 4150 times as much
     assert abs(found.v[-1, 1] - 1) < 2e-3  # the heavy ball, of speed 1 up to 2/sqrt(ratio) times that of the light one
 
 
-def test_too_many_impacts_that_turn_a_motion_are_a_failure():
-    """Galperin's billiard, mass ratio 10^4: the light ball is at .6605 at t = 4; a step that leaves hundreds of impacts out says .997."""
+def test_hundreds_of_impacts_that_turn_a_motion():
+    """Galperin's billiard, mass ratio 10^4: the light ball is at .6605 at t = 4; without those impacts it would be at .997."""
     exact = 0.6605359271728702  # 313 impacts followed one by one
-    few, many = (final(GALPERIN, [1.0, 2.0], [0.0, -1.0], t1=4.0, steps=n) for n in (1009, 10007))
-    assert Status(int(few.status)) & Status.GAP_UNRESOLVED
-    # an impact moved by less than a step, 4e-4, of a ball of speed 100 at most
-    assert abs(many.raise_if_failed().q[-1, 0] - exact) < 4e-2
+    found = final(GALPERIN, [1.0, 2.0], [0.0, -1.0], t1=4.0, steps=1009).raise_if_failed()
+    # straight paths: rounding, by a factor of each of 313 impacts
+    assert abs(found.q[-1, 0] - exact) < 1e-9

@@ -101,7 +101,7 @@ things = st.one_of(
     st.sampled_from(
         [
             BALL, ji.Save(), ji.Save(function=3), ji.Save(every=0.5), ji.Save(times="t"), ji.MoreauJean, ji.MoreauJean(theta="a"),
-            ji.EventCorrected(impacts=0), ji.ActiveSet(tolerance=np.nan), ji.ADMM(max_iterations=-1), object(), np.zeros((0, 3)),
+            ji.EventDriven(order=3), ji.ActiveSet(tolerance=np.nan), ji.ADMM(max_iterations=-1), object(), np.zeros((0, 3)),
             np.array(["a"]), np.array([1j]), np.array([None]), np.datetime64("2020-01-01"), np.ma.masked_array([1.0], mask=[True]),
             np.zeros((1, 1, 1)), Ellipsis, range(3), {1}, int, jnp, jax.random.key(0), np.array([(1, 2.0)], "i4,f8"),
         ]

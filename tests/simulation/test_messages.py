@@ -78,7 +78,7 @@ CASES = {
     # options of methods
     "theta='a'": ({"scheme": ji.MoreauJean(theta="a")}, r"MoreauJean\(theta=...\) must be a number, got 'a'"),
     "theta=nan": ({"scheme": ji.MoreauJean(theta=float("nan"))}, r"MoreauJean\(theta=...\) must be finite"),
-    "newton=1.5": ({"scheme": ji.EventCorrected(newton=1.5)}, r"EventCorrected\(newton=...\) must be a whole number"),
+    "trials=1.5": ({"scheme": ji.EventDriven(trials=1.5)}, r"EventDriven\(trials=...\) must be a whole number"),
     "nodes=0": ({"scheme": ji.PaoliSchatzman(nodes=0)}, r"PaoliSchatzman\(nodes=...\) must be a whole number >= 1"),
     "max_linearisations=0": (
         {"projection": ji.ActiveSet(max_linearisations=0)},

@@ -15,17 +15,23 @@ from jax import Array, lax
 
 from ...jaxtools.jacobians import generic_change
 from ...jaxtools.jaxpr_tools import depends_on
-from ...switches.kinds import Sides
-from ...switches.switches import Switches, depends_on_data, depends_on_path, differ, force_switches, gap_switches
+from ...switches.switches import (
+    Switches,
+    depends_on_data,
+    depends_on_path,
+    depends_on_place,
+    differ,
+    force_switches,
+    gap_switches,
+)
 from ..events.jump_search import TouchingRates, jumps_between, search, size_of_terms, size_of_values, steep_at
 from ..linearisation import Metric, acceleration, linearise
 from ..motion import Motion
-from ..paths.crossings import located_pieces
 from ..problem import Problem
 from ..scheme import Scheme, Traits, time_of
 from ..stability import STABLE, metric_norm
 from ..status import Status, as_status
-from ..trials.borders import ROUNDING, levels_and_terms
+from ..trials.borders import ROUNDING, levels_and_terms, settle_sides
 from ..trials.pieces import Pieces
 from .jump_saltation import Passage, add_passage, known_surfaces, may_miss_jump, no_passage, passage
 from .tracked import FREE, IMPACT, REBOUND
@@ -60,8 +66,6 @@ def across_jumps(
     before, after = step
     # t0 stands for any time: where nothing can jump no operation is traced
     somewhere = (motion.t0, before.q, before.v, motion.args)
-    if scheme.traits.locates and getattr(before, "where", None) is not None:
-        return _beside_located(problem, scheme, motion, step, impulses, told)
     of_force = force_switches(problem, *somewhere, depends_on_path if motion.by_times else depends_on_data)
     of_gaps = gap_switches(problem, motion.t0, before.q, motion.args)
     if of_force is None and of_gaps is None:
@@ -91,33 +95,6 @@ def across_jumps(
         rates = TouchingRates(problem, of_gaps, touching)
         found = found | jumps_between(rates, start, end, (args,), size_of_terms(problem, args))
     return new, as_status(found | told, Status.DERIVATIVE_JUMP)
-
-
-def _beside_located(
-    problem: Problem,
-    scheme: Scheme,
-    motion: Motion,
-    step: tuple[Any, Any],
-    impulses: tuple[Array, Array],
-    told: Array,
-) -> tuple[Any, Array] | None:
-    """As `across_jumps`, for a scheme that locates crossings itself: only jumps that it does not locate are left to find.
-
-    These lie within the two pieces of the force on which the motion is at the start and at the end of the step.
-    """
-    before, after = step
-    pieces = located_pieces(problem, motion.t0, before.q, before.v, motion.args)
-    assert pieces is not None
-    plain = before._replace(where=None), after._replace(where=None)
-
-    def bits(sides: Sides) -> Array | None:
-        found = across_jumps(pieces.on(sides), scheme, motion, plain, impulses, told, again=True)
-        return None if found is None else found[1]
-
-    if jax.eval_shape(bits, before.where.sides) is None:
-        return None
-    found = lax.map(bits, jax.tree.map(lambda *x: jnp.stack(x), before.where.sides, after.where.sides))
-    return after, found[0] | found[1]
 
 
 def _jump_or_passage(
@@ -248,3 +225,16 @@ def _led_to(
     stays = struck | differ(force.sides(*start, args), force.sides(*end, args))
     velocity = v + jnp.where(jnp.abs(free + jump) > noise, free + jump, 0)
     return (*end[:2], jnp.where(stays, end[2], velocity))
+
+
+def on_border_at_start(problem: Problem, motion: Motion) -> Array:
+    """Returns the status bits of derivatives of a motion that begins on a border, for schemes that locate no crossings."""
+    t, q, v, args, none = motion.t0, motion.q0, motion.v0, motion.args, jnp.zeros((), jnp.int32)
+    if problem.slip is not None or problem.listed:
+        return none
+    pieces = Pieces.of(problem, t, q, v, args, depends_on_place, kinks=False)
+    if pieces is None:
+        return none
+    where, left, span = pieces.start(t, q, v, args), jnp.zeros(pieces.count, bool), jnp.abs(t) + motion.h
+    found = settle_sides(pieces, where, t, q, v, jnp.zeros(0, bool), left, jnp.zeros_like(t), span, args, by=motion.by)
+    return found.status | found.at_start

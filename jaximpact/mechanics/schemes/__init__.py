@@ -1,8 +1,7 @@
 """Time-stepping schemes, one file each, with its citation."""
 
 from ..scheme import Info, Scheme, State
-from .event_corrected import EventCorrected
-from .event_driven import EventDriven
+from .event_driven import EventCorrected, EventDriven
 from .maury import Maury
 from .moreau_jean import MoreauJean
 from .paoli_schatzman import PaoliSchatzman

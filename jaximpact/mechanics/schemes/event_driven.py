@@ -29,7 +29,7 @@ from jax import Array, lax
 
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import forward_only
-from ..contact.laws import ContactLaw
+from ..contact.laws import ContactLaw, Open
 from ..contacts import Contacts
 from ..events.impact_record import IMPACT, ImpactRecord
 from ..events.rubbing_contacts import held_velocity
@@ -41,7 +41,8 @@ from ..scheme import Info, JointInfo, Scheme, Step, Traits, mass_status, time_be
 from ..status import Status, as_status
 from ..trials.bases import TERMS, times_off
 from ..trials.driven_step import first_carry, goes_on, turn
-from ..trials.jolts import in_pieces
+from ..trials.flights import flight
+from ..trials.jolts import force_in_pieces, in_pieces
 from ..trials.modes import Modes
 from ..trials.pieces import Pieces, Where
 from ..trials.rubbing import RubbingContacts
@@ -90,7 +91,8 @@ class EventDriven(Scheme):
 
     Attributes:
         rtol, atol: tolerance of a substep's error in each position, velocity, gap and impulse x: atol + rtol |x|, in the problem's units.
-        order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose tolerances.
+        order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose tolerances; or 2, without a tolerance:
+            each substep is a step h, or ends at an event.
         trials: largest number of trials in a step h, beyond which the status says TRIALS_EXHAUSTED. With at most 100, reverse mode walks back
             through them; else it goes forward, once for each number.
         jumps: whether substeps check for jumps that are not located, which DERIVATIVE_JUMP reports; never in runs without derivatives.
@@ -109,11 +111,21 @@ class EventDriven(Scheme):
 
     @property
     def traits(self) -> Traits:
-        reverse, tells = self.trials <= SCANNED, self.jumps
+        reverse, tells, by_tolerance = self.trials <= SCANNED, self.jumps, self.by_tolerance
         return Traits(
-            locates=True, order=None, explicit=0.0, damping=False, reverse=reverse, tells_jumps=tells, tells_error=True,
-            joints=True, resets=True, approach=True, impact_laws=True, friction=2, kinks=True,
+            locates=True, order=None if by_tolerance else 2, explicit=0.0 if by_tolerance else 1.0, damping=not by_tolerance,
+            reverse=reverse, tells_jumps=tells, tells_error=by_tolerance, joints=True, resets=True, approach=True, impact_laws=True,
+            friction=2, kinks=True,
         )  # fmt: skip
+
+    @property
+    def by_tolerance(self) -> bool:
+        """Whether substeps are chosen by the tolerance, not by the step h."""
+        return self.order not in TABLEAUS or TABLEAUS[self.order].estimates
+
+    def unresolved(self, h: Array) -> Array:
+        """Returns the gap () up to which a contact that opens counts as closed: it separates slower than sqrt(2 x) for a gap acceleration of 1."""
+        return self.tolerance(h.dtype).absolute if self.by_tolerance else frozen(2 * h * h)
 
     def for_values(self) -> EventDriven:
         return replace(self, jumps=False, changes=False)
@@ -123,25 +135,32 @@ class EventDriven(Scheme):
         return _observing(type(self))(**options | {"impacts": impacts, "until": until, "kinds": kinds})
 
     def resolution(self, motion: Motion) -> Array:
+        if not self.by_tolerance:
+            return super().resolution(motion)
         return frozen(SPREAD * self.tolerance(motion.h.dtype).relative * (motion.t1 - motion.t0))
+
+    def on_piece(self, problem: Problem, motion: Motion, state: Any) -> Problem:
+        step = Step(self, problem, Open(), motion, motion.t0, motion.h)
+        pieces, piece = force_in_pieces(in_pieces(step, state.q, state.v), state.where)
+        return pieces.on(piece.sides)
 
     def time_errors(self, motion: Motion, state: Any, contacts: Contacts, speed: Array) -> Array:
         most = self.resolution(motion)
-        if state.error is None:
+        if state.error is None or not self.by_tolerance:
             return jnp.broadcast_to(most, speed.shape)
         return times_off(self.tolerance(speed.dtype), most, state.error, state.q, contacts, speed)
 
     def check(self, problem: Problem, e: Any, m: int) -> None:
         super().check(problem, e, m)
         if self.order not in TABLEAUS:
-            raise ValueError(f"EventDriven(order=...) must be 5 or 8, got {self.order}")
+            raise ValueError(f"EventDriven(order=...) must be 8, 5 or 2, got {self.order}")
         if not is_traced(self.rtol, self.atol) and not (self.rtol > 0 and self.atol > 0):
             raise ValueError(
                 f"EventDriven needs rtol and atol above 0, got {self.rtol:g} and {self.atol:g}: 1e-12 is near what float64 can hold"
             )
         if problem.noise is not None and problem.slip is not None:
             # the force jumps between steps, where contacts that stick would have to break at once
-            raise ValueError("noise: EventDriven takes none with friction: use MoreauJean() or EventCorrected()")
+            raise ValueError(f"noise: {type(self).__name__} takes none with friction: use MoreauJean()")
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
@@ -156,7 +175,7 @@ class EventDriven(Scheme):
         )
         m, info = len(at.closed), Info.none(q0, v0, len(at.closed))._replace(error=jnp.zeros_like(t0))
         if problem.slip is not None:
-            rubbing = RubbingContacts.of(problem, t0, q0, v0, args)
+            rubbing = RubbingContacts.of(problem, t0, q0, v0, args, motion.by)
             where = rubbing.start(motion.h, t0, q0, v0, args)
             v0 = held_velocity(rubbing.bound(where), t0, motion.h, q0, v0, state.closed, args)
             state = state._replace(v=v0, where=where)
@@ -175,20 +194,23 @@ class EventDriven(Scheme):
         return state, info
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
-        """Returns an invalid step (``info.acts``): whether a contact acts is known only after the trials of `step`."""
-        info = Info.none(state.q, state.v, state.closed.shape[0])
-        joints = JointInfo.none(problem, state.q, motion.args)
-        if problem.slip is not None:
-            info = info._replace(
-                friction=FrictionInfo.none(state.closed.shape[0], state.where.way.shape[1], state.q.dtype)
-            )
-        return state._replace(n=state.n + 1), info._replace(
-            acts=jnp.array(True),
-            joints=joints,
-            error=jnp.zeros_like(motion.t0),
-            ended=jnp.full_like(motion.t0, jnp.nan),
-            near=jnp.zeros((), jnp.int32),
+        """Makes one trial over a step h; invalid, with ``info.acts`` set, if an event may lie in it, or substeps are chosen by a tolerance."""
+        info = Info.none(state.q, state.v, len(state.closed))._replace(acts=jnp.array(True))
+        joints, near = JointInfo.none(problem, state.q, motion.args), jnp.zeros((), jnp.int32)
+        info = info._replace(
+            joints=joints, error=jnp.zeros_like(motion.t0), ended=jnp.full_like(motion.t0, jnp.nan), near=near
         )
+        if problem.slip is not None:
+            rubbed = FrictionInfo.none(len(state.closed), state.where.way.shape[1], state.q.dtype)
+            info = info._replace(friction=rubbed)
+        if self.by_tolerance or self.until is not None:
+            return state._replace(n=state.n + 1), info
+        whole = motion.h if length is None else length
+        found, met = flight(Step(self, problem, Open(), motion, motion.time(state.n), whole), state)
+        status = mass_status(Metric.at(problem, found.q, motion.args)) | found.joint_status
+        joints = joints._replace(impulse=found.joint_impulse, residual=found.joint_residual)
+        info = info._replace(z=found.q, chord=(found.q - state.q) / whole, acts=met, status=status, joints=joints)
+        return state._replace(n=state.n + 1, q=found.q, v=found.v, low=found.low), info
 
     def step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None
@@ -245,10 +267,23 @@ class EventDriven(Scheme):
         ), info
 
     def tolerance(self, dtype: Any) -> Tolerance:
-        """Returns the error tolerance in a precision ``dtype``, raised to its round-off."""
-        rounding = 32 * float(jnp.finfo(dtype).eps)
+        """Returns the error tolerance in a precision ``dtype``, raised to its round-off; without one, that of numbers that are all told from zero."""
+        rounding, tiny = 32 * float(jnp.finfo(dtype).eps), jnp.finfo(dtype).tiny
         relative, absolute = (frozen(jnp.asarray(x, dtype)) for x in (self.rtol, self.atol))
-        return Tolerance(jnp.maximum(relative, rounding), jnp.maximum(absolute, rounding))
+        absolute = jnp.maximum(absolute, rounding) if self.by_tolerance else jnp.asarray(tiny, dtype)
+        return Tolerance(jnp.maximum(relative, rounding), absolute)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EventCorrected(EventDriven):
+    """`EventDriven` of order 2: positions, velocities and their derivatives are of second order in h where impacts are isolated and transversal.
+
+    A contact becomes a lasting one when it would separate slower than 2 h times the acceleration that closes it: through an accumulation of impacts
+    position is of second order, velocity and derivatives are of first order.
+    """
+
+    order: int = field(default=2, metadata={"static": True})
 
 
 @cache

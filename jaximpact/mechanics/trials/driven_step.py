@@ -51,14 +51,16 @@ def first_carry(step: Step, state: Any) -> TrialCarry:
     """Makes the first carry of the loop over trials from a `DrivenState`."""
     n, q, v, closed, latest, substep, low, record, stop, where, until, spread = state
     m, zero, none = closed.shape[0], jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32)
-    substep = frozen(jnp.minimum(substep, step.length))
+    substep = frozen(jnp.minimum(substep, step.length) if step.scheme.by_tolerance else step.length)
     step = in_pieces(step, q, v)
     # zeros that depend on v, as in later iterations: the derivative of an iteration is traced once
     moves = jnp.where(jnp.zeros((), bool), v[0], zero)
     if step.problem.slip is None:
         base, failure, _ = _settle(step, step.start, moves, q, v, closed, jnp.zeros_like(closed), substep, where)
     else:
-        base, failure = _settle_rubbing(step, step.start, moves, q, v, closed, substep, where, Change.none(m), n == 0)
+        base, failure = _settle_rubbing(
+            step, step.start, moves, q, v, closed, substep, where, Change.none(m, step.pieces.pieces.count), n == 0
+        )
         if step.pieces.pieces.count and step.scheme.jumps:
             doubt = step.pieces.status_of_start(
                 where, step.motion.h, step.start, q, v, step.motion.by, step.motion.args
@@ -97,7 +99,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     if isinstance(pieces, RubbingContacts):
         jams, most = jnp.any(base.where.jammed), pieces.longest(base.where)
         covers, s = covers & ~jams & (s <= most), jnp.where(jams, 0, jnp.minimum(s, most))
-        base, lasts = pieces.steer(base, t, s, args)
+        base, lasts = pieces.steer(base, t, s, args, TABLEAUS[scheme.order].stable)
     tolerance = scheme.tolerance(base.q.dtype)
     hold = partial(held, problem) if pieces is None else pieces.hold(base.where)
     of_force, piece = force_in_pieces(step, base.where)
@@ -111,7 +113,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
         found = found._replace(error=jnp.maximum(found.error, pieces.unsure(base, tolerance)))
     shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
     known = jax.tree.map(frozen, found)
-    verdict = decide_on_trial(base, search, known, frozen(s), shortest, TABLEAUS[scheme.order].halvings)
+    verdict = decide_on_trial(base, search, known, frozen(s), shortest, TABLEAUS[scheme.order])
     stops: Any = False
     switched = None
     if pieces is not None:
@@ -185,7 +187,7 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
     of_force, piece = force_in_pieces(step, frozen(base.where))
     jumps = path_jumped(of_force.on(piece.sides), base.closed, *path, args)
     status = none if jumps is None else as_status(jumps, Status.DERIVATIVE_JUMP)
-    near = grazes(frozen(base), frozen(found), s, scheme.tolerance(s.dtype))
+    near = grazes(frozen(base), frozen(found), s, scheme.tolerance(s.dtype), 0 if scheme.by_tolerance else motion.h)
     status = status | as_status(near, Status.DERIVATIVE_EVENTS)
     if pieces is None:
         return status
@@ -338,13 +340,15 @@ def _arrival(
     closed, struck = lasting_at_end(kinks, idle, event, base.closed, args)
     closed, struck = closed & ~jolt.struck & ~jolt.parted, struck | jolt.struck
     candidates, near = impact | struck, near | struck
-    atol = scheme.tolerance(q.dtype).absolute
     e = problem.restitution_at(motion.e, speed, args)
-    slowest = partial(slowest_followed, atol, *frozen((e, contacts.gap, speed)), near | closed | candidates)
+    off = scheme.unresolved(motion.h)
+    slowest = partial(slowest_followed, off, *frozen((e, contacts.gap, speed)), near | closed | candidates)
     spread = None
     if scheme.jumps:
         most = scheme.resolution(motion)
-        spread = times_off(scheme.tolerance(q.dtype), most, told.until + told.error, *frozen((q, contacts, speed)))
+        spread = jnp.broadcast_to(most, speed.shape)
+        if scheme.by_tolerance:
+            spread = times_off(scheme.tolerance(q.dtype), most, told.until + told.error, *frozen((q, contacts, speed)))
         spread = jnp.minimum(spread + jnp.max(jnp.where(candidates, spread, 0)), most)
     return _Arrival(event, delay, closed, candidates, near, slowest, spread, jolt, crossed)
 
@@ -370,9 +374,9 @@ def _arrive_rubbing(
     moved = APPROACH * frozen(flown.q - base.q)
     status |= found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
     # behind a border all contacts are looked at anew, as behind an impact
-    change = Change(
-        verdict.loosed, stopped, breaks, found.rests, jnp.any(found.impact) | jnp.any(switched[3 * len(closed) :])
-    )
+    of_force = switched[3 * len(closed) :]
+    struck = jnp.any(found.impact) | jnp.any(of_force)
+    change = Change(verdict.loosed, stopped, breaks, found.rests, struck, of_force & pieces.slid(piece))
     elapsed, still_closed = flown.elapsed + delay, found.closed & ~verdict.loosed
     where = flown.where._replace(force=frozen(flown.force))
     if pieces.count:

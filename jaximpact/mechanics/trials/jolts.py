@@ -103,7 +103,7 @@ def in_pieces(step: Step, q: Array, v: Array) -> Step:
     if isinstance(step.pieces, RubbingContacts):
         return step
     if problem.slip is not None:
-        return step._replace(pieces=RubbingContacts.of(problem, step.start, q, v, args))
+        return step._replace(pieces=RubbingContacts.of(problem, step.start, q, v, args, step.motion.by))
     return step._replace(pieces=Pieces.of(problem, step.start, q, v, args, prescribed=True))
 
 

@@ -400,7 +400,7 @@ class Pieces:
         """
         found, rates = self.each(where, t, q, v, closed, slack, args)
         part = linalg.solve_masked((rates[1:] - rates[:1]).T, -rates[0], jnp.any(where.slides, axis=1))
-        a, force, push, joint_force = (x[0] + part @ (x[1:] - x[:1]) for x in found)
+        a, force, push, joint_force = (x[0] + jnp.tensordot(part, x[1:] - x[:1], 1) for x in found)
         return (a, force, frozen(push), joint_force), part
 
     def hold(self, where: Where) -> Hold:

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.outlined import outlined
-from ...switches.switches import depends_on_place
 from ..coefficients import lengths
 from ..contact.friction.cones import OPEN, SLIP, STICK, could_jam, dependent, jams
 from ..contact.laws import ContactLaw
@@ -37,7 +36,8 @@ from .modes import Modes, at_limit
 from .one_piece import OnePiece
 from .pieces import Pieces
 from .resets import reset_at
-from .steering import STIFF, Node, steered, unsure
+from .sliding import InModes, sides_behind_event, status_of_modes
+from .steering import Node, steered, unsure
 from .stops import move_to_zero
 from .trial import Base, Hold, Sight, Tolerance, frozen
 from .ways import WEAK, signed, times_of
@@ -52,23 +52,19 @@ class RubbingContacts:
 
     The first 3m levels are the slips, along their directions, of contacts that slip, and then the rooms that forces leave to both sides of the cone of
     static friction, of contacts that stick; 1 where a contact does neither. (Their product would have a double zero where a contact without tangential
-    force opens.) The others are those of the ``pieces`` of the force, with switches of time and place alone: on such borders nothing slides.
+    force opens.) The others are those of the ``pieces`` of the force. ``by``: what derivatives are taken by, if known.
     """
 
-    def __init__(self, pieces: Pieces, m: int) -> None:
-        self.pieces, self.m, self.count = pieces, m, 3 * m + pieces.count
+    def __init__(self, pieces: Pieces, m: int, by: By | None) -> None:
+        self.pieces, self.m, self.count, self.by = pieces, m, 3 * m + pieces.count, by
         # each once in native code
         self.held, self.levels = outlined(self._held_at), outlined(self._levels_at)
         self.base = outlined(self._base)
 
     @classmethod
-    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> RubbingContacts:
-        pieces = Pieces.of(problem, t, q, v, args, depends_on_place, prescribed=True)
-        if problem.switches is not None and (pieces is None or pieces.stated.stop == pieces.stated.start):
-            raise ValueError(
-                "EventDriven with friction locates no surfaces that depend on the velocity (switches): use EventCorrected(), or state the force without them"
-            )
-        return cls(OnePiece(problem) if pieces is None else pieces, problem.count(t, q, args))
+    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any, by: By | None) -> RubbingContacts:
+        pieces = Pieces.of(problem, t, q, v, args, prescribed=True)
+        return cls(OnePiece(problem) if pieces is None else pieces, problem.count(t, q, args), by)
 
     def on(self, where: Modes) -> Problem:
         """Returns the problem on the sides where the motion is."""
@@ -94,13 +90,40 @@ class RubbingContacts:
         return as_status(jnp.any(near), Status.DERIVATIVE_JUMP)
 
     def _base(
-        self, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, *given: Any
-    ) -> tuple[Base, Array]:
-        return base_in_modes(self, t, elapsed, q, v, closed, where, *given)
+        self, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, change: Change, begins: Array,
+        substep: Array, atol: Array, span: Array, args: Any,
+    ) -> tuple[Base, Array]:  # fmt: skip
+        """As `base_in_modes`, and decides on which sides of borders of the velocity the motion goes on."""
+        given = substep, atol, span
+        if len(self.pieces.steep) == 0:
+            place = Place.at(self.on(where), t, q, v, args, None)
+            return base_in_modes(self, place, t, elapsed, q, v, closed, where, change, begins, *given, args)
+        within, (_, atol, span) = InModes(self.pieces, where, held_in_modes), given
+        place = within.place(where.piece, t, q, v, closed, args)
+        base, status = base_in_modes(self, place, t, elapsed, q, v, closed, where, change, begins, *given, args)
+        within = InModes(self.pieces, base.where, held_in_modes)
+        changed = change.some | begins
+        piece, v, bits = sides_behind_event(
+            within, base, where.piece, change.left, changed, begins, t, atol, span, self.by, args
+        )
+
+        def anew() -> tuple[Base, Array]:
+            place = within.place(piece, t, q, v, base.closed, args)
+            modes = where._replace(piece=piece)
+            found, more = base_in_modes(self, place, t, elapsed, q, v, closed, modes, change, begins, *given, args)
+            return found, more | bits | status_of_modes(self.pieces, piece, base.where, found.where, base.closed)
+
+        base, status = lax.cond(changed, anew, lambda: (base, status))
+        again = lambda: self.held(base.where, t, q, base.v, base.closed, base.slack, args)
+        as_it_is = lambda: (base.a, base.force, base.push, base.joint_force)
+        a, force, push, of_joints = lax.cond(jnp.any(base.where.piece.slides), again, as_it_is)
+        return base._replace(a=a, force=force, push=push, joint_force=of_joints), status
 
     def _held_at(
         self, where: Modes, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
     ) -> tuple[Array, Array, Array, Any]:
+        if len(self.pieces.steep):
+            return InModes(self.pieces, where, held_in_modes).blend(where.piece, t, q, v, closed, slack, args)[0]
         place = where.place(self.on(where), t, q, v, args)
         return held_in_modes(place, where.facing(t, place), closed, slack)
 
@@ -108,9 +131,9 @@ class RubbingContacts:
         """Returns the length () of the longest trial: derivatives across a slip on a straight line are singular at its stop."""
         return jnp.min(SHARE * where.times[:1], initial=jnp.inf)
 
-    def steer(self, base: Base, t: Array, s: Array, args: Any) -> tuple[Base, Array | float]:
+    def steer(self, base: Base, t: Array, s: Array, args: Any, stable: float) -> tuple[Base, Array | float]:
         """Returns a base from which a trial of length s, at time t, is steered where its slips turn too fast for it (`steering`), and the time () for
-        which changes across them last, infinite if it is steered."""
+        which changes across them last, infinite if it is steered. ``stable``: how many such times a trial may take without."""
         where, closed = base.where, base.closed
         if where.tangents is None:
             return base, jnp.inf
@@ -122,7 +145,7 @@ class RubbingContacts:
             return Node(a, slip.jacobian, place.slip, place.cones.velocity(force)[:, 1:])
 
         slips = (where.of(closed).mode == SLIP) & ~where.limit & jnp.any(where.way != 0, axis=1)
-        stiff = STIFF * where.times[1] < s
+        stiff = stable * where.times[1] < s
         angles = lax.cond(stiff, lambda: steered(node, where.way, slips, t, base, s), lambda: 0 * where.angles)
         where = where._replace(angles=angles, clock=jnp.stack([t, jnp.where(stiff, s, 0)]))
         return base._replace(where=where), jnp.where(stiff, jnp.inf, where.times[1])
@@ -150,11 +173,18 @@ class RubbingContacts:
         def room() -> Array:
             # less than normal forces, whose zeros come first where a contact opens with no tangential force
             least = 1 + frozen(place.cones.at_rest)
-            of_forces = _rooms(place, _forces(place, where, closed), where.force)
+            steep, zero = len(self.pieces.steep) > 0, jnp.zeros_like(t)
+            force = self.held(where, t, q, v, closed, zero, args)[1] if steep else _forces(place, where, closed)
+            of_forces = _rooms(place, force, where.force)
             return jnp.concatenate([jnp.where(sticks, side / least, 1) for side in of_forces])
 
         rooms = lax.cond(jnp.any(sticks), room, lambda: jnp.ones(2 * len(slip), slip.dtype))
-        return jnp.concatenate([slip, rooms, self.pieces.levels(where.piece.sides, t, q, v, args)])
+        levels = self.pieces.levels(where.piece.sides, t, q, v, args)
+        if len(self.pieces.steep):
+            within, slid = InModes(self.pieces, where, held_in_modes), self.pieces.slid(where.piece)
+            margins = lambda: within.margins(where.piece, t, q, v, closed, jnp.zeros_like(t), args)
+            levels = jnp.where(slid, lax.cond(jnp.any(slid), margins, lambda: levels), levels)
+        return jnp.concatenate([slip, rooms, levels])
 
     def watch(self, where: Modes, closed: Array, slack: Array, args: Any) -> Callable:
         """Returns the function of (t, q, v, a) by which trials watch the levels: it gives them and their rates (3m + k,)."""
@@ -169,7 +199,7 @@ class RubbingContacts:
     def slid(self, where: Modes) -> Array:
         """Returns the mask (3m + k,) of levels whose times are searched to full accuracy: of sticking contacts, whose force does not jump."""
         sticks = where.mode == STICK
-        return jnp.concatenate([jnp.zeros_like(sticks), sticks, sticks, jnp.zeros(self.pieces.count, bool)])
+        return jnp.concatenate([jnp.zeros_like(sticks), sticks, sticks, self.pieces.slid(where.piece)])
 
     def end(
         self, hold: Hold, switched: Array, t: Array, base: Base, flown: Base, substep: Array, atol: Array, args: Any
@@ -185,7 +215,9 @@ class RubbingContacts:
         if self.pieces.count == 0:
             return at, jnp.zeros((), bool), met
         of_switches = switched[3 * self.m :]
-        met |= self.pieces.vanishing(piece, of_switches, end, flown.q, flown.v, flown.a, args)
+        met |= self.pieces.vanishing(
+            piece, of_switches & ~self.pieces.slid(piece), end, flown.q, flown.v, flown.a, args
+        )
         later = t + (at.elapsed - base.elapsed)
         at, has, status = reset_at(self.pieces, of_switches, later, at._replace(where=piece), atol, args)
         return at._replace(where=flown.where), has, met | status
@@ -249,18 +281,20 @@ def held_in_modes(place: Place, where: Modes, closed: Array, slack: Array) -> tu
 
 class Change(NamedTuple):
     """What has happened at the end of a trial: masks (m,) of contacts that have opened, ``loosed``; whose slip has ``stopped``; that break away,
-    ``breaks``; that do not slip after an impact, ``rests``; and whether there was an impact, ``struck`` ()."""
+    ``breaks``; that do not slip after an impact, ``rests``; whether there was an impact, ``struck`` (); and the levels (k,) whose borders the motion has
+    ``left`` after sliding on them."""
 
     loosed: Array
     stopped: Array
     breaks: Array
     rests: Array
     struck: Array
+    left: Array
 
     @classmethod
-    def none(cls, m: int) -> Change:
+    def none(cls, m: int, k: int) -> Change:
         no = jnp.zeros(m, bool)
-        return cls(no, no, no, no, jnp.zeros((), bool))
+        return cls(no, no, no, no, jnp.zeros((), bool), jnp.zeros(k, bool))
 
     @property
     def some(self) -> Array:
@@ -317,13 +351,12 @@ class _Decision(NamedTuple):
 
 
 def base_in_modes(
-    contacts: RubbingContacts, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, change: Change, begins: Array,
-    substep: Array, atol: Array, span: Array, args: Any,
+    contacts: RubbingContacts, place: Place, t: Array, elapsed: Array, q: Array, v: Array, closed: Array, where: Modes, change: Change,
+    begins: Array, substep: Array, atol: Array, span: Array, args: Any,
 ) -> tuple[Base, Array]:  # fmt: skip
     """As `bases.base_at`, for contacts that rub, which were in the modes ``where``; after a ``change``, or where the motion ``begins`` (), Coulomb's
     law says what they do."""
     pieces, piece = contacts.pieces, where.piece
-    place = Place.at(contacts.on(where), t, q, v, args, None)
     where = where.turned(place)
     view = place.view
     allowed = rounding_of_gaps(view.contacts, q, v, view, substep) + NOTHING * atol

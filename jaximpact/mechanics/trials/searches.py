@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from .tableau import Tableau
 from .trial import NEAREST, Base, Trial, first_roots, least_gaps
 
 STEPPING, IMPACT, RELEASE, STOP, SWITCH = range(5)  # purpose of a trial: to advance, or to find such an event
@@ -19,6 +20,7 @@ TURNS = 60  # iterations of a search, which bisects at worst
 TOGETHER = 1e-9  # fraction of a substep: impacts within that time are simultaneous
 CLOSE = 1e-5  # fraction of a substep: remaining correction from which a last Newton step is enough
 SETTLED = 1e-13  # fraction of a substep: remaining correction of a release
+SHORTER = 4  # how much shorter a trial is made that goes wrong, by a method without estimates
 SMOOTH = 12  # iterations in which regula falsi finds the root of a push that does not jump; bisection from then on
 
 
@@ -56,17 +58,21 @@ class Verdict(NamedTuple):
     search: Search
 
 
-def decide_on_trial(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, halvings: int) -> Verdict:
-    """Decides on a trial of length s from a base; all numbers are constants for differentiation.
+def decide_on_trial(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, tableau: Tableau) -> Verdict:
+    """Decides on a trial of length s from a base by a method; all numbers are constants for differentiation.
 
-    ``shortest`` () is the shortest trial that time resolves; ``halvings`` as in `Tableau`.
+    ``shortest`` () is the shortest trial that time resolves.
     """
     stepping = search.sought == STEPPING
     fine = (trial.error <= 1) | ~stepping | (s <= shortest)
-    search = search._replace(substep=_propose_substep(search, trial.error, s, fine & stepping, stepping, halvings))
+    again = s / SHORTER  # without estimates substeps are those of the scheme, but for slips that turn too fast
+    if tableau.estimates:
+        again = _propose_substep(search, trial.error, s, fine & stepping, stepping, tableau.halvings)
+        search = search._replace(substep=again)
+    again = jnp.where(fine, search.substep, again)
     if base.closed.shape[0] == 0:
         nothing = jnp.zeros_like(base.closed)
-        return Verdict(fine, nothing, nothing, search._replace(s=search.substep))
+        return Verdict(fine, nothing, nothing, search._replace(s=again))
     gap, _ = trial.after
     negative, pulling = ~base.closed & (gap < -base.allowed), base.closed & (trial.push < 0)
     settled, contact, improved = _newton(base, search, trial, s, negative, shortest)
@@ -84,9 +90,7 @@ def decide_on_trial(base: Base, search: Search, trial: Trial, s: Array, shortest
 
     begins = for_impact | for_release
     first = s * jnp.where(for_impact, jnp.min(jnp.where(negative, first_roots(base, trial, s), 1)), falsi.first)
-    following = jnp.where(
-        search.sought == IMPACT, improved.s, jnp.where(search.sought == RELEASE, falsi.s, search.substep)
-    )
+    following = jnp.where(search.sought == IMPACT, improved.s, jnp.where(search.sought == RELEASE, falsi.s, again))
     sought = jnp.where(for_impact, IMPACT, jnp.where(for_release, RELEASE, jnp.where(split, STEPPING, search.sought)))
     pick = lambda new, impact, release: jnp.where(begins, new, jnp.where(search.sought == IMPACT, impact, release))
     zero = jnp.zeros_like(s)

@@ -23,7 +23,6 @@ from ...jaxtools.tables import table
 frozen = lax.stop_gradient
 NODES = 5
 TIMES = 8  # iterations: each is a Newton step for the directions, and gains a factor of the trial's length for the rest of the state
-STIFF = 4  # times that in which a slip would stop by friction alone: longer trials are steered
 
 
 class Rules(NamedTuple):

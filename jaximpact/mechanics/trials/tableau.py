@@ -43,21 +43,28 @@ class Tableau:
     Attributes:
         order: order of the new state.
         velocity: coefficients a_ij (k + 1, k + 1), whose last row are the weights of the new state.
+        position: the same (k + 1, k + 1) for positions, (a a)_ij but for order 2.
         nodes: the c_i (k + 1,).
         errors: weights (n, k + 1) of the accelerations in the n error estimates of velocities; two estimates are combined as in DOP853.
         halvings: the error of a step is proportional to its length to the power of 2^halvings.
+
+        stable: times of decay of a part of the motion, which a step may take without harm to others.
+
+    A method without error estimates (n = 0) has substeps of the step h.
     """
 
     order: int
     velocity: np.ndarray
+    position: np.ndarray
     nodes: np.ndarray
     errors: np.ndarray
     halvings: int
+    stable: float
 
     @property
-    def position(self) -> np.ndarray:
-        """The coefficients (k + 1, k + 1) of positions."""
-        return self.velocity @ self.velocity
+    def estimates(self) -> bool:
+        """Whether the error of a step is estimated."""
+        return len(self.errors) > 0
 
     @property
     def position_errors(self) -> np.ndarray:
@@ -78,6 +85,8 @@ def estimate(errors: Array) -> Array:
     Each number is treated by itself. A mean over all numbers would allow one of them a larger error the more others are at rest, and DOP853's
     combination of two norms would mix the low-order estimate of one number with the high-order estimate of another.
     """
+    if len(errors) == 0:
+        return jnp.zeros(errors.shape[1:], errors.dtype)
     if len(errors) == 1:
         return jnp.abs(errors[0])
     square = errors[0] ** 2
@@ -86,13 +95,19 @@ def estimate(errors: Array) -> Array:
 
 
 def _tableau(
-    order: int, rows: Sequence[Mapping[int, float]], errors: Sequence[Mapping[int, float]], halvings: int
+    order: int,
+    rows: Sequence[Mapping[int, float]],
+    errors: Sequence[Mapping[int, float]],
+    halvings: int,
+    positions: Sequence[Mapping[int, float]] = (),
 ) -> Tableau:
-    """Makes a tableau from the coefficients of the stages after the first, the last of which is the new state."""
+    """Makes a tableau from the coefficients of the stages after the first, the last of which is the new state; those of ``positions`` are by default
+    the products of these."""
     count = len(rows) + 1
-    dense = lambda rows: np.array([[row.get(j, 0.0) for j in range(count)] for row in rows])
+    dense = lambda rows: np.array([[row.get(j, 0.0) for j in range(count)] for row in rows]).reshape(-1, count)
     velocity = dense(({}, *rows))
-    return Tableau(order, velocity, np.sum(velocity, axis=1), dense(errors), halvings)
+    position = dense(({}, *positions)) if positions else velocity @ velocity
+    return Tableau(order, velocity, position, np.sum(velocity, axis=1), dense(errors), halvings, 4.0 if errors else 0.5)
 
 
 _ROWS_8 = (
@@ -189,7 +204,12 @@ _ROWS_5 = (
 )
 _FOURTH = {0: -71 / 57600, 2: 71 / 16695, 3: -71 / 1920, 4: 17253 / 339200, 5: -22 / 525, 6: 1 / 40}
 
+# the acceleration varies linearly between both ends of a step, of which the new one is predicted by a parabola
+_ROWS_2 = ({0: 1.0}, {0: 1 / 2, 1: 1 / 2})
+_POSITIONS_2 = ({0: 1 / 2}, {0: 1 / 3, 1: 1 / 6})
+
 TABLEAUS = {
+    2: _tableau(2, _ROWS_2, (), 0, _POSITIONS_2),
     5: _tableau(5, _ROWS_5, (_FOURTH,), 2),
     8: _tableau(8, (*_ROWS_8, _WEIGHTS_8), (_FIFTH, _THIRD), 3),
 }

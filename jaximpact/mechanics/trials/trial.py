@@ -296,7 +296,7 @@ def attempt(
             **dict(zip(("gap", "rate"), gap_rates(problem, *frozen((t + s, x, y)), steady[3]), strict=True))
         )
     error = frozen(_error(tableau, base, kept, x, y, push, s, seen, sights, before[0], tolerance))
-    if passed is not None and since is not None:
+    if passed is not None and since is not None and tableau.estimates:
         along = (jnp.concatenate([first[None], rest]) for first, rest in zip((q, v), passed, strict=True))
         # forces that contacts balance are rounded too: of a body at rest nothing else moves
         moves = jnp.max(jnp.abs(q) + s * (jnp.abs(v) + s * (jnp.max(jnp.abs(kept), axis=0) + base.held)))
@@ -334,6 +334,8 @@ def _error(
         sights: records of the surface that ends the motion and of the borders, None without them.
         gap: gaps (m,) at the start of the trial.
     """
+    if not tableau.estimates:
+        return jnp.zeros_like(s)
     turned = lambda weights: table(weights[:, ::-1], q.dtype)
     of_q, of_v = tolerance.of(base.q, q), tolerance.of(base.v, v)
     to_v, to_q = s * (turned(tableau.errors) @ kept), s * s * (turned(tableau.position_errors) @ kept)
@@ -382,8 +384,9 @@ def least_gaps(before: Ends, after: Ends, s: Array, allowed: Array) -> tuple[Arr
     return jnp.where(maybe, x, 1), maybe
 
 
-def grazes(base: Base, trial: Trial, s: Array, tolerance: Tolerance) -> Array:
-    """Tests whether a gap has a minimum near the end of a trial of length s that is zero within the error of the motion, ()."""
+def grazes(base: Base, trial: Trial, s: Array, tolerance: Tolerance, h: Array | float) -> Array:
+    """Tests whether a gap has a minimum near the end of a trial of length s that is zero within the error of the motion, or within that of speeds that
+    are off by 2 h times its acceleration, ()."""
     (gap0, rate0), (gap, rate) = trial.before, trial.after
     if len(gap) == 0:
         return jnp.zeros((), bool)
@@ -392,7 +395,9 @@ def grazes(base: Base, trial: Trial, s: Array, tolerance: Tolerance) -> Array:
     unknown = GRAZING * tolerance.of(gap0, gap)
     turns = (bend > 0) & (jnp.abs(rate) <= 0.5 * s * bend)
     least = gap - 0.5 * rate * rate / jnp.where(turns, bend, 1)
-    return jnp.any(~base.closed & (rate0 < 0) & (gap0 > unknown) & turns & (jnp.abs(least) <= unknown))
+    near = (gap0 > unknown) & (jnp.abs(least) <= unknown)
+    near |= (rate0 < -base.still) & (jnp.abs(least) <= 2 * h * h * bend)
+    return jnp.any(~base.closed & (rate0 < 0) & turns & near)
 
 
 def first_roots(base: Base, trial: Trial, s: Array) -> Array:

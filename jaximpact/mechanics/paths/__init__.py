@@ -1,1 +1,0 @@
-"""Paths of `EventCorrected` between events, and the times at which they end."""

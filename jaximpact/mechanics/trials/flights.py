@@ -1,0 +1,48 @@
+"""Steps of a given length in which nothing happens: one trial, without contacts and without searches for events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..events.jump_search import path_jumped
+from ..scheme import Step
+from .jolts import force_in_pieces, in_pieces
+from .trial import Base, Trial, attempt, frozen, grazes, held, least_gaps
+
+
+def flight(step: Step, state: Any) -> tuple[Trial, Array]:
+    """Makes one trial over a whole step from a `DrivenState`; also tests whether a contact is closed or an event may lie in the step, ()."""
+    scheme, _, _, motion, t, s, _ = step
+    q, v, closed, args = state.q, state.v, state.closed, motion.args
+    pieces, piece = force_in_pieces(in_pieces(step, q, v), state.where)
+    problem, tolerance, none = pieces.on(piece.sides), scheme.tolerance(q.dtype), jnp.zeros(len(closed), q.dtype)
+
+    def hold(t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> tuple[Array, Array, Array, Array]:
+        a, _, _, of_joints = held(problem, t, q, v, closed[:0], slack, args)
+        return a, none, none, of_joints
+
+    zero = jnp.zeros((), q.dtype)
+    a, _, _, of_joints = hold(t, q, v, closed, zero, args)
+    base = Base(zero, q, v, a, closed, none, none, none, none, zero, of_joints, state.low, piece, zero)
+    watched = (lambda t, q, v, a: pieces.rates(piece.sides, t, q, v, a, args)) if pieces.count else None
+    found = attempt(problem, scheme.order, t, base, s, tolerance, args, hold, borders=watched)
+    known, s, h = jax.tree.map(frozen, (found, s, motion.h))
+    met = jnp.any(closed) | jnp.any(known.after[0] < 0) | jnp.any(least_gaps(known.before, known.after, s, none)[1])
+    if pieces.count:
+        sight = known.borders
+        value, rate = sight.after
+        near = (
+            (value <= h * jnp.abs(rate))
+            | (sight.before[0] <= 0)
+            | least_gaps(sight.before, sight.after, s, 0 * value)[1]
+        )
+        met |= jnp.any(near | pieces.slid(piece)) | (state.n == 0)
+    if scheme.jumps:
+        met |= grazes(base, known, s, tolerance, h)
+        jumps = path_jumped(problem, closed, *jax.tree.map(frozen, ((t, q, v), (t + s, found.q, found.v))), args)
+        met |= False if jumps is None else jumps
+    return found, met
