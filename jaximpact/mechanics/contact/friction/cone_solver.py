@@ -22,7 +22,6 @@ from .cones import OPEN, frozen, modes_of, project
 from .lemke import pivot_friction
 
 Method = Callable[[Friction, Array, int], Found]
-PATH_STEPS = 60  # along the path of smoothed laws that Newton's method in space is restarted from
 
 
 def frictional_impulses(
@@ -92,7 +91,7 @@ def solve_exactly(problem: Friction, start: Array, max_iterations: int) -> Found
     """Solves one or two planar contacts in closed form, else by Newton's method from impulses ``start`` (m, 1 + k).
 
     Newton's method makes at most ``max_iterations`` steps. If it has not converged after some of them, it restarts from the impulses of Lemke's
-    pivots in the plane, or from those at the end of the path of smoothed laws in space.
+    pivots in the plane, or from those of a path of smoothed laws in space.
     """
     m, size = start.shape
     if size == 2 and m <= ENUMERATE:
@@ -101,13 +100,13 @@ def solve_exactly(problem: Friction, start: Array, max_iterations: int) -> Found
     return newton(problem, start, max_iterations, _by_pivots if size == 2 else _along_path)
 
 
-def _by_pivots(problem: Friction, x: Array, needed: Array, attempt: Array) -> tuple[Array, Array]:
+def _by_pivots(problem: Friction, x: Array, needed: Array, first: Array) -> tuple[Array, Array]:
     none = jnp.zeros((), jnp.int32)
     return lax.cond(needed, lambda: pivot_friction(problem, needed), lambda: (x, none))
 
 
-def _along_path(problem: Friction, x: Array, needed: Array, attempt: Array) -> tuple[Array, Array]:
-    found = follow_path(problem, attempt, jnp.where(needed, attempt * PATH_STEPS, 0))
+def _along_path(problem: Friction, x: Array, needed: Array, first: Array) -> tuple[Array, Array]:
+    found = follow_path(problem, first, needed)
     return found.x, found.iterations
 
 
