@@ -20,7 +20,7 @@ MEMORY = 4  # number of earlier residuals, the largest of which a step must redu
 STEPS = (1.0, 0.5, 0.25, 0.125)
 SWEEPS = 2  # sweeps of Gauss-Seidel, where no step reduces the residual
 LEAST, FIRST, SECOND, MOST = 1e-12, 1e-9, 1e-6, 1.0  # proximal shifts, relative to the diagonal
-PATIENCE = 40  # steps before a restart from another method's impulses
+PATIENCE = 10  # steps before the first restart from another method's impulses
 SECANTS = 8  # iterations for one contact in space
 
 
@@ -138,24 +138,26 @@ def sweep(problem: Friction, x: Array) -> Array:
     return lax.fori_loop(0, m, one, x)
 
 
-def linearised_equations(problem: Friction, x: Array, w: Array) -> tuple[Array, Array, Array]:
-    """Returns the `equations` of all contacts (m, 1 + k) and their Jacobians with respect to x and w, (m, 1 + k, 1 + k) each."""
-    diagonal = jnp.diagonal(problem.matrix).reshape(x.shape)
+def linearised(equations: Callable, x: Array, w: Array, *others: Array) -> tuple[Array, Array, Array]:
+    """Returns the equations of all contacts (m, 1 + k) and their Jacobians with respect to x and w, (m, 1 + k, 1 + k) each.
 
-    def both(x: Array, w: Array, mu: Array, diagonal: Array) -> tuple[Array, Array]:
-        value = equations(x, w, mu, diagonal)
+    ``equations``: function of x and w (1 + k,) of one contact, and of the ``others``, (m, ...) each.
+    """
+
+    def both(*operands: Array) -> tuple[Array, Array]:
+        value = equations(*operands)
         return value, value
 
-    (by_x, by_w), value = jax.vmap(jax.jacfwd(both, argnums=(0, 1), has_aux=True))(x, w, problem.mu, diagonal)
+    (by_x, by_w), value = jax.vmap(jax.jacfwd(both, argnums=(0, 1), has_aux=True))(x, w, *others)
     return value, by_x, by_w
 
 
-def newton_step(problem: Friction, linearised: tuple[Array, Array, Array], shift: Array) -> Array:
+def newton_step(problem: Friction, equations: tuple[Array, Array, Array], shift: Array) -> Array:
     """Returns the Newton step (m, 1 + k) for the equations with A + ``shift`` I in place of A, as in a proximal-point step.
 
-    ``linearised``: result of `linearised_equations`.
+    ``equations``: result of `linearised`.
     """
-    value, by_x, by_w = linearised
+    value, by_x, by_w = equations
     m, size = value.shape
     shifted = problem.matrix + shift * jnp.eye(m * size, dtype=value.dtype)
     matrix = (by_w @ shifted.reshape(m, size, m * size)).reshape(m, size, m, size)
@@ -164,13 +166,13 @@ def newton_step(problem: Friction, linearised: tuple[Array, Array, Array], shift
     return -jnp.linalg.solve(matrix, value.ravel()).reshape(m, size)
 
 
-def newton(problem: Friction, x: Array, limit: int, rescue: Callable[[Friction, Array, Array], tuple]) -> Found:
+def newton(problem: Friction, x: Array, limit: int, rescue: Callable[[Friction, Array, Array, Array], tuple]) -> Found:
     """Solves by Newton's method from ``x`` (m, 1 + k), at most ``limit`` steps.
 
     A step, full or shortened, is taken if it reduces the residual below the largest of the last five; a full step also reduces the proximal shift.
-    If no step length does, the shift grows and two sweeps of Gauss-Seidel replace the step. After `PATIENCE` steps the method restarts once from the
-    impulses of another method, ``rescue(problem, x, needed)``, which returns impulses and its number of iterations, and iterates only if ``needed``,
-    () bool. Returns the best of all impulses found. Because of the shift, impulses of dependent contacts change as little as possible.
+    If no step length does, the shift grows and two sweeps of Gauss-Seidel replace the step. After `PATIENCE` steps, and after five times as many, the method
+    restarts from the impulses of another method, ``rescue(problem, x, needed, first)``, which returns impulses and its number of iterations, and iterates
+    only if ``needed``, () bool. Returns the best of all impulses found. Because of the shift, impulses of dependent contacts change as little as possible.
     """
     diagonal = jnp.diagonal(problem.matrix).reshape(x.shape)
     every = jax.vmap(equations)
@@ -180,13 +182,14 @@ def newton(problem: Friction, x: Array, limit: int, rescue: Callable[[Friction, 
 
     def body(carry: tuple) -> tuple:
         count, x, shift, history, best = carry
-        again = count == PATIENCE
-        rescued, spent = rescue(problem, best.x, again)
+        first = count == PATIENCE
+        again = first | (count == 5 * PATIENCE)
+        rescued, spent = rescue(problem, best.x, again, first)
         x = jnp.where(again, rescued, x)
         w = problem.velocity(x)
-        linearised = linearised_equations(problem, x, w)
-        history = jnp.where(again, forgotten, jnp.roll(history, 1)).at[0].set(jnp.sqrt(jnp.sum(linearised[0] ** 2)))
-        step = newton_step(problem, linearised, shift)
+        value = linearised(equations, x, w, problem.mu, diagonal)
+        history = jnp.where(again, forgotten, jnp.roll(history, 1)).at[0].set(jnp.sqrt(jnp.sum(value[0] ** 2)))
+        step = newton_step(problem, value, shift)
         moved = (problem.matrix @ step.ravel()).reshape(w.shape)
         reached = jax.vmap(lambda part: merit(x + part * step, w + part * moved))(parts)
         lower = reached < (1 - 0.1 * parts) * jnp.max(history)

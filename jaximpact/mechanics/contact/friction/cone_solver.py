@@ -17,12 +17,11 @@ from ....jaxtools.derivative_rules import implicit_root
 from ....jaxtools.outlined import outlined
 from .cone_enumeration import ENUMERATE, enumerate_modes
 from .cone_newton import Found, Friction, newton
-from .cone_splitting import projected_gradient
+from .cone_path import follow_path
 from .cones import OPEN, frozen, modes_of, project
 from .lemke import pivot_friction
 
 Method = Callable[[Friction, Array, int], Found]
-GRADIENT_STEPS = 500  # projected gradient steps that Newton's method in space is restarted from
 
 
 def frictional_impulses(
@@ -92,22 +91,22 @@ def solve_exactly(problem: Friction, start: Array, max_iterations: int) -> Found
     """Solves one or two planar contacts in closed form, else by Newton's method from impulses ``start`` (m, 1 + k).
 
     Newton's method makes at most ``max_iterations`` steps. If it has not converged after some of them, it restarts from the impulses of Lemke's
-    pivots in the plane, or of projected gradients in space.
+    pivots in the plane, or from those of a path of smoothed laws in space.
     """
     m, size = start.shape
     if size == 2 and m <= ENUMERATE:
         x = enumerate_modes(problem.matrix, problem.offset, problem.mu, start, jnp.min(problem.tolerance))
         return Found(x, problem.excess(x), jnp.ones((), jnp.int32))
-    return newton(problem, start, max_iterations, _by_pivots if size == 2 else _by_gradients)
+    return newton(problem, start, max_iterations, _by_pivots if size == 2 else _along_path)
 
 
-def _by_pivots(problem: Friction, x: Array, needed: Array) -> tuple[Array, Array]:
+def _by_pivots(problem: Friction, x: Array, needed: Array, first: Array) -> tuple[Array, Array]:
     none = jnp.zeros((), jnp.int32)
     return lax.cond(needed, lambda: pivot_friction(problem, needed), lambda: (x, none))
 
 
-def _by_gradients(problem: Friction, x: Array, needed: Array) -> tuple[Array, Array]:
-    found = projected_gradient(problem, x, jnp.where(needed, GRADIENT_STEPS, 0))
+def _along_path(problem: Friction, x: Array, needed: Array, first: Array) -> tuple[Array, Array]:
+    found = follow_path(problem, first, needed)
     return found.x, found.iterations
 
 
