@@ -29,7 +29,7 @@ ROWS = [
     ["__main__"],
 ]
 # folders of mechanics, in the same order: what a step knows of one instant, of a substep, of a path between events, of a scheme
-ROOMS_OF_MECHANICS = ["contact.friction", "contact", "events", "trials", "paths", "saltation", "schemes"]
+ROOMS_OF_MECHANICS = ["contact.friction", "contact", "events", "trials", "saltation", "schemes"]
 LEVEL = {name: level for level, names in enumerate(ROWS) for name in names}
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 

@@ -277,8 +277,9 @@ class EventDriven(Scheme):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class EventCorrected(EventDriven):
-    """`EventDriven` of order 2: positions, velocities and their derivatives are of second order in h where impacts are isolated and transversal.
+    """`EventDriven` of order 2, by steps h.
 
+    Positions, velocities and their derivatives are of second order in h where impacts are isolated and transversal.
     A contact becomes a lasting one when it would separate slower than 2 h times the acceleration that closes it: through an accumulation of impacts
     position is of second order, velocity and derivatives are of first order.
     """
