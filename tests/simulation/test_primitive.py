@@ -239,7 +239,8 @@ def test_value_and_tangent_are_one_program():
         assert len(set(re.findall(r"jaximpact_\w+", jax.jit(program).lower(given).as_text()))) == count
 
 
-@pytest.mark.parametrize("checkpoint", [slow(False), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpoint", [False, True])
 def test_gradients_of_motions_in_a_loop(checkpoint):
     """Where jax takes a JVP apart, in a scan, one whose states are computed again, or a linear function, tangents are those of forward mode."""
     step = lambda q: end(q, V0, 0.6, ARGS)[:2]
@@ -256,6 +257,7 @@ def test_gradients_of_motions_in_a_loop(checkpoint):
     close(jax.linear_transpose(pushed, given)(jnp.ones(2))[0], forward.sum(0), 1e-12)
 
 
+@pytest.mark.slow
 def test_many_inputs_go_backwards():
     """Where inputs are many, reverse mode walks back through the steps, natively; gradients are the same."""
     close(*(jax.jit(jax.vmap(slopes(led)))(MANY) for slopes in (jax.grad, jax.jacfwd)), 1e-11)
@@ -319,6 +321,7 @@ def test_an_account_that_nobody_reads_is_not_computed(way):
         assert way == "reverse" or status == [alone[0]]
 
 
+@pytest.mark.slow
 def test_cotangents_that_differ_where_motions_do_not():
     """All rows of a Jacobian go back through the states of one motion."""
     several = lambda w: led(w) * jnp.arange(1.0, 4.0)
