@@ -16,6 +16,7 @@ from jaximpact.compiler.scalar.interpreter import program_inputs
 from jaximpact.jaxtools.interval_bounds import Unbounded, bound_change, is_expensive
 from jaximpact.jaxtools.outlined import outlined
 from jaximpact.jaxtools.tables import table
+from support.breadth import slow_but
 
 
 def matrix(a, b):
@@ -281,7 +282,7 @@ def nested(one, a, b):
     return last, one(last, k + 1)
 
 
-@pytest.mark.parametrize("lanes", ["alone", "vectors", pytest.param("pairs of registers", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lanes", slow_but(["vectors"], ["alone", "vectors", "pairs of registers"]))
 @pytest.mark.parametrize("one", [repeated_and_swept, swept_twice])
 def test_outlined_functions_hold_loops_and_branches(one, lanes, monkeypatch):
     """Also functions that call others, of other content: where some lanes only come, or none, and with derivatives."""

@@ -16,6 +16,7 @@ from jaximpact import catalogue
 from support import static_friction
 from support.experiments.friction import DISK, MOTIONS
 from support.sliding_bodies import IN_SPACE
+from support.symplectic_euler import SymplecticEuler
 
 G = 9.81
 SCHEMES = {
@@ -24,6 +25,7 @@ SCHEMES = {
     "Maury": ji.Maury(),
     "EventCorrected": ji.EventCorrected(),
     "EventDriven": ji.EventDriven(trials=60),  # a bound, without which there is no way back
+    "SymplecticEuler": SymplecticEuler(),  # as users write one
 }
 FRICTION = ("MoreauJean", "Maury", "EventCorrected", "EventDriven")
 
