@@ -151,13 +151,8 @@ def test_sensitivities_take_impacts_as_outputs():
 
 
 @pytest.mark.slow
-def test_impacts_are_kept_in_files_and_tables(tmp_path):
-    options = {"t1": 2.6, "e": 0.8, "args": {"g": 9.81}, "scheme": SCHEME}
-    found = ji.solve(BALL, [1.3], [0.0], save=ji.Events(impacts=KEPT), **options)
-    for suffix in (".npz", ".nc", ".zarr"):
-        read = ji.load(found.save(tmp_path / f"motion{suffix}"))
-        for x, y in zip(jax.tree.leaves(read.events), jax.tree.leaves(found.events), strict=True):
-            np.testing.assert_array_equal(x, y)
+def test_impacts_as_tables():
+    found = ji.solve(BALL, [1.3], [0.0], t1=2.6, e=0.8, args={"g": 9.81}, scheme=SCHEME, save=ji.Events(impacts=KEPT))
     assert found.to_xarray().events_before.dims == ("impact", "coordinate")
     table = found.events.to_pandas()
     assert len(table) == COUNT and table["t"].tolist() == found.events.t[:COUNT].tolist()

@@ -227,14 +227,6 @@ def test_a_function_that_jumps_has_no_trusted_derivative():
     assert found.status == Status.DERIVATIVE_JUMP and found.t[-1] == pytest.approx(np.sqrt(1.6 / 9.81), abs=1e-12)
 
 
-@pytest.mark.slow
-def test_a_stop_is_kept_in_files(tmp_path):
-    found = thrown(1.3, 0.0, HEIGHT)
-    for suffix in (".npz", ".nc"):
-        read = ji.load(found.save(tmp_path / f"motion{suffix}"))
-        assert read.stopped == found.stopped and read.t == found.t
-
-
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
+from support.breadth import slow
 
 G = 9.81
 Status = ji.Status
@@ -23,8 +24,16 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("scheme", [ji.EventCorrected(), ji.MoreauJean()], ids=lambda x: type(x).__name__)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [
+        ("lift", ji.EventCorrected()),
+        ("belt", ji.MoreauJean()),
+        slow("lift", ji.MoreauJean()),
+        slow("belt", ji.EventCorrected()),
+    ],
+    ids=lambda x: x if isinstance(x, str) else type(x).__name__,
+)
 def test_what_is_not_located_is_told(name, scheme):
     """`EventCorrected` holds the contact and fails; steps are right to first order, and do not trust the derivative by the time of the kink."""
     problem, q0, v0, t1, a, right = CASES[name]

@@ -367,7 +367,8 @@ SPARSE = sparse.BCOO.fromdense(jnp.eye(1))
 STRANGE = {"digamma": jax.scipy.special.digamma, "bcoo_dot_general": lambda x: SPARSE @ x}
 
 
-@pytest.mark.parametrize("name", [slow("digamma"), "bcoo_dot_general"])
+@pytest.mark.slow  # as test_native asks of lanes
+@pytest.mark.parametrize("name", STRANGE)
 def test_what_native_code_cannot_take(name):
     """A primitive without a rule, elementwise or not, goes through XLA, with the same derivative."""
     strange = ji.Problem(
