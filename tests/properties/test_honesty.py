@@ -215,6 +215,8 @@ def check_derivatives(name: str, d: int, seeds, steps=STEPS):
         f"\n{name}, d={d}: {len(seeds)} systems, {dict(counts)}, disagreements {len(wrong)}, median order {order:.2f}"
     )
     assert not wrong, "\n".join(wrong)
+    # an error that falls with h: of first order at least, spread by the impacts' phases within their steps
+    assert order > 0.5
     return counts["trusted"]
 
 
@@ -229,7 +231,7 @@ def allowance(name: str, seed: int, d: int, value, spread, off: float) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("d", "count"), [(1, 60), (2, 60)])
+@pytest.mark.parametrize(("d", "count"), [(1, 60), (2, 60), (3, 30)])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_trusted_derivatives(name, d, count):
     assert check_derivatives(name, d, range(count)) > count / 20
