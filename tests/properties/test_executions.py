@@ -179,12 +179,12 @@ def numbers(found):
 
 
 def pushed(name, scheme, args, shift=0.0, **options):
-    """Numbers of a motion whose start is faster by a shift, their derivative by all args and the shift, and the rest."""
+    """Numbers of a motion whose start is faster by a shift, their derivative along all args, and the rest."""
 
     def told(args, shift):
         return numbers(solve(name, scheme, args, shift, **options))
 
-    change = jax.tree.map(jnp.ones_like, (args, shift))
+    change = jax.tree.map(jnp.ones_like, args), jnp.zeros_like(shift)
     return jax.jvp(told, (args, shift), change, has_aux=True)
 
 
