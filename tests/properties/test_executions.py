@@ -105,7 +105,7 @@ CASES = {
     ),
     "contacts that turn": Case(
         LADDER, [np.cos(1.0), np.sin(1.0), 1.0], [0.3 * np.sin(1.0), -0.3 * np.cos(1.0), -0.3], {"g": -G}, {"t1": 0.3},
-        ("MoreauJean", "EventDriven"),
+        ("EventDriven", "MoreauJean"),
     ),
     "a force that jumps": Case(
         PUSHED, [-1.0], [1.4], {"drag": 0.2, "place": 0.3, "push": 0.7}, {"t1": 1.6},
