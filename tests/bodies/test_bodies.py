@@ -84,7 +84,7 @@ def test_listed_pairs_and_all_pairs(four, scheme, e):
     assert np.allclose(found.v, reference.v, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("friction", [{}, {"friction": 0.3, "inertias": "solid"}], ids=["smooth", "rough"])
+@pytest.mark.parametrize("friction", [{}, slow({"friction": 0.3, "inertias": "solid"})], ids=["smooth", "rough"])
 def test_listed_pairs_under_a_force_that_depends_on_the_velocity(friction):
     places = np.array([[0.2, 0.12], [0.45, 0.2], [0.2, 0.33]])
     start = np.concatenate([places, np.zeros((3, len(friction) // 2))], axis=1)

@@ -168,6 +168,7 @@ def test_solutions_of_other_problems(both):
         analysis.balance(bodies.disks(np.ones(9), lists=True), found)
 
 
+@pytest.mark.slow
 def test_a_section_chooses_a_solver_of_lists():
     problem = bodies.disks(np.array([0.1, 0.1]), walls=[None, (0, None)], gravity=1.0, lists=True)
     q0, scheme = np.array([0.0, 0.3, 0.0, 0.6]), ji.Maury()

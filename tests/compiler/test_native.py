@@ -1,7 +1,6 @@
 """Ensembles as native code: the same motions as through XLA, whatever the lanes, and nothing compiled twice."""
 
 import time
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,6 @@ import pytest
 from jax import lax
 
 import jaximpact as ji
-from jaximpact import catalogue
 from jaximpact.compiler.llvm import call as native_run
 from jaximpact.compiler.llvm import jit as native_compile
 from jaximpact.compiler.llvm import over_lanes
@@ -430,53 +428,6 @@ def test_no_entry_is_a_number_where_a_matrix_is_not_positive():
 
 
 # breadth
-
-
-SCHEMES = [ji.PaoliSchatzman(), ji.Maury(), ji.MoreauJean(), ji.EventCorrected()]
-PROJECTIONS = [ji.ActiveSet(), ji.ProjectedGradient()]  # ADMM has eigenvalues, and goes through XLA
-
-
-def around(problem, case, scheme, projection=None, dtype=np.float64, h=None):
-    """Motions near a case of the catalogue, natively and through XLA."""
-    random = np.random.default_rng(0)
-    q0, v0 = (np.tile(x, (LANES, 1)) for x in (case.q0, case.v0))
-    v0 = v0 + 0.01 * random.normal(size=v0.shape)
-    t1, h = case.t1, case.t1 / 300
-    e = 0.0 if isinstance(scheme, ji.Maury) else case.restitution
-    given = {"t1": t1, "h": h, "e": e, "args": case.args, "scheme": scheme, "projection": projection}
-    q0, v0 = q0.astype(dtype), v0.astype(dtype)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # starts that point outward
-        return (ji.ensemble(problem, q0, v0, execution=way, **given) for way in WAYS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["bowl", "polar-particle", "groove", "growing-spheres", "adly-thieu"])
-@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: type(s).__name__)
-def test_native_motions_of_the_catalogue_are_those_of_xla(name, scheme):
-    entry = catalogue.get(name)
-    native, xla = around(entry.problem, next(iter(entry.cases.values())), scheme)
-    # projections stop at 1e-12, which 200 steps carry on
-    compare(native, xla, 1e-9, 0.9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("projection", PROJECTIONS, ids=lambda p: type(p).__name__)
-def test_native_projections_are_those_of_xla(projection):
-    native, xla = around(
-        catalogue.get("bowl").problem, catalogue.get("bowl").case("e=0"), ji.PaoliSchatzman(), projection
-    )
-    compare(native, xla, 1e-9, 0.9)
-
-
-@pytest.mark.slow
-def test_native_single_precision_is_that_of_xla():
-    entry = catalogue.get("polar-particle")
-    with jax.enable_x64(False):
-        native, xla = around(entry.problem, entry.case("e=0.9"), ji.PaoliSchatzman(), dtype=np.float32)
-    assert native.q.dtype == np.float32
-    # 200 steps of units of 1e-7, through impacts
-    compare(native, xla, 1e-3, 0.9)
 
 
 def test_padding_makes_no_turns_of_a_loop():

@@ -16,56 +16,11 @@ from jaximpact.compiler.scalar.interpreter import program_inputs
 from jaximpact.jaxtools.interval_bounds import Unbounded, bound_change, is_expensive
 from jaximpact.jaxtools.outlined import outlined
 from jaximpact.jaxtools.tables import table
+from support.breadth import slow_but
 
 
 def matrix(a, b):
     return jnp.array([[2 + jnp.cos(a[0] - a[1]), 0.3, 0.1], [0.3, 1 + a[1] ** 2, a[2]], [0.1, a[2], 3.0]])
-
-
-def indices(a, b):
-    x = jnp.concatenate([a, b[:2], jnp.ones(2)]).reshape(7)
-    return (
-        x[::2],
-        x[-1],
-        x[1:4][::-1],
-        jnp.stack([a, b], 1).T,
-        x[jnp.array([0, 5, 2])],
-        jnp.pad(a, 1),
-        jnp.roll(a, 1),
-        jnp.stack(list(a * b)),
-    )
-
-
-def updates(a, b):
-    return a.at[0].set(b[1]).at[1:].add(b[1:]).at[jnp.array([0, 0])].add(1.0), jnp.zeros((3, 3)).at[1].set(a)
-
-
-def reductions(a, b):
-    m = jnp.outer(a, b)
-    return (
-        m.sum(0),
-        m.max(1),
-        m.min(),
-        jnp.prod(a),
-        jnp.argmin(m, 1),
-        jnp.argmax(b),
-        jnp.cumsum(a),
-        m.mean(),
-        jnp.ptp(a),
-        jnp.sort(a),
-    )
-
-
-def products(a, b):
-    m = matrix(a, b)
-    return (
-        m @ m.T,
-        a @ m,
-        jnp.einsum("ij,kj->ki", m, jnp.outer(a, b)),
-        jnp.linalg.norm(b),
-        jnp.cross(a, b),
-        jnp.vdot(a, b),
-    )
 
 
 def algebra(a, b):
@@ -81,17 +36,6 @@ def inverse(a, b):
 def factor(a, b):
     m = matrix(a, b)
     return jnp.linalg.cholesky(m @ m.T)
-
-
-def branches(a, b):
-    return (
-        jnp.where(a > b, a, b),
-        lax.cond(a[0] > 0, lambda x: 2 * x, lambda x: x - 1, a),
-        jnp.clip(a, -0.1, 0.1),
-        lax.select_n(jnp.int32(1), a, b),
-        jnp.sign(a) * jnp.abs(b) ** 1.5,
-        lax.switch(jnp.argmax(a), [lambda: a, lambda: b, lambda: a + b]),
-    )
 
 
 def loops(a, b):
@@ -146,34 +90,7 @@ def derivatives(a, b):
     return jax.grad(energy)(a), jax.hessian(energy)(a), jax.jvp(energy, (a,), (b,))[1], jax.jacrev(lambda x: x * b)(a)
 
 
-def functions_of_one(a, b):
-    return (
-        jnp.tan(a),
-        jnp.arctan2(a, b),
-        jnp.exp(a),
-        jnp.log1p(jnp.abs(b)),
-        jnp.tanh(a),
-        jnp.sqrt(1 + b * b),
-        jnp.floor(a),
-        a**3,
-    )
-
-
-CASES = [
-    indices,
-    updates,
-    reductions,
-    products,
-    algebra,
-    inverse,
-    factor,
-    branches,
-    loops,
-    tables,
-    custom,
-    derivatives,
-    functions_of_one,
-]
+CASES = [algebra, inverse, factor, loops, tables, custom, derivatives]
 A, B = jnp.array([0.3, -0.7, 1.1]), jnp.array([1.0, 2.0, -0.4])
 
 
@@ -196,7 +113,7 @@ def native(function):
     return over_lanes(jax.jit(function), (0, None))(LANES, B)
 
 
-# with derivatives of their own; those of the others are made of what `test_native_table` holds
+# with derivatives of their own; single operations and their derivatives are those of `test_native_table`
 WITH_RULES = (algebra, factor, custom, derivatives)
 
 
@@ -365,7 +282,7 @@ def nested(one, a, b):
     return last, one(last, k + 1)
 
 
-@pytest.mark.parametrize("lanes", ["alone", "vectors", pytest.param("pairs of registers", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lanes", slow_but(["vectors"], ["alone", "vectors", "pairs of registers"]))
 @pytest.mark.parametrize("one", [repeated_and_swept, swept_twice])
 def test_outlined_functions_hold_loops_and_branches(one, lanes, monkeypatch):
     """Also functions that call others, of other content: where some lanes only come, or none, and with derivatives."""

@@ -6,6 +6,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import jaximpact as ji
+from support.breadth import slow_but
 
 G, MU, RADIUS = 9.81, 0.3, 0.05
 METHODS = [ji.MoreauJean(), pytest.param(ji.Maury(), marks=pytest.mark.slow)]
@@ -53,7 +54,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("scheme", METHODS, ids=lambda x: type(x).__name__)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(["ball that rolls and spins"], CASES))
 def test_motions_and_derivatives_converge_with_first_order(name, scheme):
     """Halving h twice halves the errors of state and derivative by the radius, within a tenth."""
     inertia, rows, v0, t1 = CASES[name]

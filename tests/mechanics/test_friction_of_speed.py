@@ -9,6 +9,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import jaximpact as ji
+from support.breadth import slow_but
 
 G = 9.81
 SCHEMES = {
@@ -36,7 +37,7 @@ def sliding(k, a, v0, t):
     return jnp.stack([(v0 - v - G * k * t) / c, v])
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", slow_but(["EventDriven", "MoreauJean"], SCHEMES))
 def test_a_block_that_slides_and_stops(name):
     """Its way and speed, and their derivatives by both coefficients and the start, while it slides and at rest."""
     scheme, steps, tolerance = SCHEMES[name]
@@ -72,7 +73,8 @@ def test_at_rest_it_is_the_value_at_zero():
             assert not found.failed
 
 
-def test_stick_and_slip_on_a_belt():
+@pytest.mark.parametrize("name", slow_but(["EventDriven"], ["EventDriven", "EventCorrected", "MoreauJean"]))
+def test_stick_and_slip_on_a_belt(name):
     """A mass on a spring, taken along by a belt and let go where friction falls with speed: against scipy between the events."""
     belt, mu = 0.2, lambda s, xp: 0.2 + 0.3 * xp.exp(-s / 0.2)
     system = ji.Problem(
@@ -90,12 +92,12 @@ def test_stick_and_slip_on_a_belt():
     t = min(12.0, t + (0.5 - found.y[0, -1]) / belt)
     if t < 12:
         x = solve_ivp(slope, [t, 12.0], np.array([0.5, belt - 1e-13]), rtol=1e-12, atol=1e-13).y[:, -1]
-    for name in ("EventDriven", "EventCorrected", "MoreauJean"):
-        scheme, steps, tolerance = SCHEMES[name]
-        motion = ji.solve(system, [0.0, 0.0], [belt, 0.0], t1=12.0, scheme=scheme, **(steps and {"steps": 12_000}))
-        np.testing.assert_allclose([motion.q[-1, 0], motion.v[-1, 0]], x, atol=tolerance)
+    scheme, steps, tolerance = SCHEMES[name]
+    motion = ji.solve(system, [0.0, 0.0], [belt, 0.0], t1=12.0, scheme=scheme, **(steps and {"steps": 12_000}))
+    np.testing.assert_allclose([motion.q[-1, 0], motion.v[-1, 0]], x, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_bodies_in_lists_take_it_too():
     """Two disks that slide on the floor and do not turn, in lists of near pairs."""
     law = lambda s, args: args["k"] + args["a"] * s
@@ -124,15 +126,15 @@ def test_what_does_not_fit_is_refused():
 
 def test_it_is_part_of_the_statement():
     """Replaced by a number in a call, kept by copies, closed over in a traced function."""
-    given = {"q0": np.zeros(2), "v0": np.array([2.0, 0.0]), "t1": 0.3, "scheme": ji.EventDriven(1e-10, 1e-10)}
-    args = {"k": 0.2, "a": 0.15, "f": 0.0}
+    given = {"q0": np.zeros(2), "v0": np.array([2.0, 0.0]), "t1": 0.3, "steps": 2000, "scheme": ji.MoreauJean()}
+    args, tolerance = {"k": 0.2, "a": 0.15, "f": 0.0}, SCHEMES["MoreauJean"][2]
     plain = ji.solve(viscous, **given, args=args, friction=0.2)
     np.testing.assert_allclose(plain.v[-1, 0], 2 - 0.3 * G * 0.2, atol=1e-9)
     closed = jax.jit(lambda k: ji.solve(block(lambda s, args: k + 0.15 * s), **given, args={"f": 0.0}).v[-1, 0])
-    np.testing.assert_allclose(closed(0.2), sliding(0.2, 0.15, 2.0, 0.3)[1], atol=1e-8)
+    np.testing.assert_allclose(closed(0.2), sliding(0.2, 0.15, 2.0, 0.3)[1], atol=tolerance)
     copied = pickle.loads(pickle.dumps(OF_MODULE))
     assert copied.friction == OF_MODULE.friction
-    np.testing.assert_allclose(ji.solve(copied, **given).v[-1, 0], sliding(0.2, 0.15, 2.0, 0.3)[1], atol=1e-8)
+    np.testing.assert_allclose(ji.solve(copied, **given).v[-1, 0], sliding(0.2, 0.15, 2.0, 0.3)[1], atol=tolerance)
 
 
 def _weight(t, q, v, args):

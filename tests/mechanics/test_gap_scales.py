@@ -7,6 +7,7 @@ import pytest
 
 import jaximpact as ji
 from jaximpact import Status, analysis, bodies, planar
+from support.breadth import slow_but
 
 G, ANGLE = 9.81, 0.5
 S, C = np.sin(ANGLE), np.cos(ANGLE)
@@ -16,6 +17,8 @@ SCHEMES = {
     "event-corrected": (ji.EventCorrected(), 20),
     "event-driven": (ji.EventDriven(rtol=1e-10, atol=1e-10), 5),
 }
+# of steps, and located: the others in the slow suite
+EVERY = pytest.mark.parametrize("name", slow_but(["moreau-jean", "event-driven"], SCHEMES))
 
 
 def weight(t, q, v, args):
@@ -36,7 +39,7 @@ def slope(slip=whole):
     return ji.Problem(weight, gap, slip=slip, friction=lambda args: args[0])
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@EVERY
 def test_a_block_on_an_incline_whatever_its_gap(name):
     scheme, steps = SCHEMES[name]
     problem = slope()
@@ -111,6 +114,7 @@ def distances(t, q, args):
 START = np.array([0.1, float(height(0.1)) + 0.1]), np.array([1.0, -0.3])
 
 
+@pytest.mark.slow
 def test_hills_by_their_height_and_by_the_distance_to_them():
     """One motion through an impact, stated as the height with the whole velocity, and as a distance: states and Jacobians to the tolerance."""
     found = []
@@ -130,7 +134,7 @@ def test_hills_by_their_height_and_by_the_distance_to_them():
     np.testing.assert_allclose(*(x[1] for x in found), atol=1e-7)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", slow_but(["moreau-jean"], SCHEMES))
 def test_what_is_seen_to_be_no_distance_is_reported(name):
     scheme, steps = SCHEMES[name]
     off = lambda t, q, v, args: (v[1:], over_hills(t, q, v, args))  # not the velocity of that gap
@@ -162,13 +166,12 @@ def test_gaps_of_planar_and_of_round_bodies_are_distances():
     ]
     shapes = {"one": planar.block((0.3, 0.1), 0.4, 0.2, mass=2.0), "two": planar.disk((1.0, 0.5), 0.3, mass=1.5)}
     problem = planar.System(shapes, parts).problem()
-    random = np.random.default_rng(0)
-    for q in random.normal(size=(5, 6)):
-        moved = jax.jacfwd(lambda q: problem.gaps(0.0, q, None))(jnp.asarray(q))[:, :2]
-        np.testing.assert_allclose(np.linalg.norm(moved, axis=1), 1, rtol=1e-12)
+    gradients = lambda problem: jax.jit(jax.vmap(jax.jacfwd(lambda q: problem.gaps(0.0, q, None))))
+    moved = gradients(problem)(np.random.default_rng(0).normal(size=(5, 6)))[..., :2]
+    np.testing.assert_allclose(np.linalg.norm(moved, axis=-1), 1, rtol=1e-12)
     pair = bodies.disks([0.1, 0.2], walls=[None, (0, None)], friction=0.3, inertias="solid", lists=False)
     q = np.array([0.0, 0.1, 0.0, 0.3, 0.2, 0.0])
-    for row in np.asarray(jax.jacfwd(lambda q: pair.gaps(0.0, q, None))(jnp.asarray(q))).reshape(-1, 2, 3):
+    for row in np.asarray(gradients(pair)(q[None])).reshape(-1, 2, 3):
         assert np.allclose(np.linalg.norm(row, axis=1)[np.any(row != 0, axis=1)], 1, rtol=1e-12)
     found = ji.solve(pair, q, np.zeros(6), t1=0.1, h=1e-2)
     assert int(found.status) & Status.GAP_NOT_DISTANCE == 0
@@ -202,7 +205,7 @@ FRICTIONLESS = ji.Problem(
 )
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@EVERY
 def test_without_friction_nothing_sticks(name):
     """mu = 0 and no slip: derivatives by start and push are those of a free body, dq/dv0 = 1 and dq/dF = t^2/2; a body that sticks has none."""
     scheme, steps = SCHEMES[name]

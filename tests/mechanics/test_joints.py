@@ -80,16 +80,6 @@ def test_two_contacts_that_last_on_turning_gaps_have_the_jacobian_of_the_angle(s
     np.testing.assert_allclose(jax.jacfwd(end)(jnp.array(start)), np.stack(differences, 1), atol=5 * h)
 
 
-@pytest.mark.slow
-def test_xla_and_single_precision_push_as_native_code_does():
-    run = lambda q0, v0, **options: ji.solve(LADDER, q0, v0, t1=0.3, steps=307, scheme=ji.MoreauJean(), **options)
-    start = ladder(1.0, -0.3)
-    found, other = run(*start), run(*start, execution="xla")
-    np.testing.assert_allclose(other.impulse, found.impulse, rtol=0, atol=1e-12)
-    single = run(*map(np.float32, start))
-    assert single.q.dtype == np.float32 and single.status == 0 and np.all(np.diff(single.impulse, axis=0) > 0)
-
-
 # pendulums of length 1: a distance kept by two gaps, and a wall at x = -.3
 
 WALL = 0.3

@@ -85,32 +85,6 @@ def test_order_in_reverse_mode(scheme):
     assert -np.polyfit(np.log(steps), np.log(errors), 1)[0] > 0.85
 
 
-def test_a_motion_of_many_is_what_it_is_alone():
-    q0, places = np.array([[-1.0], [-0.8], [-0.6]]), np.array([0.3, 0.2, 5.0])
-    options = {"t1": 1.6, "h": 0.01, "wrt": WRT, "progress": False}
-    every = ji.sensitivities(
-        PUSHED,
-        q0,
-        0 * q0 + 1.4,
-        args=DATA | {"place": places},
-        args_axes={"drag": None, "place": 0, "push": None},
-        **options,
-    )
-    assert np.all(every.trusted)
-    for lane, place in enumerate(places):
-        one = ji.sensitivities(PUSHED, q0[lane], [1.4], args=DATA | {"place": place}, **options)
-        alone = np.concatenate([np.ravel(x) for o in ("q", "v") for x in jax.tree.leaves(one.jacobian[o])])
-        np.testing.assert_allclose(flat(every)[lane], alone, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("wrt", ["t0", "t1"])
-def test_a_jump_at_a_fixed_time_counts_for_the_clock(wrt):
-    """F = 1 up to t = .4, then -1: dv/dt0 = dv/dt1 = -1, where the mean force is -.2."""
-    clock = ji.Problem(lambda t, q, v, args: jnp.where(t < 0.4, jnp.ones_like(q), -jnp.ones_like(q)))
-    found = ji.sensitivities(clock, [0.0], [1.0], t1=1.0, steps=100, wrt=wrt)
-    assert found.trusted and abs(found.jacobian["v"][wrt].item() + 1) < 0.01  # of h
-
-
 def told(problem, q0, v0, t1, steps=150, scheme=None, **options):
     found = ji.solve(
         problem, q0, v0, t1=t1, steps=steps, scheme=scheme or ji.MoreauJean(), sensitivity="corrected", **options
@@ -168,22 +142,3 @@ def test_second_derivatives_are_told():
     assert int(jax.jacfwd(place, has_aux=True)(x)[1]) == 0
     twice = jax.jacfwd(jax.jacfwd(place, has_aux=True), has_aux=True)
     assert int(twice(x)[1]) & Status.DERIVATIVE_JUMP
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("execution", ["native", "xla"])
-@pytest.mark.parametrize("scheme", [None, ji.EventCorrected()], ids=["passed", "located"])
-def test_derivatives_of_float32(scheme, execution):
-    found = ji.sensitivities(
-        STEP,
-        np.float32([-1.003]),
-        np.float32([1]),
-        t1=np.float32(1.5),
-        h=np.float32(0.01),
-        wrt="q0",
-        execution=execution,
-        scheme=scheme,
-    )
-    assert found.trusted and found.jacobian["q"]["q0"].dtype == np.float32
-    # dq/dq0 = 1 - (t1 - t) with t = 1.003
-    np.testing.assert_allclose([found.jacobian[x]["q0"].item() for x in ("q", "v")], [0.503, -1.0], atol=1e-4)

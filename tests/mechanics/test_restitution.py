@@ -113,23 +113,13 @@ def test_power_laws(scheme):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", SCHEMES[:2])
-def test_lanes_and_executions(scheme):
-    """Native lanes are XLA's to rounding, a lane is a motion alone, single precision has its digits; a law for each contact."""
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_law_for_each_contact(scheme):
+    """At the wall on the right once: rounding."""
     problem = PUCK.replace(restitution=lambda w, args: jnp.stack([1.0, args["c"]]) * (1 - 0.1 * w))
-    c = np.array([0.0, 0.3, 1.0])
-    options = {"t1": 2.0, "h": 1e-2, "scheme": scheme}
-    run = lambda c, **o: ji.ensemble(problem, [0.4], [1.3], args={"c": c}, args_axes={"c": 0}, **options, **o)
-    native, xla = run(c), run(c, execution="xla")
-    assert not np.any(native.failed)
-    np.testing.assert_allclose(native.v, xla.v, rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(native.status, xla.status)
-    one = ji.solve(problem, [0.4], [1.3], args={"c": 0.3}, save="final", **options)
-    np.testing.assert_array_equal(one.v, native.v[1])
-    np.testing.assert_allclose(one.v[-1], [-0.3 * (1 - 0.13) * 1.3], rtol=1e-12)  # the right wall once
-    low = ji.solve(problem, np.float32([0.4]), np.float32([1.3]), args={"c": np.float32(0.3)}, save="final", **options)
-    assert low.v.dtype == np.float32
-    np.testing.assert_allclose(low.v, one.v, rtol=1e-5)
+    options = {"t1": 2.0, "h": 1e-2, "scheme": scheme, "save": "final"}
+    found = ji.solve(problem, [0.4], [1.3], args={"c": 0.3}, **options)
+    np.testing.assert_allclose(found.v[-1], [-0.3 * (1 - 0.13) * 1.3], rtol=1e-12)
 
 
 def _disk():

@@ -10,7 +10,6 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import jaximpact as ji
-from jaximpact import catalogue
 from support.breadth import slow
 from support.static_friction import BLOCK, MOTIONS, NUMBERS, located, slopes_of
 
@@ -49,17 +48,13 @@ CALL = {"t1": 0.5, "steps": 101, "args": NUMBERS | {"F": FORCE}, "scheme": SCHEM
 CALL["args_axes"] = dict.fromkeys(NUMBERS) | {"F": 0}
 
 
-@pytest.mark.parametrize(
-    "dtype, execution", [(np.float64, "native"), slow(np.float64, "xla"), slow(np.float32, "native")]
-)
-def test_a_block_at_rest_is_held_up_to_static_friction(dtype, execution):
+def test_a_block_at_rest_is_held_up_to_static_friction():
     """Beyond it slips from the start, x = (F - mu g) t^2 / 2 to O(h): each step's velocity is exact."""
-    found = ji.ensemble(BLOCK, *np.asarray(START, dtype), execution=execution, **CALL)
+    found = ji.ensemble(BLOCK, *START, **CALL)
     moved = np.where(FORCE > 0.45 * G, FORCE - 0.3 * G, 0)
-    eps = np.finfo(dtype).eps
-    np.testing.assert_allclose(found.v[:, -1, 0], moved * 0.5, rtol=0, atol=256 * eps)
-    np.testing.assert_allclose(found.q[:, -1, 0], moved * 0.5**2 / 2, rtol=0, atol=2e-5 + 256 * eps)
-    assert np.all(found.status == 0) and found.q.dtype == dtype
+    np.testing.assert_allclose(found.v[:, -1, 0], moved * 0.5, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(found.q[:, -1, 0], moved * 0.5**2 / 2, rtol=0, atol=2e-5)
+    assert np.all(found.status == 0)
 
 
 @pytest.mark.slow
@@ -160,31 +155,6 @@ def test_feet_of_one_body_break_away_together():
     assert slopes["F"] == pytest.approx((1 - LATE**2) / 2 - jump * LATE / PULL, rel=5e-3)
     np.testing.assert_allclose(slopes["friction"], -G * (1 - LATE) / 2, rtol=5e-3)
     np.testing.assert_allclose(slopes["static_friction"], jump * G / PULL / 2, rtol=5e-3)
-
-
-@pytest.mark.slow
-def test_reverse_mode_is_forward_mode():
-    def end(force, friction, static):
-        call = {"args": {"F": force}, "friction": friction, "static_friction": static, "save": "final"}
-        return ji.solve(SLED, jnp.zeros(3), jnp.zeros(3), **call, **FEET).v[-1, 0]
-
-    given = PULL, jnp.array([0.3, 0.3]), jnp.array([0.4, 0.6])
-    forward, backward = (by(end, (0, 1, 2))(*given) for by in (jax.jacfwd, jax.grad))
-    for x, y in zip(forward, backward, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-10)  # of sums in another order
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", [ji.MoreauJean(), ji.EventCorrected()], ids=lambda x: type(x).__name__)
-def test_walking_back_through_stops_and_breaks_is_forward_mode(scheme):
-    belt = catalogue.get("belt-oscillator")
-    case = belt.case()
-    given = {"t1": case.t1, "steps": 50, "scheme": scheme, "args": case.args}
-    forward, backward = (
-        ji.sensitivities(belt.problem, case.q0, case.v0, mode=mode, **given).jacobian for mode in ("forward", "reverse")
-    )
-    for x, y in zip(jax.tree.leaves(forward), jax.tree.leaves(backward), strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-12)  # of sums in another order
 
 
 @pytest.mark.slow

@@ -36,11 +36,15 @@ def test_what_is_not_located_is_told(name):
     assert Status(int(found.status)) & Status.DERIVATIVE_JUMP and not Status(int(plain.status)) & Status.INPUT_INVALID
 
 
-def test_where_nothing_kinks_on_the_way_nothing_is_told():
-    """The same problems before the lift stops and the belt starts, and a drive without a kink."""
-    for problem, q0, v0, *_ in CASES.values():
-        found = ji.sensitivities(problem, q0, v0, t1=0.2, args=0.25, wrt="args", scheme=ji.EventDriven())
-        assert found.trusted and found.status == 0
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_before_the_lift_stops_and_the_belt_starts_nothing_is_told(name):
+    problem, q0, v0, *_ = CASES[name]
+    found = ji.sensitivities(problem, q0, v0, t1=0.2, args=0.25, wrt="args", scheme=ji.EventDriven())
+    assert found.trusted and found.status == 0
+
+
+def test_of_a_drive_without_a_kink_nothing_is_told():
     smooth = lift.replace(joints=lambda t, q, args: q[:1] - args * jnp.sin(t))
     found = ji.sensitivities(smooth, [0.0, 0.0], [0.5, 0.5], t1=0.4, args=0.5, wrt="args", scheme=ji.EventDriven())
     np.testing.assert_allclose(found.jacobian["q"]["args"], np.sin(0.4), atol=1e-8)

@@ -1,4 +1,4 @@
-"""A scheme of one's own runs in commands and in reverse mode; what every scheme owes is asked of it in `test_methods`."""
+"""A scheme of one's own runs in commands; what every scheme owes is asked of it in `test_methods` and `test_executions`."""
 
 import warnings
 from dataclasses import dataclass, fields
@@ -14,14 +14,6 @@ from jaximpact.cli import main
 from support.breadth import slow
 from support.methods import SCHEMES
 from support.symplectic_euler import SymplecticEuler, Unfinished
-
-T1, E = 0.9, 0.7
-
-
-def ball(y0, steps, e=E):
-    problem = ji.Problem(lambda t, q, v, args: jnp.array([-9.81]), lambda t, q, args: q)
-    found = ji.solve(problem, jnp.stack([y0]), [-1.3], t1=T1, steps=steps, e=e, scheme=SymplecticEuler())
-    return jnp.stack([found.q[-1, 0], found.v[-1, 0]])
 
 
 def test_commands_take_a_scheme_of_ones_own(tmp_path, monkeypatch, capsys):
@@ -71,14 +63,6 @@ def test_a_contact_solver_of_ones_own():
     # both to 1e-12 a step
     np.testing.assert_allclose(found.q, exact.q, atol=1e-9)
     np.testing.assert_allclose(found.impulse, exact.impulse, atol=1e-9)
-
-
-@pytest.mark.slow
-def test_reverse_mode_is_forward_mode():
-    forward, backward = (
-        transform(lambda y, e: ball(y, 300, e), (0, 1))(1.0, E) for transform in (jax.jacfwd, jax.jacrev)
-    )
-    np.testing.assert_allclose(backward, forward, rtol=1e-9)  # the transposed program, to round-off
 
 
 def test_what_is_no_scheme_is_told():

@@ -215,6 +215,8 @@ def check_derivatives(name: str, d: int, seeds, steps=STEPS):
         f"\n{name}, d={d}: {len(seeds)} systems, {dict(counts)}, disagreements {len(wrong)}, median order {order:.2f}"
     )
     assert not wrong, "\n".join(wrong)
+    # an error that falls with h: of first order at least, spread by the impacts' phases within their steps
+    assert order > 0.5
     return counts["trusted"]
 
 
@@ -229,7 +231,7 @@ def allowance(name: str, seed: int, d: int, value, spread, off: float) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("d", "count"), [(1, 60), (2, 60)])
+@pytest.mark.parametrize(("d", "count"), [(1, 60), (2, 60), (3, 30)])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_trusted_derivatives(name, d, count):
     assert check_derivatives(name, d, range(count)) > count / 20
@@ -257,11 +259,3 @@ def test_an_inelastic_impact_on_a_curved_wall():
     apart = np.max(np.abs(runs[0][0] - runs[1][0])) / (STEPS[1] / STEPS[0] - 1)
     assert system.e == 0 and int(runs[1][1]) == 0
     assert errors[1] <= allowance("maury", seed, d, value, spread, 0.0) + 2 * apart, errors
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["paoli-schatzman", "event-corrected"])
-def test_reverse_is_forward(name):
-    """The transposed program, on the same steps: to round-off, amplified along the motion."""
-    forward, backward = (derivatives(name, 1, list(range(20)), mode, 40)[0] for mode in ("forward", "reverse"))
-    np.testing.assert_allclose(backward, forward, rtol=1e-9, atol=1e-9 * np.max(np.abs(forward)))

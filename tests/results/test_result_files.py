@@ -134,7 +134,7 @@ def test_datasets_of_results_open_without_jaximpact(suffix, results, tmp_path):
     """What `to_xarray` gives is there under its names; numbers are not written twice."""
     xarray = pytest.importorskip("xarray")
     options = {"engine": "h5netcdf"} if suffix == ".nc" else {"engine": "zarr", "consolidated": False}
-    for name in ("sensitivities", "statistics", "bifurcation", "orbit", "map"):
+    for name in ("batch", "sensitivities", "statistics", "bifurcation", "orbit", "map"):
         path, data = results[name].save(tmp_path / f"{name}{suffix}"), results[name].to_xarray()
         with xarray.open_dataset(path, decode_timedelta=False, **options) as found:
             for key, x in data.variables.items():

@@ -262,6 +262,11 @@ def test_files_keep_everything(suffix, results, tmp_path):
     unconstrained = ji.solve(ji.Problem(lambda t, q, v, args: -q), [1.0], [0.0], t1=1.0, h=0.1)
     ragged = dataclasses.replace(results["batch"], t=results["batch"].t + np.arange(5.0)[:, None])
     by_hand = dataclasses.replace(results["motion"], timing=None)
+    # until an event, with impacts and releases of their own
+    kinds = ji.Events(impacts=6, kinds=("impact", "release"))
+    located = OPTIONS | {"scheme": ji.EventDriven(), "save": kinds, "until": ji.Until.impact(0, 3)}
+    stopped = ji.solve(BALL.problem, CASE.q0, CASE.v0, **located)
+    assert stopped.stopped and stopped.events.count == 2  # it ends before the third
     for solution in (
         results["motion"],
         results["valued"],
@@ -270,6 +275,7 @@ def test_files_keep_everything(suffix, results, tmp_path):
         unconstrained,
         ragged,
         by_hand,
+        stopped,
     ):
         assert solution.save(path) == path
         found = ji.load(path)
@@ -295,15 +301,6 @@ def test_files_of_earlier_versions_name_their_scheme_alone(scheme, tmp_path):
     about["timing"] = about["timing"][:3]
     np.savez(path, **{**arrays, "jaximpact": np.array(json.dumps(about))})
     assert ji.load(path).timing == motion.timing
-
-
-def test_datasets_open_without_jaximpact(results, tmp_path):
-    import xarray
-
-    path = results["batch"].save(tmp_path / "motion.nc")
-    with xarray.open_dataset(path, engine="h5netcdf", decode_timedelta=False) as found:
-        np.testing.assert_array_equal(found.q, results["batch"].q)
-        assert found.q.dims == ("lane", "time", "coordinate")
 
 
 # h5netcdf closes a file that it could not open

@@ -76,6 +76,12 @@ CASES = [
         ValueError,
         "mass is not positive",
     ),
+    ({"problem": ji.Problem(force, gaps, mass=jnp.ones((2, 2)))}, ValueError, "mass is not positive definite"),
+    (
+        {"problem": ji.Problem(force, gaps, mass=jnp.array([[2.0, 1.0], [0.0, 2.0]]))},
+        ValueError,
+        "mass is not symmetric",
+    ),
     ({"problem": ji.Problem(lambda t, q, v, args: q / 0.0, gaps)}, ValueError, "force is not finite"),
     ({"problem": ji.Problem(force, lambda t, q, args: jnp.log(q - 1.0))}, ValueError, "constraints are not finite"),
     ({"problem": ji.Problem(force, gaps, energy=lambda t, q, v, args: q)}, ValueError, "energy.*scalar"),

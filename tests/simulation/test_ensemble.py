@@ -56,24 +56,6 @@ def lane(i, given):
     }
 
 
-@pytest.mark.parametrize(
-    "scheme",
-    [ji.PaoliSchatzman(), pytest.param(ji.MoreauJean(), marks=pytest.mark.slow)],
-    ids=lambda s: type(s).__name__,
-)
-def test_equals_a_loop_of_solve(scheme):
-    """Same operations lane by lane: a few units in the last place, from trigonometric functions of other widths."""
-    given = options()
-    found = ji.ensemble(OSCILLATOR, t1=2.0, h=0.01, scheme=scheme, save=50, **given)
-    assert found.q.shape == (LANES, 5, 2)
-    for i in range(LANES):
-        single = solve(OSCILLATOR, t1=2.0, h=0.01, scheme=scheme, save=50, **lane(i, given))
-        for name in FIELDS:
-            np.testing.assert_allclose(
-                getattr(found, name)[i], getattr(single, name), rtol=1e-12, atol=1e-13, err_msg=name
-            )
-
-
 @pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
 def test_chunking_changes_nothing(dtype):
     given = options()

@@ -9,7 +9,8 @@ import jaximpact as ji
 from jaximpact import analysis, bodies
 from jaximpact.cli import main
 from jaximpact.study import MemoryStore
-from support.breadth import slow
+from support import study_systems
+from support.breadth import slow, slow_but
 from support.study_systems import pulled_block, rough_block
 
 G, V0, T1 = 9.81, 2.0, 0.3
@@ -150,45 +151,6 @@ def test_bodies_in_lists_have_none():
         ji.solve(disks, [0.0, 0.0, 1.0, 0.0], [0.0] * 4, t1=0.1, h=0.01, friction=0.3)
 
 
-def test_analyses_hand_it_on():
-    call = {"period": T1, "steps": 10, "cycles": 2, "scheme": ji.MoreauJean()}
-    other = rough_block.replace(friction=0.2)
-    found = analysis.stroboscopic(rough_block, *START, friction=0.2, **call)
-    assert np.array_equal(found.q, analysis.stroboscopic(other, *START, **call).q)
-    diagram = analysis.bifurcation(rough_block, *START, parameter="friction", values=MU, skip=0, **call)
-    np.testing.assert_allclose(
-        diagram.section.v[:, 0, 0], speed(MU), atol=5e-2
-    )  # lifted to a start, it falls for a step
-    options = {"t1": T1, "steps": (11, 21, 41), "scheme": ji.MoreauJean()}
-    both = [ji.convergence(p, *START, **options | own) for p, own in ((rough_block, {"friction": 0.2}), (other, {}))]
-    assert np.array_equal(both[0].position, both[1].position)
-    with pytest.raises(ValueError, match=r"choose one of \['e', 'friction', 'static_friction'\]"):
-        analysis.continue_orbit(rough_block, *START, parameter="mu", bounds=(0.1, 0.3), period=T1, steps=10)
-
-
-def test_studies_and_the_command_line(tmp_path, capsys):
-    base = {"q0": START[0], "v0": START[1], "t1": T1, "h": 1e-2, "scheme": ji.MoreauJean()}
-    study = ji.Study(MemoryStore(), "support.study_systems:rough_block", ji.Design.grid(friction=MU), **base)
-    study.run()
-    np.testing.assert_allclose(study.solution().v[:, -1, 0], speed(MU), rtol=1e-12)
-    data = study.dataset()
-    assert data.friction.attrs["units"] == "1" and data.v.dims[0] == "friction"
-    np.testing.assert_allclose(study.lane(1).v[-1, 0], speed(0.2), rtol=1e-12)
-    assert study.arguments()["friction"].shape == (3, 1)
-    with pytest.raises(ValueError, match="design: friction: friction must be finite and >= 0"):
-        ji.Study(MemoryStore(), "support.study_systems:rough_block", ji.Design.grid(friction=[-0.1, 0.2]), **base).run()
-    table = tmp_path / "study.toml"
-    table.write_text(
-        f'store = "{tmp_path}/rough"\nproblem = "support.study_systems:rough_block"\nq0 = [0.0, 0.0]\nv0 = [2.0, 0.0]\nt1 = {T1}\nh = 0.01\n'
-        'scheme = "moreau-jean"\nfriction = 0.2\n[design]\n"v0[0]" = [1.0, 2.0]\n'
-    )
-    read = ji.Study.from_file(table)
-    read.run()
-    np.testing.assert_allclose(read.solution().v[:, -1, 0], speed(0.2) - [1.0, 0.0], rtol=1e-12)
-    assert main(["run", "bouncing-ball", "--friction", "0.3", "--out", str(tmp_path)]) != 0
-    assert "says nothing of slip" in capsys.readouterr().err
-
-
 STATIC = np.array([0.3, 0.4, 0.5])
 
 
@@ -199,6 +161,64 @@ def pulled(static, mu=0.3):
 
 
 LATE = {"rtol": 0, "atol": 2e-2}
+# of either coefficient: a block, its start, values, the speeds that they make, how near, and its name on the command line
+EITHER = {
+    "friction": ("rough_block", [V0, 0.0], MU, speed, {"rtol": 1e-12}, "--friction"),
+    "static_friction": ("pulled_block", [0.0, 0.0], STATIC, pulled, LATE, "--static-friction"),
+}
+either = pytest.mark.parametrize("name", slow_but(["friction"], EITHER))
+
+
+@either
+def test_analyses_hand_it_on(name):
+    block, v0, values, _, _, _ = EITHER[name]
+    problem, start = getattr(study_systems, block), (START[0], v0)
+    call = {"period": T1, "steps": 10, "cycles": 2, "scheme": ji.MoreauJean()}
+    other = problem.replace(**{name: values[1]})
+    found = analysis.stroboscopic(problem, *start, **{name: values[1]}, **call)
+    assert np.array_equal(found.q, analysis.stroboscopic(other, *start, **call).q)
+    diagram = analysis.bifurcation(problem, *start, parameter=name, values=values, skip=0, **call)
+    assert np.all(np.diff(diagram.section.v[:, 0, 0]) < 0)
+    if name == "friction":
+        # lifted to a start, it falls for a step
+        np.testing.assert_allclose(diagram.section.v[:, 0, 0], speed(values), atol=5e-2)
+    options = {"t1": T1, "steps": (11, 21, 41), "scheme": ji.MoreauJean()}
+    both = [ji.convergence(p, *start, **options | own) for p, own in ((problem, {name: values[1]}), (other, {}))]
+    assert np.array_equal(both[0].position, both[1].position)
+    with pytest.raises(ValueError, match=r"choose one of \['e', 'friction', 'static_friction'\]"):
+        analysis.continue_orbit(problem, *start, parameter="mu", bounds=(0.1, 0.3), period=T1, steps=10)
+
+
+@either
+def test_studies_and_the_command_line(name, tmp_path, capsys):
+    block, v0, values, exact, close, option = EITHER[name]
+    base = {"q0": START[0], "v0": v0, "t1": T1, "h": 1e-2, "scheme": ji.MoreauJean()}
+    made = lambda values: ji.Study(
+        MemoryStore(), f"support.study_systems:{block}", ji.Design.grid(**{name: values}), **base
+    )
+    study = made(values)
+    study.run()
+    np.testing.assert_allclose(study.solution().v[:, -1, 0], exact(values), **close)
+    data = study.dataset()
+    assert data[name].attrs["units"] == "1" and data.v.dims[0] == name
+    np.testing.assert_allclose(study.lane(1).v[-1, 0], exact(values[1]), **close)
+    assert study.arguments()[name].shape == (3, 1)
+    with pytest.raises(ValueError, match=f"design: {name}: {name} must be finite and >= 0"):
+        made([-0.1, 0.2]).run()
+    if name == "static_friction":
+        low = made([0.2, 0.4])
+        low.run()
+        assert np.array_equal(low.solution().failed, [True, False])
+    table = tmp_path / "study.toml"
+    table.write_text(
+        f'store = "{tmp_path}/{block}"\nproblem = "support.study_systems:{block}"\nq0 = [0.0, 0.0]\nv0 = {v0}\nt1 = {T1}\nh = 0.01\n'
+        f'scheme = "moreau-jean"\n{name} = {values[1]}\n[design]\n"v0[0]" = [{v0[0]}, {v0[0] + 1}]\n'
+    )
+    read = ji.Study.from_file(table)
+    read.run()
+    np.testing.assert_allclose(read.solution().v[0, -1, 0], exact(values[1]), **close)
+    assert main(["run", "bouncing-ball", option, "0.3", "--out", str(tmp_path)]) != 0
+    assert "says nothing of slip" in capsys.readouterr().err
 
 
 def test_static_friction_is_taken_where_friction_is():
@@ -223,40 +243,3 @@ def test_derivatives_by_static_friction():
     again, status = slopes.again({"static_friction": np.array([0.4, 0.2])})
     np.testing.assert_allclose(again.value["v"][:, 0], pulled([0.4]), **LATE)
     assert status[1] & ji.Status.INPUT_INVALID
-
-
-@pytest.mark.slow
-def test_analyses_and_studies_take_static_friction(tmp_path, capsys):
-    rest = {"q0": START[0], "v0": [0.0, 0.0]}
-    call = {"period": T1, "steps": 30, "cycles": 2, "scheme": ji.MoreauJean()}
-    found = analysis.stroboscopic(pulled_block, **rest, static_friction=0.4, **call)
-    other = analysis.stroboscopic(pulled_block.replace(static_friction=0.4), **rest, **call)
-    assert np.array_equal(found.q, other.q)
-    diagram = analysis.bifurcation(pulled_block, **rest, parameter="static_friction", values=STATIC, skip=0, **call)
-    assert np.all(np.diff(diagram.section.v[:, 0, 0]) < 0)
-    base = rest | {"t1": T1, "h": 1e-2, "scheme": ji.MoreauJean()}
-    study = ji.Study(
-        MemoryStore(), "support.study_systems:pulled_block", ji.Design.grid(static_friction=STATIC), **base
-    )
-    study.run()
-    np.testing.assert_allclose(study.solution().v[:, -1, 0], pulled(STATIC), **LATE)
-    assert study.dataset().static_friction.attrs["units"] == "1"
-    with pytest.raises(ValueError, match="design: static_friction: static_friction must be finite and >= 0"):
-        ji.Study(
-            MemoryStore(), "support.study_systems:pulled_block", ji.Design.grid(static_friction=[-0.1]), **base
-        ).run()
-    low = ji.Study(
-        MemoryStore(), "support.study_systems:pulled_block", ji.Design.grid(static_friction=[0.2, 0.4]), **base
-    )
-    low.run()
-    assert np.array_equal(low.solution().failed, [True, False])
-    table = tmp_path / "study.toml"
-    table.write_text(
-        f'store = "{tmp_path}/pulled"\nproblem = "support.study_systems:pulled_block"\nq0 = [0.0, 0.0]\nv0 = [0.0, 0.0]\nt1 = {T1}\nh = 0.01\n'
-        'scheme = "moreau-jean"\nstatic_friction = 0.4\n[design]\n"v0[0]" = [0.0]\n'
-    )
-    read = ji.Study.from_file(table)
-    read.run()
-    np.testing.assert_allclose(read.solution().v[:, -1, 0], pulled([0.4]), **LATE)
-    assert main(["run", "bouncing-ball", "--static-friction", "0.3", "--out", str(tmp_path)]) != 0
-    assert "static_friction=...: the problem says nothing of slip" in capsys.readouterr().err

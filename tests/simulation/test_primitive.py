@@ -81,23 +81,6 @@ def restitution(scheme):
 HOLD_ALL = ("vmap of vmap", "grad of vmap")
 
 
-@pytest.mark.slow
-def test_batches_in_batches_and_gradients_of_batches():
-    """Of a ball, against each lane by itself."""
-    run = lambda q, e: ji.solve(BALL, q, [-1.0], t1=STEPS * H, steps=STEPS, e=e, save="final").q[-1, 0]
-    q, e = np.linspace(0.3, 0.6, 3)[:, None], np.array([0.6, 0.3])
-    alone = lambda q, e: jax.jit(jax.value_and_grad(run, (0, 1)))(q, e)
-    expected = [[alone(x, y) for y in e] for x in q]
-    value = np.array([[x[0] for x in row] for row in expected])
-    grid = jax.vmap(jax.vmap(run, in_axes=(None, 0)), in_axes=(0, None))
-    close(grid(q, e), value, 1e-11)
-    by_q, by_e = jax.grad(lambda *x: jnp.sum(grid(*x) ** 2), (0, 1))(jnp.asarray(q), jnp.asarray(e))
-    slopes = [np.array([[x[1][k] for x in row] for row in expected]).reshape(value.shape) for k in (0, 1)]
-    # roundings of 60 steps, amplified across impacts
-    close(by_q[:, 0], np.sum(2 * value * slopes[0], axis=1), 1e-9)
-    close(by_e, np.sum(2 * value * slopes[1], axis=0), 1e-9)
-
-
 @pytest.mark.parametrize("execution", ["native", slow("xla")])
 def test_results_vary_over_devices_as_inputs_do(execution):
     """In `jax.shard_map`: derivatives are those without it, and a result that differs between devices is not taken for one that they share.
@@ -203,15 +186,6 @@ def outcome(s):
     return {"x": jnp.concatenate([s.q[-1], s.v[-1]]), "impulse": s.impulse[-1]}
 
 
-@pytest.mark.slow
-@BY_NAME
-def test_every_nesting_through_xla(scheme):
-    given = (jnp.asarray(Q0), jnp.asarray(V0), jnp.asarray(restitution(scheme)), ARGS)
-    native, xla = (nestings(lambda *x, w=way: end(*x, execution=w, scheme=scheme)) for way in ("auto", "xla"))
-    for name in native:
-        close(native[name](*given), xla[name](*given), 1e-9)
-
-
 def test_rows_are_ends_of_shorter_motions():
     """They and their derivatives."""
     run = lambda q, steps, save: ji.solve(BALL, q, [-1.0], t1=steps * H, steps=steps, save=save).q
@@ -222,23 +196,6 @@ def test_rows_are_ends_of_shorter_motions():
     slope, end = slopes_of(lambda q: run(q, k, "final")[-1])(HEIGHT)
     close(every[k], end, 1e-12)
     close(forward[k], slope, 1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("save", ["all", 7, [0.1, 0.333]], ids=["all", "every", "times"])
-def test_rows_through_xla(save):
-    """Rows and their derivatives, in both modes."""
-
-    def rows(q, way):
-        s = ji.solve(PROBLEM, q, V0, t1=STEPS * H, steps=STEPS, e=0.6, args=ARGS, save=save, execution=way)
-        return {"q": s.q, "impulse": s.impulse, "t": s.t}
-
-    q = jnp.asarray(Q0[0])
-    expected = jax.jit(jax.jacfwd(lambda q: rows(q, "xla")))(q)
-    for transform in (jax.jacfwd, jax.jacrev):
-        close(transform(lambda q: rows(q, "auto"))(q), expected, 1e-9)
-    lanes = jax.vmap(lambda q: rows(q, "auto"))(jnp.asarray(Q0))
-    close(jax.tree.map(lambda x: x[0], lanes), jax.jit(lambda q: rows(q, "xla"))(q), 1e-11)
 
 
 def test_numbers_that_functions_close_over():
@@ -282,7 +239,8 @@ def test_value_and_tangent_are_one_program():
         assert len(set(re.findall(r"jaximpact_\w+", jax.jit(program).lower(given).as_text()))) == count
 
 
-@pytest.mark.parametrize("checkpoint", [slow(False), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpoint", [False, True])
 def test_gradients_of_motions_in_a_loop(checkpoint):
     """Where jax takes a JVP apart, in a scan, one whose states are computed again, or a linear function, tangents are those of forward mode."""
     step = lambda q: end(q, V0, 0.6, ARGS)[:2]
@@ -299,6 +257,7 @@ def test_gradients_of_motions_in_a_loop(checkpoint):
     close(jax.linear_transpose(pushed, given)(jnp.ones(2))[0], forward.sum(0), 1e-12)
 
 
+@pytest.mark.slow
 def test_many_inputs_go_backwards():
     """Where inputs are many, reverse mode walks back through the steps, natively; gradients are the same."""
     close(*(jax.jit(jax.vmap(slopes(led)))(MANY) for slopes in (jax.grad, jax.jacfwd)), 1e-11)
@@ -362,6 +321,7 @@ def test_an_account_that_nobody_reads_is_not_computed(way):
         assert way == "reverse" or status == [alone[0]]
 
 
+@pytest.mark.slow
 def test_cotangents_that_differ_where_motions_do_not():
     """All rows of a Jacobian go back through the states of one motion."""
     several = lambda w: led(w) * jnp.arange(1.0, 4.0)
@@ -403,34 +363,12 @@ def test_many_inputs_go_backwards_through_two_motions_and_through_rows():
         close(jax.grad(function)(MANY[0]), jax.jacfwd(function)(MANY[0]), 1e-11)
 
 
-@pytest.mark.slow
-@BY_NAME
-def test_native_reverse_mode_through_xla(scheme):
-    """Contacts that meet at once, a mass matrix: the same gradient by two ways."""
-    numbers = 0.01 * np.random.default_rng(0).normal(size=(9, 4))
-
-    def problem():
-        force = lambda t, q, v, args: PROBLEM.force(t, q, v, ARGS) + (args @ jnp.concatenate([q, v]))[:2]
-        return PROBLEM.replace(
-            force=force,
-            constraints=lambda t, q, args: PROBLEM.constraints(t, q, ARGS),
-            mass=lambda q, args: PROBLEM.mass(q, ARGS),
-            energy=None,
-        )
-
-    def total(w, way):
-        given = {"t1": STEPS * H, "steps": STEPS, "e": restitution(scheme), "save": "final", "scheme": scheme}
-        found = ji.solve(problem(), Q0[0], V0, args=w, execution=way, **given)
-        return jnp.sum(found.q[-1] ** 2) + jnp.sum(found.impulse[-1])
-
-    close(jax.grad(total)(numbers, "native"), jax.grad(total)(numbers, "xla"), 1e-10)
-
-
 SPARSE = sparse.BCOO.fromdense(jnp.eye(1))
 STRANGE = {"digamma": jax.scipy.special.digamma, "bcoo_dot_general": lambda x: SPARSE @ x}
 
 
-@pytest.mark.parametrize("name", [slow("digamma"), "bcoo_dot_general"])
+@pytest.mark.slow  # as test_native asks of lanes
+@pytest.mark.parametrize("name", STRANGE)
 def test_what_native_code_cannot_take(name):
     """A primitive without a rule, elementwise or not, goes through XLA, with the same derivative."""
     strange = ji.Problem(
@@ -464,13 +402,3 @@ def test_status_and_refusals():
     assert any(told) and not all(told)
     with pytest.raises(ValueError, match="has no derivative"):
         jax.grad(lambda q: status(q, 0.4, sensitivity="none")[0][0])(q)
-
-
-@pytest.mark.slow
-def test_gradients_of_single_precision_are_single():
-    q = jnp.asarray(Q0[0], jnp.float32)
-    given = (jnp.asarray(V0, jnp.float32), jnp.float32(0.6), jax.tree.map(jnp.float32, ARGS))
-    found = jax.jacrev(lambda q: end(q, *given))(q)
-    assert found.dtype == jnp.float32
-    # roundings of 60 steps, amplified across impacts
-    close(found, jax.jacrev(lambda q: end(q, jnp.asarray(V0), 0.6, ARGS))(jnp.asarray(Q0[0])), 1e-3)

@@ -447,21 +447,6 @@ def test_each_remark_comes_with_its_cause_alone(scheme):
 # single precision, memory
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "scheme"),
-    each([(n, s) for n in ("grav1d", "dpend") for s in ("PaoliSchatzman", "MoreauJean")], [CHEAP]),
-)
-def test_single_precision(name, scheme):
-    case = cases.get(name)
-    steps, ends = case.phases(1e-2)
-    double, _ = flow(name, scheme)(case.theta, ends, steps)
-    single, _ = flow(name, scheme)(case.theta.astype(np.float32), ends, steps)
-    assert single.dtype == np.float32 and np.all(np.isfinite(single))
-    error = [cases.relative_error(x, y) for x, y in zip(single, double, strict=True)]
-    assert np.max(error) < 1e-2, error  # 100 steps of 6e-8, times 1/h for a velocity, times the Jacobian's growth
-
-
 def test_memory_of_reverse_mode():
     """About the square root of the number of steps is kept: under 100 bytes for each step and lane."""
     case = cases.get("billiard")

@@ -115,19 +115,6 @@ def test_one_trace_for_all_numbers(scheme):
     assert set(counts[1:]) == {min(counts)} and min(counts) < 0.3 * counts[0]
 
 
-@SCHEMES
-def test_vmap_is_a_loop(scheme):
-    starts = jnp.linspace(0.5, 1.5, 7)[:, None]
-    one = lambda q0: ji.solve(BALL, q0, [0.3], t1=1.0, steps=100, e=0.0, args=ARGS, scheme=scheme)
-    batch = jax.vmap(one)(starts)
-    for i, q0 in enumerate(starts):
-        for name in ("t", "q", "v", "z", "impulse", "status", "iterations"):
-            # the same operations, compiled to vectors and to scalars: a rounding unit of q ~ 1 a step at most
-            np.testing.assert_allclose(
-                getattr(batch, name)[i], getattr(one(q0), name), rtol=0, atol=100 * 2.3e-16, err_msg=name
-            )
-
-
 @FIRST_SCHEME
 @pytest.mark.parametrize(
     "projection",
@@ -151,12 +138,6 @@ def test_discrete_derivative(scheme, projection):
     np.testing.assert_allclose(forward, reverse, atol=1e-9)
     np.testing.assert_allclose(forward, differences, atol=1e-5)  # round-off 1e-12 over 2h
     assert np.any(np.abs(forward) > 0.5)
-
-
-def test_float32_stays_float32():
-    found = ji.solve(BALL, np.float32([1.0]), np.float32([0.0]), t1=1.0, h=0.01, args=ARGS, e=0.5)
-    for name in ("t", "q", "v", "z", "impulse", "energy", "penetration", "residual"):
-        assert getattr(found, name).dtype == jnp.float32, name
 
 
 def test_problem_without_constraints():

@@ -191,7 +191,7 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
     status = status | as_status(near, Status.DERIVATIVE_EVENTS)
     if pieces is None:
         return status
-    ending = covers & (start + whole >= motion.t1 - off)
+    ending = covers & (start + whole > motion.t1 - 0.5 * off)
     atol = scheme.tolerance(s.dtype).absolute
     if isinstance(pieces, RubbingContacts):
         known = frozen((base.where, found.borders, s))

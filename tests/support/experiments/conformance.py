@@ -1,5 +1,4 @@
 """The event-driven reference with saltation matrices, and the cases without friction."""
 
 from conformance import cases
-from conformance.cases import relative_error
 from conformance.reference import central_differences, reference
