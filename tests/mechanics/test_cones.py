@@ -1,6 +1,7 @@
 """Inside of Coulomb friction: cones, contacts left out, dependent contacts and rounding. What it solves: `test_contact_problem`."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp

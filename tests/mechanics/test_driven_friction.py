@@ -137,14 +137,6 @@ def test_a_block_that_slides_over_an_edge_and_one_under_a_force_that_jumps():
     np.testing.assert_allclose(told.jacobian["v"]["v0"][0, 0], slope, rtol=0, atol=1e-7)
 
 
-def test_what_it_does_not_know_is_refused_by_name():
-    call = {"t1": 1.0, "scheme": ji.EventDriven()}
-    stated = DISK.replace(switches=lambda t, q, v, args: v[:1])
-    args = {"gx": 0.0, "gy": G, "R": 0.0, "I": 1.0, "mu": 0.3}
-    with pytest.raises(ValueError, match=r"EventDriven with friction.*velocity.*switches.*EventCorrected"):
-        ji.solve(stated, np.zeros(3), np.zeros(3), args=args, **call)
-
-
 @pytest.mark.slow
 def test_rows_tell_modes_impulses_and_work():
     """A sticking block takes no work, whatever its table does; friction of a slipping one takes mu N times its way."""

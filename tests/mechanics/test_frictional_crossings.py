@@ -104,8 +104,10 @@ def test_a_reset_of_a_block_that_slides(at):
     assert found.trusted
 
 
-@pytest.mark.slow
-def test_a_governor_holds_a_speed():
+@pytest.mark.parametrize(
+    ("scheme", "steps"), [slow(SCHEME, 50), (ji.EventDriven(1e-11, 1e-11), 3)], ids=["corrected", "driven"]
+)
+def test_a_governor_holds_a_speed(scheme, steps):
     """A pull and friction accelerate until v = limit; a brake beyond that holds the block there, until the pull is stronger: as without a contact."""
     pull = lambda t, q, v, a: 2.5 + 4.0 * t - a["brake"] * jnp.where(v[0] > a["limit"], 1.0, 0.0)
     args, call = {"limit": 0.3, "brake": 5.0}, {"t1": 1.2, "wrt": ("v0", "args"), "mode": "forward"}
@@ -115,10 +117,10 @@ def test_a_governor_holds_a_speed():
         [np.ravel(np.asarray(x)[0])[:1] for x in jax.tree.leaves([found.value, found.jacobian])]
     )
     found = ji.sensitivities(
-        block(pull, friction=0.1), [0.0, 0.0], [0.1, 0.0], args=args, steps=50, scheme=SCHEME, **call
+        block(pull, friction=0.1), [0.0, 0.0], [0.1, 0.0], args=args, steps=steps, scheme=scheme, **call
     )
     assert found.trusted
-    # forces are linear in time, and paths exact
+    # forces are linear in time, and paths of order 2 exact
     np.testing.assert_allclose(of(found), of(right), rtol=0, atol=1e-10)
 
 

@@ -147,7 +147,11 @@ def test_friction_under_noise():
     given = {"t1": 1.0, "h": 0.01, "key": 2, "save": "all"}
     found = ji.solve(block, [0.0, 0.0], [1.0, 0.0], scheme=ji.MoreauJean(), **given).raise_if_failed()
     kicks = ji.solve(
-        ji.Problem(lambda t, q, v, args: 0 * q, noise=lambda t, q, v, args: jnp.array([[0.5]])), [0.0], [0.0], scheme=ji.MoreauJean(), **given
+        ji.Problem(lambda t, q, v, args: 0 * q, noise=lambda t, q, v, args: jnp.array([[0.5]])),
+        [0.0],
+        [0.0],
+        scheme=ji.MoreauJean(),
+        **given,
     )
     v = [1.0]
     for kick in np.diff(kicks.v[:, 0]):
@@ -155,7 +159,7 @@ def test_friction_under_noise():
         v.append(free - np.clip(free, -0.3 * 9.81 * 0.01, 0.3 * 9.81 * 0.01))
     np.testing.assert_allclose(found.v[:, 0], v, atol=1e-12)
     for scheme in (ji.EventDriven(), ji.EventCorrected()):
-        with pytest.raises(ValueError, match="noise: .* takes none with friction: use MoreauJean"):
+        with pytest.raises(ValueError, match=r"noise: .* takes none with friction: use MoreauJean"):
             ji.solve(block, [0.0, 0.1], [1.0, 0.0], scheme=scheme, **given)
 
 

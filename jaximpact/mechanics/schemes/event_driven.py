@@ -90,7 +90,8 @@ class EventDriven(Scheme):
     for few contacts; stops, breaks and reversals have the same accuracy.
 
     Attributes:
-        rtol, atol: tolerance of a substep's error in each position, velocity, gap and impulse x: atol + rtol |x|, in the problem's units.
+        rtol, atol: tolerance of a substep's error in each position, velocity, gap and impulse x: atol + rtol |x|, in the problem's units; for order 2
+            they only tell numbers from zero, as slips in space that stop.
         order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose tolerances; or 2, without a tolerance:
             each substep is a step h, or ends at an event.
         trials: largest number of trials in a step h, beyond which the status says TRIALS_EXHAUSTED. With at most 100, reverse mode walks back
@@ -267,11 +268,12 @@ class EventDriven(Scheme):
         ), info
 
     def tolerance(self, dtype: Any) -> Tolerance:
-        """Returns the error tolerance in a precision ``dtype``, raised to its round-off; without one, that of numbers that are all told from zero."""
-        rounding, tiny = 32 * float(jnp.finfo(dtype).eps), jnp.finfo(dtype).tiny
+        """Returns the error tolerance in a precision ``dtype``, raised to its round-off."""
+        rounding = 32 * float(jnp.finfo(dtype).eps)
         relative, absolute = (frozen(jnp.asarray(x, dtype)) for x in (self.rtol, self.atol))
-        absolute = jnp.maximum(absolute, rounding) if self.by_tolerance else jnp.asarray(tiny, dtype)
-        return Tolerance(jnp.maximum(relative, rounding), absolute)
+        return Tolerance(
+            jnp.maximum(relative, rounding), jnp.maximum(absolute, rounding) if self.by_tolerance else absolute
+        )
 
 
 @jax.tree_util.register_dataclass

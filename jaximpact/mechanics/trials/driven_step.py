@@ -193,6 +193,8 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
         return status
     ending = covers & (start + whole > motion.t1 - 0.5 * off)
     atol = scheme.tolerance(s.dtype).absolute
+    if not scheme.by_tolerance:
+        atol = jnp.maximum(atol, frozen(found.borders).bends(s) * scheme.unresolved(motion.h))
     if isinstance(pieces, RubbingContacts):
         known = frozen((base.where, found.borders, s))
         return status | pieces.status_of_trial(*known, atol, jnp.where(ending, off, 0))

@@ -40,9 +40,11 @@ def flight(step: Step, state: Any) -> tuple[Trial, Array]:
             | (sight.before[0] <= 0)
             | least_gaps(sight.before, sight.after, s, 0 * value)[1]
         )
+        near |= sight.touches(s, sight.bends(s) * scheme.unresolved(h))
         met |= jnp.any(near | pieces.slid(piece)) | (state.n == 0)
     if scheme.jumps:
         met |= grazes(base, known, s, tolerance, h)
-        jumps = path_jumped(problem, closed, *jax.tree.map(frozen, ((t, q, v), (t + s, found.q, found.v))), args)
+        start, end = frozen((t, q, v)), (t + s, known.q, known.v)
+        jumps = path_jumped(problem, closed, start, end, args)
         met |= False if jumps is None else jumps
     return found, met

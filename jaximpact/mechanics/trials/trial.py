@@ -124,6 +124,10 @@ class Sight(NamedTuple):
         close = jnp.abs(value) <= jnp.maximum(atol, self.allowed)
         return moves & close & (rate**2 * s <= 2 * atol * jnp.abs(rate - began))
 
+    def bends(self, s: Array) -> Array:
+        """Returns the mean magnitudes of the second rates of the values over a trial of length s."""
+        return jnp.abs(self.after[1] - self.before[1]) / jnp.where(s > 0, s, 1)
+
     def errors(self, s: Array, tolerance: Tolerance) -> Array:
         """Returns the n error estimates (n, k) of the values after a trial of length s, in units of the tolerance."""
         found = s * self.of_rate / tolerance.of(self.before[0], self.after[0])[None]
