@@ -109,20 +109,18 @@ def border_status(
     pieces: Pieces,
     where: Where,
     sight: Sight,
-    s: Array,
-    atol: Array,
+    touches: Array,
     off: Array,
     end: tuple[Array, Array, Array],
     closed: Array,
     args: Any,
 ) -> Array:
-    """Returns the status of derivatives at the ``end`` (t, q, v) of a trial of length s, with ``closed`` contacts (m,).
+    """Returns the status of derivatives at the ``end`` (t, q, v) of a trial, with ``closed`` contacts (m,).
 
     DERIVATIVE_JUMP if the motion touches, or nearly touches, a border without crossing it, or is within a time ``off`` () of crossing one, and the
-    force jumps there. ``where``: the sides on which the trial was made; ``sight``: record of the levels in it; ``atol`` (): error of levels.
+    force jumps there. ``where``: the sides on which the trial was made; ``sight``: record of the levels in it; ``touches`` (k,): those that touch zero at its end.
     """
     value, rate = sight.after
-    touches = sight.touches(s, atol)
     near = (touches | (jnp.abs(value) < off * jnp.abs(rate))) & pieces.open & ~pieces.slid(where)
 
     def jumps() -> Array:

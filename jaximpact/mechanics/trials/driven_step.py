@@ -192,18 +192,16 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
     if pieces is None:
         return status
     ending = covers & (start + whole > motion.t1 - 0.5 * off)
-    atol = scheme.tolerance(s.dtype).absolute
-    if not scheme.by_tolerance:
-        atol = jnp.maximum(atol, frozen(found.borders).bends(s) * scheme.unresolved(motion.h))
+    unknown = 0.0 if scheme.by_tolerance else scheme.unresolved(motion.h)
+    touches = frozen(found.borders).touches(s, scheme.tolerance(s.dtype).absolute, unknown)
     if isinstance(pieces, RubbingContacts):
-        known = frozen((base.where, found.borders, s))
-        return status | pieces.status_of_trial(*known, atol, jnp.where(ending, off, 0))
+        known = frozen((base.where, found.borders))
+        return status | pieces.status_of_trial(*known, touches, jnp.where(ending, off, 0))
     return status | border_status(
         pieces,
         frozen(base.where),
         frozen(found.borders),
-        s,
-        atol,
+        touches,
         jnp.where(ending, off, 0),
         path[1],
         base.closed,

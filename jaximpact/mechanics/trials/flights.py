@@ -40,7 +40,7 @@ def flight(step: Step, state: Any) -> tuple[Trial, Array]:
             | (sight.before[0] <= 0)
             | least_gaps(sight.before, sight.after, s, 0 * value)[1]
         )
-        near |= sight.touches(s, sight.bends(s) * scheme.unresolved(h))
+        near |= sight.touches(s, tolerance.absolute, scheme.unresolved(h))
         met |= jnp.any(near | pieces.slid(piece)) | (state.n == 0)
     if scheme.jumps:
         met |= grazes(base, known, s, tolerance, h)

@@ -222,13 +222,13 @@ class RubbingContacts:
         at, has, status = reset_at(self.pieces, of_switches, later, at._replace(where=piece), atol, args)
         return at._replace(where=flown.where), has, met | status
 
-    def status_of_trial(self, where: Modes, sight: Sight, s: Array, atol: Array, off: Array) -> Array:
-        """Returns DERIVATIVE_EVENTS if in a trial of length s a contact only just goes on to slip or to stick, or ends within a time ``off`` () of a change.
+    def status_of_trial(self, where: Modes, sight: Sight, touches: Array, off: Array) -> Array:
+        """Returns DERIVATIVE_EVENTS if in a trial a contact only just goes on to slip or to stick, or ends within a time ``off`` () of a change.
 
-        ``sight``: record of the levels; ``atol`` (): error of levels.
+        ``sight``: record of the levels; ``touches`` (3m + k,): those that touch zero at the end.
         """
         value, rate = sight.after
-        touches, near, m = sight.touches(s, atol), jnp.abs(value) < off * jnp.abs(rate), 3 * self.m
+        near, m = jnp.abs(value) < off * jnp.abs(rate), 3 * self.m
         # in the plane a contact whose force only just stays within the cone goes on as it does, unless breaking away makes the force jump
         matters = ~self.slid(where) | (self.pieces.problem.static_friction is not None)
         ends = (touches | (near & (rate < 0))) & matters

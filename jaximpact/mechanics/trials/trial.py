@@ -117,16 +117,16 @@ class Sight(NamedTuple):
             self.before, found, self.allowed, negative, self.of_rate + jnp.multiply.outer(row.errors, found[1])
         )
 
-    def touches(self, s: Array, atol: Array) -> Array:
-        """Returns the mask of values that touch zero, or nearly do, at the end of a trial of length s without crossing it; ``atol`` (): their error."""
+    def touches(self, s: Array, atol: Array, off: Array | float) -> Array:
+        """Returns the mask of values that touch zero, or nearly do, at the end of a trial of length s without crossing it.
+
+        ``atol`` (): their error, or that where their second rate is 1, ``off`` ().
+        """
         (_, began), (value, rate) = self.before, self.after
         moves = s * jnp.maximum(jnp.abs(rate), jnp.abs(began)) > atol
-        close = jnp.abs(value) <= jnp.maximum(atol, self.allowed)
-        return moves & close & (rate**2 * s <= 2 * atol * jnp.abs(rate - began))
-
-    def bends(self, s: Array) -> Array:
-        """Returns the mean magnitudes of the second rates of the values over a trial of length s."""
-        return jnp.abs(self.after[1] - self.before[1]) / jnp.where(s > 0, s, 1)
+        bend = jnp.abs(rate - began) / jnp.where(s > 0, s, 1)
+        unknown = jnp.maximum(atol, off * bend)
+        return moves & (jnp.abs(value) <= jnp.maximum(unknown, self.allowed)) & (rate**2 <= 2 * unknown * bend)
 
     def errors(self, s: Array, tolerance: Tolerance) -> Array:
         """Returns the n error estimates (n, k) of the values after a trial of length s, in units of the tolerance."""
