@@ -94,8 +94,8 @@ CAUSES = {
     Status.START_VELOCITY_PROJECTED: "(remark) v0 pointed out of the admissible set at an active constraint, or broke a joint, and was "
     "projected onto the admissible velocities (as an inelastic impact at t0); or it closed a contact within the first step of PaoliSchatzman, which has no "
     "restitution: take a smaller h, a start that is further off, or another scheme",
-    Status.EVENTS_UNRESOLVED: "(remark) more impacts, or jumps of the force, fell into one step than the scheme locates; the last ones were moved to its end, "
-    "an error of first order: take a smaller h, or EventCorrected(impacts=...); or the force jumps with the velocity where a contact with static friction "
+    Status.EVENTS_UNRESOLVED: "(remark) contacts stick or slip otherwise on a surface of the velocity on which the motion slides than beside it, where the surface was met: "
+    "take a smaller h; or the force jumps with the velocity where a contact with static friction "
     "sticks, and it is not known when both break loose together: state that force as friction of a contact; or bounces died out at contacts that friction all but jams, and that of flights too short to be followed was left out",
     Status.IMPULSES_COUPLED: "(remark) with restitution or friction, contacts that are not orthogonal were struck in one step: at such a "
     "corner the motion is not continuous in its data, and another scheme or step may give another one, as legitimate (a smaller h tells "

@@ -175,14 +175,12 @@ def check_friction(
     if not scheme.traits.friction:
         name = type(scheme).__name__
         why = "its theory has no friction" if scheme.traits.restitution == "one" else "it does not know friction"
-        others = (
-            "MoreauJean()" if problem.listed else "MoreauJean(), or EventCorrected() or EventDriven() for few contacts"
-        )
+        others = "MoreauJean()" if problem.listed else "MoreauJean(), or EventDriven() for few contacts"
         raise ValueError(f"{name} takes no friction, as {why}: use {others}")
     if len(shape) == 2 and shape[1] > scheme.traits.friction:
         raise ValueError(
             f"{type(scheme).__name__} takes at most {scheme.traits.friction} columns of slip at a contact, and {stated} gives {shape[1]}: use "
-            f"{'EventCorrected() or ' if shape[1] <= 2 else ''}MoreauJean(), with a step h"
+            f"{'EventDriven() or ' if shape[1] <= 2 else ''}MoreauJean(), with a step h"
         )
     for name in OF_FRICTION:
         given = getattr(problem, name)

@@ -14,7 +14,7 @@ from ...jaxtools.outlined import outlined
 from ..contact.laws import ContactLaw
 from ..contacts import Contacts
 from ..joints import Joints
-from ..linearisation import Metric, gap_derivatives, joint_acceleration, lengths, linearise, noise, span
+from ..linearisation import Metric, gap_derivatives, joint_acceleration, linearise, noise
 from ..problem import Problem
 
 
@@ -42,17 +42,6 @@ class View(NamedTuple):
     def joint_forces(self, push: Array) -> Array:
         """Returns the forces (j,) of the joints under contact forces ``push`` (m,)."""
         return self.joint_force + self.joints.reaction_to(self.contacts, push)
-
-    def taylor(self, a: Array) -> tuple[Array, Array, Array]:
-        """Returns the coefficients c, b, a (m,) of the gaps' Taylor polynomials c + b s + a s^2 under an acceleration (d,)."""
-        return self.contacts.gap, self.gap_velocity, 0.5 * (self.contacts.velocity(a) + self.gap_acceleration)
-
-    def roundoff(self, q: Array, v: Array, a: Array, h: Array) -> Array:
-        """Returns the round-off (m,) of gaps on a path that begins at (q, v) with an acceleration a (d,)."""
-        bent = jnp.abs(self.contacts.velocity(a)) + jnp.abs(self.gap_acceleration)
-        # the acceleration acts over a step only: over the `span` of many steps, float32 would overlook whole impacts
-        bent = bent * (h / span(h, q.dtype))
-        return 64 * jnp.finfo(q.dtype).eps * lengths(self.contacts, q, v, bent, h)
 
 
 class Event(NamedTuple):

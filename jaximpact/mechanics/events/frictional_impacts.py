@@ -219,20 +219,17 @@ def collide_rubbing(
     before: Rubbing,
     candidates: Array,
     near: Array,
-    pulled: Array,
-    met: Array,
-    left: Array,
     spread: Array | None,
 ) -> Collision:
     """As `impacts.collide`, for contacts that rub: also removes the slip of those that stick, and applies Coulomb's law at impacts.
 
     ``motion``: its step h is the time below which flights are not resolved; ``slip``: tangential rows at the ``event``; other arguments as there.
     """
-    (_, q, v, metric, contacts, speed), last, closed = event, left == 0, before.closed
+    (_, q, v, metric, contacts, speed), closed = event, before.closed
     rows = ConeProblem.of(contacts._replace(slip=slip._replace(velocity=slip.of(v))), speed)
     oblique = rows.oblique()
-    impact, beside, together = met_together(contacts, oblique, v, speed, closed, candidates, near, left)
-    q, delay = put_back(contacts, q, speed, pulled | (impact & ~last), impact & ~candidates)
+    impact, beside, together = met_together(contacts, oblique, v, speed, closed, candidates, near)
+    q, delay = put_back(contacts, q, speed, closed | candidates | impact, impact & ~candidates)
     # errors of a path: velocities of lasting gaps and of sticking slips
     left_over = braking(rows, rows.offset, closed, before.still)
     v = v + rows.response @ left_over.ravel()
@@ -249,7 +246,7 @@ def collide_rubbing(
     v = choose(found.v, v)
     zeno = impact & ~before.jammed & found.lands & (e > 0)
     grazing = impact & ~before.jammed & ~zeno & (event.speed >= -found.slow)
-    pairs = oblique & impact[:, None] & (impact | met)[None, :]
+    pairs = oblique & impact[:, None] & impact[None, :]
     through = shared(
         oblique, impact & ~found.lands, closed | impact | beside, jnp.zeros_like(closed), found.impulse[:, 0], e
     )
@@ -258,8 +255,7 @@ def collide_rubbing(
         in_order = order_matters(problem, event, closed, candidates, e, spread, motion.args)
         in_order |= may_be_first(oblique, event, closed, impact, spread)
     status = choose(found.status, 0) | collision_status(
-        problem, metric, e, impact, unresolved=last & jnp.any(impact & ~zeno & (event.speed < -found.slow)), zeno=jnp.any(zeno),
-        grazing=jnp.any(grazing), through=through, at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
+        problem, metric, e, impact, zeno=jnp.any(zeno), grazing=jnp.any(grazing), through=through, at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
     )  # fmt: skip
     if problem.gaps.curves(event.t, q, motion.args):
         status |= distance_status(problem, metric, contacts.jacobian, impact | closed, event.t, event.q, motion.args)

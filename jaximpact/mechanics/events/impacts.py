@@ -23,9 +23,7 @@ from ..status import Status, as_status
 from .event_state import Event, impulses_to_change, persisting, reaction
 from .force_free import opens_by_change
 
-MANY = 8  # impacts at one pair of contacts that a step leaves out, from which on it counts as not resolved
 COUPLED = 1e-6  # fraction of the accelerations by which an impact must change those of other contacts for their order to matter
-LOSES = 0.7  # restitution up to which a few impacts take most of the energy
 
 
 # function from magnitudes of gap accelerations (m,) to the slowest gap velocities (m,) of impacts that are resolved
@@ -40,20 +38,17 @@ def met_together(
     closed: Array,
     candidates: Array,
     near: Array,
-    left: Array,
 ) -> tuple[Array, Array, Array]:
     """Selects the contacts (m,) that take part in the next impact: the ``candidates``, and others that close at the same instant.
 
     The others are open contacts that approach and whose gaps are ``near`` (m,) zero. They take part unless one impact after the other gives the same
-    result: if their gradients are orthogonal to each other (no pair is ``oblique``, (m, m)), and if there are no more of them than events ``left`` to
-    be located. ``speed`` (m,): gap velocities at v (d,).
+    result: if their gradients are orthogonal to each other (no pair is ``oblique``, (m, m)). ``speed`` (m,): gap velocities at v (d,).
 
     Returns the contacts (m,) of the impact; those near zero (m,) that do not approach; and whether contacts are to be treated together, ().
     """
     reached = near & ~closed & jnp.any(candidates)
     group = candidates | (reached & (speed < -noise(contacts, v, speed)))
-    coupled = (jnp.sum(group) > 1) & jnp.any(oblique & group[:, None] & (group | closed)[None, :])
-    together = coupled | (jnp.sum(group, dtype=left.dtype) > left)
+    together = (jnp.sum(group) > 1) & jnp.any(oblique & group[:, None] & (group | closed)[None, :])
     return jnp.where(together, group, candidates), reached & ~group, together
 
 
@@ -197,23 +192,6 @@ def pressed_together(
     return lax.cond(jnp.any(stopped), stays, lambda: jnp.zeros_like(stopped))
 
 
-def behind(law: ContactLaw, h: Array, contacts: Contacts, speed: Array, e: Array, closed: Array) -> tuple[Array, Array]:
-    """Selects the contacts (m,) that are put back onto their surfaces together at the end of a step in which no more events are located.
-
-    Also returns whether this omits impacts that matter, (): those of a body that would have gone back and forth between two facing contacts whose
-    gradients are not exactly opposite, as each of these impacts turns the motion. Between exactly opposite contacts the position is only late by part
-    of a step, and with dissipative impacts the body soon rests there. For a body that touches both, in a corner, IMPULSES_COUPLED is set elsewhere.
-    """
-    together = closed | law.acting(contacts, contacts.gap / h, ~closed)[0]
-    eps = jnp.finfo(speed.dtype).eps
-    depth = -contacts.gap / jnp.sqrt(jnp.maximum(contacts.diagonal(), jnp.finfo(speed.dtype).tiny))
-    room, cosine = -(depth[:, None] + depth[None, :]), contacts.angles()
-    free = together & ~closed & (speed < 0) & (depth > 0) & (jnp.broadcast_to(e, speed.shape) > LOSES)
-    turns = (cosine < 0) & (cosine > -1 + 1e3 * eps) & free[:, None] & ~closed[None, :]
-    many = (MANY * room < depth[:, None]) & (room > 1e4 * eps * depth[:, None])
-    return together, jnp.any(turns & many)
-
-
 class ImpactImpulses(NamedTuple):
     """Result of the impact law at an event.
 
@@ -318,12 +296,9 @@ def collide(
     closed: Array,
     candidates: Array,
     near: Array,
-    pulled: Array,
-    met: Array,
-    left: Array,
     spread: Array | None,
 ) -> Collision:
-    """Puts the ``pulled`` contacts (m,) back onto their surfaces, and applies the impact law to the ``candidates`` (m,).
+    """Puts closed contacts back onto their surfaces, and applies the impact law to the ``candidates`` (m,).
 
     Args:
         slowest: function from magnitudes of gap accelerations (m,) to the lowest gap velocities (m,) of impacts that are resolved.
@@ -331,15 +306,12 @@ def collide(
         closed: mask (m,) of contacts that were closed before.
         candidates: mask (m,) of contacts that have an impact.
         near: mask (m,) of contacts with zero gap; those that close at the same instant take part in the impact.
-        pulled: mask (m,) of contacts to be put back onto their surfaces.
-        met: mask (m,) of contacts that had an impact earlier in the step.
-        left: number of events, including this one, that may still be located in the step.
         spread: error () of the times of impacts; None where no derivative is asked for.
     """
-    (_, q, v, metric, contacts, speed), last = event, left == 0
+    _, q, v, metric, contacts, speed = event
     oblique = contacts.oblique()
-    impact, beside, together = met_together(contacts, oblique, v, speed, closed, candidates, near, left)
-    q, delay = put_back(contacts, q, speed, pulled | (impact & ~last), impact & ~candidates)
+    impact, beside, together = met_together(contacts, oblique, v, speed, closed, candidates, near)
+    q, delay = put_back(contacts, q, speed, closed | candidates | impact, impact & ~candidates)
     tangent = impulses_to_change(contacts, -speed, closed)
     v = v + contacts.jump(tangent)
     speed = speed + contacts.delassus() @ tangent
@@ -359,12 +331,12 @@ def collide(
     zeno = impact & blow.lands & (e > 0)
     dies = jnp.any(zeno | blow.back)
     grazing = impact & ~zeno & (speed >= -blow.slow)
-    pairs = oblique & impact[:, None] & (impact | met)[None, :]
+    pairs = oblique & impact[:, None] & impact[None, :]
     sides = jnp.any(closed[:, None] & closed[None, :] & (contacts.angles() < FACING), axis=1)
     through = shared(oblique, impact & ~blow.lands, closed | impact | beside, sides, blow.percussion, e)
     status = blow.status | collision_status(
-        problem, metric, e, impact, unresolved=last & jnp.any(impact & ~zeno & (speed < -blow.slow)), zeno=dies, grazing=jnp.any(grazing),
-        through=through, at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
+        problem, metric, e, impact, zeno=dies, grazing=jnp.any(grazing), through=through,
+        at_once=jnp.any(pairs) | in_order | (together & (jnp.sum(impact) > 1)),
     )  # fmt: skip
     closed = (closed | blow.lands | blow.back) & ~blow.opened
     if spread is not None:
@@ -381,7 +353,6 @@ def collision_status(
     e: Array,
     impact: Array,
     *,
-    unresolved: Array,
     zeno: Array,
     grazing: Array,
     through: Array,
@@ -389,12 +360,11 @@ def collision_status(
 ) -> Array:
     """Returns the status of an ``impact`` (m,) with restitution e.
 
-    The conditions, () each, come from `collide`: an impact is left out (``unresolved``); impacts accumulate (``zeno``), or are too slow to be
+    The conditions, () each, come from `collide`: impacts accumulate (``zeno``), or are too slow to be
     certain (``grazing``); one sends a percussion ``through`` another contact; their order matters (``at_once``).
     """
     status = (
         mass_status(metric)
-        | as_status(unresolved, Status.EVENTS_UNRESOLVED)
         | as_status(zeno, Status.DERIVATIVE_EVENTS)
         | as_status(grazing, Status.DERIVATIVE_EVENTS)
         | as_status(through, Status.IMPULSES_COUPLED)
@@ -403,14 +373,12 @@ def collision_status(
     return status | restitution_status(e, impact) if callable(problem.restitution) else status
 
 
-def lasting_at_end(kinks: Kinks | None, idle: Array, event: Event, closed: Array, args: Any) -> tuple[Array, Array]:
-    """Finds which of the ``closed`` contacts (m,) are still closed at the end of a path, and which (m,) are struck by their surface at a kink.
+def lasting_at_end(kinks: Kinks | None, event: Event, closed: Array, args: Any) -> tuple[Array, Array]:
+    """Finds which of the ``closed`` contacts (m,) are still closed at the end of a trial, and which (m,) are struck by their surface at a kink.
 
-    ``kinks``: gaps that may kink, with their sides at the start of the path, None if none can; ``idle`` (m,): closed contacts without force whose
-    gaps are positive by now, which are released if they separate; ``event``: the end of the path.
+    ``kinks``: gaps that may kink, with their sides at its start, None if none can; ``event``: its end.
     """
     t, q, v, _, contacts, speed = lax.stop_gradient(event)
-    closed = closed & ~(idle & (speed > noise(contacts, v, speed)))
     if kinks is None:
         return closed, jnp.zeros_like(closed)
     before = kinks.rate(t, q, v, lax.stop_gradient(args))

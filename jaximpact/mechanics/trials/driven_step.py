@@ -33,7 +33,6 @@ from .tableau import TABLEAUS
 from .totals import StepTotals, add_joint_impulse, add_late_impulse
 from .trial import Base, Hold, Trial, attempt, frozen, grazes, held
 
-WITHOUT_END = 1 << 20  # number of events that may still be located: no limit
 SHORT = 16  # roundings of time, below which no substep is taken
 ROUNDED = 4  # roundings of a position that a trial adds to the error
 APPROACH = 1e-3  # fraction of a trial's displacement over which the linearisation of a gap is checked
@@ -266,14 +265,14 @@ def _arrive(
     (): whether this is the trial of length zero with which a motion under a force in pieces begins.
     """
     scheme, _, law, motion, *_, pieces = step
-    args, substep, left = motion.args, verdict.search.substep, jnp.full((), WITHOUT_END, jnp.int32)
+    args, substep = motion.args, verdict.search.substep
     event, delay, closed, candidates, near, slowest, spread, jolt, _ = _arrival(
         step, hold, began, base, flown, verdict, switched, told
     )
     problem = jolt.problem
     t, q, v, metric, contacts, speed = event
     found = collide(
-        problem, law, motion, slowest, event, closed, candidates, near, closed | candidates, jnp.zeros_like(closed), left, spread
+        problem, law, motion, slowest, event, closed, candidates, near, spread
     )  # fmt: skip
     moved = APPROACH * frozen(flown.q - base.q)
     status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
@@ -336,8 +335,7 @@ def _arrival(
     contacts, speed = event.contacts, event.speed
     near = frozen(contacts.gap <= flown.allowed + TOGETHER * verdict.search.substep * jnp.abs(speed))
     kinks = Kinks.at(problem, began, base.q, args)
-    idle = jnp.zeros_like(base.closed)
-    closed, struck = lasting_at_end(kinks, idle, event, base.closed, args)
+    closed, struck = lasting_at_end(kinks, event, base.closed, args)
     closed, struck = closed & ~jolt.struck & ~jolt.parted, struck | jolt.struck
     candidates, near = impact | struck, near | struck
     e = problem.restitution_at(motion.e, speed, args)
@@ -369,7 +367,7 @@ def _arrive_rubbing(
     apart, status = status_of_ends(problem, event, stopped, breaks, switched, args)
     found = strike_rubbing(
         problem, law, motion, slowest, event, base, (stopped, apart), breaks, jolt.shoved, closed, candidates, near,
-        jnp.full((), WITHOUT_END, jnp.int32), spread,
+        spread,
     )  # fmt: skip
     moved = APPROACH * frozen(flown.q - base.q)
     status |= found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)

@@ -467,7 +467,7 @@ def _on_edge(place: Place, closed: Array, found: Modes, towards: Array, accelera
 
 def strike_rubbing(
     problem: Problem, law: ContactLaw, motion: Motion, slowest: Callable, event: Event, base: Base, stopped: tuple[Array, Array], breaks: Array,
-    shoved: Array, closed: Array, candidates: Array, near: Array, left: Array, spread: Array | None,
+    shoved: Array, closed: Array, candidates: Array, near: Array, spread: Array | None,
 ) -> Collision:  # fmt: skip
     """Puts contacts back onto their surfaces and applies the laws of impact, by `collide_rubbing`, at the end of a trial from ``base``.
 
@@ -481,8 +481,7 @@ def strike_rubbing(
     h = resolved / (2 * jnp.where(normal > 0, normal, 1))
     slip = Slip.at(problem, event.metric, event.t, event.q, event.v, motion.args, where.tangents)
     still = ((closed & (where.mode == STICK) & ~breaks) | stopped[1]) & ~shoved
-    none = jnp.zeros_like(closed)
     before = Rubbing(closed, still, stopped[0] & ~shoved, where.way, where.jammed)
     return collide_rubbing(
-        problem, law, motion._replace(h=h), event, slip, before, candidates, near, closed | candidates, none, left, spread
+        problem, law, motion._replace(h=h), event, slip, before, candidates, near, spread
     )  # fmt: skip
