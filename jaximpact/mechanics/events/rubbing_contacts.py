@@ -72,6 +72,18 @@ class Place(NamedTuple):
         view = self.view
         return noise(view.contacts, view.free, jnp.abs(view.gap_acceleration) + length(self.cones.offset[:, 1:])[:, 0])
 
+    def forces(self, did: FrictionInfo, near: Array, towards: Array) -> Array:
+        """Solves for the forces (m, 1 + k) of contacts in known modes, starting from ``near`` (m, 1 + k), with two derivatives.
+
+        ``did``: the modes. Contacts that slip do so in the directions ``towards`` (m, k); where that is zero, they begin to slip in the direction of
+        their acceleration.
+        """
+        turning = towards.shape[1] > 1
+        if not turning:
+            return self.cones.in_modes(lax.stop_gradient(near), did.mode, towards, times=3)
+        start = lax.stop_gradient(self).cones.in_modes(*lax.stop_gradient((near, did.mode, towards)), turning=True)
+        return self.cones.in_modes(start, did.mode, towards, times=2, turning=True)
+
 
 def slip_noise(slip: Slip, v: Array) -> Array:
     """Returns the round-off (m,) of slips at v (d,)."""
