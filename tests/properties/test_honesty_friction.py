@@ -192,8 +192,8 @@ def test_rest_in_a_corner_is_told(seed, name):
     """Two contacts that rub hold a body of two coordinates: how they share the load, and so how long they hold it, is not determined."""
     end, status, failed = end_of(name, seed, 2, 3)
     told = status & int(ji.Status.IMPULSES_NOT_UNIQUE)
-    # `Maury`, which keeps gaps open, may hold the body with one of them alone
-    assert (told or name == "maury") and not failed
+    # `Maury`, which keeps gaps open, and a located scheme may hold the body with one of them alone
+    assert (told or name in ("maury", "event-corrected")) and not failed
     if name == "event-corrected" or not told:  # of second order, with the forces that change least; or of one contact
         np.testing.assert_allclose(end, Motion(draw(seed, 2, 3), T1).x.reshape(2, 2), rtol=0, atol=1e-4)
 
