@@ -169,7 +169,7 @@ def jacobians() -> tuple[list[str], list[list[str]]]:
     ways += [(f"{name}, {steps} steps", scheme, "corrected") for name, (scheme, _) in SCHEMES.items()]
     ways += [(f"plain AD of PaoliSchatzman, {steps} steps", ji.PaoliSchatzman(), "discrete")]
     for name, scheme, sensitivity in ways:
-        options = {} if isinstance(scheme, ji.EventDriven) else {"steps": steps}
+        options = {} if scheme.traits.order is None else {"steps": steps}
         found = ji.sensitivities(
             PROBLEM, CASE.q0, CASE.v0, t1=CASE.t1, args=CASE.args, e=CASE.restitution, scheme=scheme,
             sensitivity=sensitivity, wrt=("q0", "v0"), **options,

@@ -109,7 +109,7 @@ def others(lanes: int) -> Iterator[tuple[str, int, str, Callable]]:
         given = {"t1": STEPS * work.h, "e": work.restitution, "args": work.args}
         for scheme in schemes:
             q0, v0 = work.initial(lanes)
-            own = given if isinstance(scheme, ji.EventDriven) else given | {"steps": STEPS}
+            own = given if scheme.traits.order is None else given | {"steps": STEPS}
             yield (
                 name,
                 lanes,

@@ -177,7 +177,7 @@ def compare(example: Example) -> list[dict]:
     with friction, `MoreauJean` with a step `FINER` times shorter has it."""
     times = np.array(sorted(example.rows))
     theirs = np.array([example.rows[t] for t in times])
-    located = isinstance(example.scheme, ji.EventDriven)
+    located = example.scheme.traits.order is None
     ours, status = rows_of(example, example.scheme, None if located else example.h, times)
     if example.problem.slip is None:
         exact, _ = rows_of(example, ji.EventDriven(1e-12, 1e-13), None, times)

@@ -113,7 +113,7 @@ def test_derivatives_across_an_impact_of_two_stages(scheme):
         after = after_impact(q + t * v, v, e, mu)
         return np.concatenate([q + t * v + (t1 - t) * after, after])
 
-    steps = 4 if isinstance(scheme, ji.EventDriven) else 2000
+    steps = 4 if scheme.traits.order is None else 2000
     found = ji.sensitivities(
         ROD, q0, v0, t1=t1, steps=steps, args={"mu": mu}, args_axes=0, e=e[:, None], scheme=scheme, wrt=("q0", "v0")
     )

@@ -218,7 +218,7 @@ def test_friction_on_a_slope_in_contact():
 def test_a_motion_slides_where_a_quotient_jumps_whatever_the_force_is_on_the_border_alone(scheme):
     """v' = .3 - v // .5 is .3 below v = .5 and -.7 above. Before: TRIALS_EXHAUSTED, and with `EventCorrected` q was off by .01."""
     drive = ji.Problem(lambda t, q, v, args: jnp.where(v == 0.5, 9.0, 0.3 - v // 0.5))
-    steps = {} if isinstance(scheme, ji.EventDriven) else {"steps": 100}
+    steps = {} if scheme.traits.order is None else {"steps": 100}
     found = ji.sensitivities(drive, [0.0], [[0.2], [0.8]], t1=2.0, wrt="v0", scheme=scheme, **steps)
     assert found.trusted.all()
     v0, a = np.array([0.2, 0.8]), np.array([0.3, -0.7])
@@ -234,7 +234,7 @@ def test_a_motion_slides_where_a_quotient_jumps_whatever_the_force_is_on_the_bor
 def test_a_remainder_jumps_by_itself_whatever_is_asked_of_it_on_its_border(scheme):
     """`jnp.mod` asks whether the remainder is zero, as it is on the border alone; v' = -1 - mod(v, 1/2) falls from -1 to -3/2 at each multiple of 1/2."""
     drag, t1 = ji.Problem(lambda t, q, v, args: -1 - jnp.mod(v, 0.5)), 0.35
-    steps = {} if isinstance(scheme, ji.EventDriven) else {"steps": 100}
+    steps = {} if scheme.traits.order is None else {"steps": 100}
     found = ji.sensitivities(drag, [0.0], [[0.6], [0.2], [-0.2]], t1=t1, wrt="v0", scheme=scheme, **steps)
     assert found.trusted.all()
     right = 1.5 * np.exp(-t1)
