@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -80,7 +81,11 @@ def state_problem(
     units = dict(coordinates) | dict(zip(numbered, (unit for _, unit in gaps + joints), strict=True))
     every = [mu for part in same.parts for mu in part.friction_coefficients]
     if any(every):
-        friction: Any = same.friction if any(callable(mu) for mu in every) else np.array(every)
+        friction: Any = (
+            same.friction
+            if any(callable(mu) for mu in every)
+            else np.array(every, jax.dtypes.canonicalize_dtype(float))
+        )
         friction = same.friction_at if any(isinstance(mu, OfSpeed) for mu in every) else friction
         options = options | {"slip": slip(), "friction": friction}
     return Problem(

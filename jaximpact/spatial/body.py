@@ -70,7 +70,8 @@ class Frame(Body):
 
 
 def _tensor(stated: Any) -> tuple[Vector, ...]:
-    found = real("inertia", stated).astype(float)
+    # computed on the host, in whatever precision motions are
+    found = real("inertia", stated.tolist() if isinstance(stated, np.ndarray) else stated).astype(float)
     tensor = np.diag(found) if found.shape == (3,) else found
     if tensor.shape != (3, 3) or not np.allclose(tensor, tensor.T, rtol=0, atol=1e-12 * np.abs(tensor).max()):
         raise ValueError(f"inertia must be three moments (Jx, Jy, Jz) or a symmetric (3, 3), got {short(stated)}")

@@ -126,7 +126,7 @@ class System:
         every = [e for part in self.parts for e in part.restitutions]
         if any(callable(e) for e in every):
             return self.restitution
-        return np.array(every) if len(set(every)) > 1 else (every or [0.0])[0]
+        return np.array(every, jax.dtypes.canonicalize_dtype(float)) if len(set(every)) > 1 else (every or [0.0])[0]
 
     @property
     def q0(self) -> np.ndarray:
@@ -173,7 +173,9 @@ class System:
                 MEANING[self.tree.links[numbers[0]].motion.kind] if len(numbers) == 1 else "its two angular velocities"
             )
             raise ValueError(f"{what}: of {name!r} give {meaning}, {sum(sizes)} numbers, got {short(values)}")
-        flat = jnp.atleast_1d(jnp.asarray(found, self.q0.dtype if not is_traced(values) else None))
+        flat = jnp.atleast_1d(
+            jnp.asarray(found, jax.dtypes.canonicalize_dtype(self.q0.dtype) if not is_traced(values) else None)
+        )
         starts = np.cumsum([0, *sizes])
         return [(i, flat[a : a + k]) for i, a, k in zip(numbers, starts, sizes, strict=False)]
 

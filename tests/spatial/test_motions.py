@@ -106,6 +106,21 @@ def test_impacts_of_a_smooth_box_keep_energy_and_what_symmetry_says():
     np.testing.assert_allclose(found, found[0], atol=1e-9)
 
 
+def test_a_box_is_stated_in_float32_too():
+    """Without a remark on numbers in float64, which the shapes compute of their inertia; in float32 the motion is that of float64 to its rounding."""
+
+    def end():
+        system = spatial.System(BOX, [spatial.Plane("box", at=(0, 0, 0), friction=0.4)])
+        start = system.start(box=(1.0, -0.5, 0, 3.0, -2.0, 5.0))
+        return ji.solve(system.problem(), *start, t1=0.2, h=1e-2).q[-1]
+
+    right = end()
+    with jax.enable_x64(False):
+        found = end()
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, right, atol=1e-5)  # a hundred roundings
+
+
 RADIUS, MU, SPEED = 0.1, 0.3, 2.0
 ROUGH = spatial.System(
     {"ball": spatial.ball((0, 0, RADIUS), RADIUS, mass=2.0)},
