@@ -30,11 +30,13 @@ class Account(NamedTuple):
     failed_by: Any = None
 
     @classmethod
-    def start(cls, status: Array, t0: Array, joint_residual: Array, error: Array | None = None) -> Account:
+    def start(
+        cls, status: Array, t0: Array, joint_residual: Array, error: Array | None = None, near: Array | None = None
+    ) -> Account:
         """The account at t0, from the status bits of the start and the residuals |c| (j,) of the joints; ``error`` () is zero, None for schemes that
-        do not estimate it."""
+        do not estimate it; ``near`` () as in `Info`."""
         zero, none = jnp.zeros_like(t0), jnp.zeros((), jnp.int32)
-        failed_by = jax.tree.map(lambda _: none - 1, error)
+        failed_by = jax.tree.map(lambda _: none - 1, near)
         never = jnp.full_like(zero, jnp.nan)
         return cls(zero, zero, none, none, never, joint_residual, error, failed_by).with_status(status, t0)
 

@@ -138,7 +138,7 @@ class MotionLoop:
             row = row._replace(stop=jnp.full_like(motion.t0, jnp.inf), watch=Watch.start(motion))
         elif self.program.ends_within_steps:
             row = row._replace(stop=state.stop.time)
-        account = Account.start(status, motion.t0, joints.residual, info.error)
+        account = Account.start(status, motion.t0, joints.residual, info.error, info.near)
         return state, row, account.with_step(self.problem, motion, 0, state, info._replace(joints=joints))
 
     # steps

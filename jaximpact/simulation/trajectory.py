@@ -85,7 +85,9 @@ def structure(program: Program, motion: Motion) -> Any:
     if program.problem.slip is None:
         numbers |= {"friction_impulse": None}
     if not program.scheme.traits.tells_error:
-        numbers |= {"error": None, "failed_by": None}
+        numbers |= {"error": None}
+    if not program.scheme.traits.kinks:
+        numbers |= {"failed_by": None}
     one_kind = program.kinds == (IMPACT,)
     of_record: Any = [0] * (len(ImpactRecord._fields) - one_kind)
     events = LocatedImpacts(*of_record) if program.impacts else None

@@ -199,7 +199,7 @@ def test_a_solution_knows_its_scheme(scheme):
     batch = jax.vmap(lambda q: ji.solve(fall, q, jnp.zeros(1), t1=1.2, steps=9, scheme=scheme, e=0.0))(jnp.ones((2, 1)))
     assert jax.tree.map(np.asarray, batch).timing == solution.timing
     # where a step may fail before its end, the result says when and at which event
-    assert len(jax.tree.leaves(solution)) == 10 + 2 * scheme.traits.locates
+    assert len(jax.tree.leaves(solution)) == 10 + scheme.traits.locates
 
 
 def test_another_scheme_is_refused():

@@ -174,7 +174,10 @@ class EventDriven(Scheme):
         state = DrivenState(
             zero, q0, v0, at.closed & ~at.outward, time_before_start(motion), substep, zero_remainder(q0)
         )
-        m, info = len(at.closed), Info.none(q0, v0, len(at.closed))._replace(error=jnp.zeros_like(t0))
+        m, info = len(at.closed), Info.none(q0, v0, len(at.closed))
+        info = info._replace(
+            error=jnp.zeros_like(t0) if self.by_tolerance else None, ended=jnp.full_like(t0, jnp.nan), near=zero
+        )
         if problem.slip is not None:
             rubbing = RubbingContacts.of(problem, t0, q0, v0, args, motion.by)
             where = rubbing.start(motion.h, t0, q0, v0, args)
@@ -199,7 +202,10 @@ class EventDriven(Scheme):
         info = Info.none(state.q, state.v, len(state.closed))._replace(acts=jnp.array(True))
         joints, near = JointInfo.none(problem, state.q, motion.args), jnp.zeros((), jnp.int32)
         info = info._replace(
-            joints=joints, error=jnp.zeros_like(motion.t0), ended=jnp.full_like(motion.t0, jnp.nan), near=near
+            joints=joints,
+            error=jnp.zeros_like(motion.t0) if self.by_tolerance else None,
+            ended=jnp.full_like(motion.t0, jnp.nan),
+            near=near,
         )
         if problem.slip is not None:
             rubbed = FrictionInfo.none(len(state.closed), state.where.way.shape[1], state.q.dtype)
@@ -247,7 +253,7 @@ class EventDriven(Scheme):
             status,
             told.joints,
             rubbed,
-            error=told.error,
+            error=told.error if self.by_tolerance else None,
             ended=jnp.where(short, frozen(step.start + base.elapsed), jnp.nan),
             near=told.near,
         )
