@@ -112,7 +112,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
         found = found._replace(error=jnp.maximum(found.error, pieces.unsure(base, tolerance)))
     shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
     known = jax.tree.map(frozen, found)
-    verdict = decide_on_trial(base, search, known, frozen(s), shortest, TABLEAUS[scheme.order])
+    verdict = decide_on_trial(base, search, known, frozen(s), shortest, frozen(whole), TABLEAUS[scheme.order])
     stops: Any = False
     switched = None
     if pieces is not None:

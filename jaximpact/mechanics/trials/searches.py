@@ -58,21 +58,24 @@ class Verdict(NamedTuple):
     search: Search
 
 
-def decide_on_trial(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, tableau: Tableau) -> Verdict:
+def decide_on_trial(
+    base: Base, search: Search, trial: Trial, s: Array, shortest: Array, longest: Array, tableau: Tableau
+) -> Verdict:
     """Decides on a trial of length s from a base by a method; all numbers are constants for differentiation.
 
-    ``shortest`` () is the shortest trial that time resolves.
+    ``shortest`` () is the shortest trial that time resolves, ``longest`` () the step of the scheme.
     """
     stepping = search.sought == STEPPING
     fine = (trial.error <= 1) | ~stepping | (s <= shortest)
-    again = s / SHORTER  # without estimates substeps are those of the scheme, but for slips that turn too fast
     if tableau.estimates:
         again = _propose_substep(search, trial.error, s, fine & stepping, stepping, tableau.halvings)
-        search = search._replace(substep=again)
-    again = jnp.where(fine, search.substep, again)
+    else:  # slips may turn too fast for a step of the scheme, which is the longest
+        longer = jnp.minimum(jnp.maximum(search.substep, SHORTER * s), longest)
+        again = jnp.where(stepping, jnp.where(fine, longer, s / SHORTER), search.substep)
+    search = search._replace(substep=again)
     if base.closed.shape[0] == 0:
         nothing = jnp.zeros_like(base.closed)
-        return Verdict(fine, nothing, nothing, search._replace(s=again))
+        return Verdict(fine, nothing, nothing, search._replace(s=search.substep))
     gap, _ = trial.after
     negative, pulling = ~base.closed & (gap < -base.allowed), base.closed & (trial.push < 0)
     settled, contact, improved = _newton(base, search, trial, s, negative, shortest)
@@ -90,7 +93,9 @@ def decide_on_trial(base: Base, search: Search, trial: Trial, s: Array, shortest
 
     begins = for_impact | for_release
     first = s * jnp.where(for_impact, jnp.min(jnp.where(negative, first_roots(base, trial, s), 1)), falsi.first)
-    following = jnp.where(search.sought == IMPACT, improved.s, jnp.where(search.sought == RELEASE, falsi.s, again))
+    following = jnp.where(
+        search.sought == IMPACT, improved.s, jnp.where(search.sought == RELEASE, falsi.s, search.substep)
+    )
     sought = jnp.where(for_impact, IMPACT, jnp.where(for_release, RELEASE, jnp.where(split, STEPPING, search.sought)))
     pick = lambda new, impact, release: jnp.where(begins, new, jnp.where(search.sought == IMPACT, impact, release))
     zero = jnp.zeros_like(s)
