@@ -62,8 +62,8 @@ SPREAD = (
 
 class DrivenState(NamedTuple):
     """State of `EventDriven` between steps: step number n (t = t0 + n h), position q and velocity v (d,) at t, mask ``closed`` (m,) of lasting
-    contacts, the exact time of the ``latest`` impact, three steps before t0 where there was none, and the ``substep`` () that the next trial tries; the ``record`` of the first impacts and the ``stop`` of the motion if they are asked for; ``where``, the sides of a force with jumps
-    (`pieces`) or what contacts that rub do; the estimated ``error`` () of the motion so far, in units of the tolerance, and the error ``spread`` () of the time of
+    contacts, the exact time of the ``latest`` impact, three steps before t0 where there was none, and the ``substep`` () that the next trial tries;
+    the ``record`` of the first impacts and the ``stop`` of the motion if they are asked for; ``where``, the sides of a force with jumps (`pieces`) or what contacts that rub do; the estimated ``error`` () of the motion so far, in units of the tolerance, and the error ``spread`` () of the time of
     the latest impact. Each of the last five is None where it is not needed."""
 
     n: Array

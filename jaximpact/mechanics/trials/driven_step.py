@@ -104,7 +104,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     of_force, piece = force_in_pieces(step, base.where)
     bound = of_force.bound(piece.sides)
     borders = None if pieces is None else pieces.watch(*frozen((base.where, base.closed, base.slack, args)))
-    since = t - motion.t0 if scheme.changes else None
+    since = t - motion.t0 if scheme.changes and scheme.by_tolerance else None
     found = attempt(
         bound, scheme.order, t, base, s, tolerance, args, hold, surface_to_watch(scheme.until, told.stop, args), borders, since, lasts
     )  # fmt: skip

@@ -31,12 +31,12 @@ from ..motion import By, Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .bases import NOTHING, rounding_of_gaps
-from .borders import rounding_of_levels
+from .borders import rounding_of_levels, settle_sides
 from .modes import Modes, at_limit
 from .one_piece import OnePiece
 from .pieces import Pieces
 from .resets import reset_at
-from .sliding import InModes, sides_behind_event, status_of_modes
+from .sliding import InModes, status_of_modes
 from .steering import Node, steered, unsure
 from .stops import move_to_zero
 from .trial import Base, Hold, Sight, Tolerance, frozen
@@ -74,6 +74,10 @@ class RubbingContacts:
         """As `Pieces.bound`."""
         return self.pieces.bound(where.piece.sides)
 
+    def in_modes(self, where: Modes) -> InModes:
+        """Returns the pieces with accelerations in these modes."""
+        return InModes(self.pieces, where, held_in_modes)
+
     def start(self, h: Array, t: Array, q: Array, v: Array, args: Any) -> Modes:
         """Returns the modes, of open contacts, and the sides with which a motion with steps h begins: on a border, those to which it goes."""
         further = BEGINS * jnp.finfo(q.dtype).eps * (jnp.abs(t) + h)
@@ -94,26 +98,23 @@ class RubbingContacts:
         substep: Array, atol: Array, span: Array, args: Any,
     ) -> tuple[Base, Array]:  # fmt: skip
         """As `base_in_modes`, and decides on which sides of borders of the velocity the motion goes on."""
-        given = substep, atol, span
+        given = change, begins, substep, atol, span, args
         if len(self.pieces.steep) == 0:
             place = Place.at(self.on(where), t, q, v, args, None)
-            return base_in_modes(self, place, t, elapsed, q, v, closed, where, change, begins, *given, args)
-        within, (_, atol, span) = InModes(self.pieces, where, held_in_modes), given
-        place = within.place(where.piece, t, q, v, closed, args)
-        base, status = base_in_modes(self, place, t, elapsed, q, v, closed, where, change, begins, *given, args)
-        within = InModes(self.pieces, base.where, held_in_modes)
-        changed = change.some | begins
-        piece, v, bits = sides_behind_event(
-            within, base, where.piece, change.left, changed, begins, t, atol, span, self.by, args
-        )
+            return base_in_modes(self, place, t, elapsed, q, v, closed, where, *given)
+        place = self.in_modes(where).place(where.piece, t, q, v, closed, args)
+        base, status = base_in_modes(self, place, t, elapsed, q, v, closed, where, *given)
 
         def anew() -> tuple[Base, Array]:
-            place = within.place(piece, t, q, v, base.closed, args)
-            modes = where._replace(piece=piece)
-            found, more = base_in_modes(self, place, t, elapsed, q, v, closed, modes, change, begins, *given, args)
-            return found, more | bits | status_of_modes(self.pieces, piece, base.where, found.where, base.closed)
+            within = self.in_modes(base.where)
+            sides = settle_sides(within, where.piece, t, q, v, base.closed, change.left, atol, span, args, by=self.by)
+            place = within.place(sides.where, t, q, sides.v, base.closed, args)
+            modes = where._replace(piece=sides.where)
+            found, more = base_in_modes(self, place, t, elapsed, q, sides.v, closed, modes, *given)
+            more |= sides.status | jnp.where(begins, sides.at_start, 0)
+            return found, more | status_of_modes(base.where, found.where, base.closed)
 
-        base, status = lax.cond(changed, anew, lambda: (base, status))
+        base, status = lax.cond(change.some | begins, anew, lambda: (base, status))
         again = lambda: self.held(base.where, t, q, base.v, base.closed, base.slack, args)
         as_it_is = lambda: (base.a, base.force, base.push, base.joint_force)
         a, force, push, of_joints = lax.cond(jnp.any(base.where.piece.slides), again, as_it_is)
@@ -123,7 +124,7 @@ class RubbingContacts:
         self, where: Modes, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
     ) -> tuple[Array, Array, Array, Any]:
         if len(self.pieces.steep):
-            return InModes(self.pieces, where, held_in_modes).blend(where.piece, t, q, v, closed, slack, args)[0]
+            return self.in_modes(where).blend(where.piece, t, q, v, closed, slack, args)[0]
         place = where.place(self.on(where), t, q, v, args)
         return held_in_modes(place, where.facing(t, place), closed, slack)
 
@@ -181,7 +182,7 @@ class RubbingContacts:
         rooms = lax.cond(jnp.any(sticks), room, lambda: jnp.ones(2 * len(slip), slip.dtype))
         levels = self.pieces.levels(where.piece.sides, t, q, v, args)
         if len(self.pieces.steep):
-            within, slid = InModes(self.pieces, where, held_in_modes), self.pieces.slid(where.piece)
+            within, slid = self.in_modes(where), self.pieces.slid(where.piece)
             margins = lambda: within.margins(where.piece, t, q, v, closed, jnp.zeros_like(t), args)
             levels = jnp.where(slid, lax.cond(jnp.any(slid), margins, lambda: levels), levels)
         return jnp.concatenate([slip, rooms, levels])

@@ -1,4 +1,4 @@
-"""Borders of the velocity beside contacts that rub: on which sides of the force a motion goes on, or on which border it slides.
+"""Borders of the velocity beside contacts that rub: the force on both sides of a border, and along one on which the motion slides.
 
 With the modes of contacts given, their forces are linear in the force, so that a motion slides on a border under a convex combination of the forces of
 both sides, as without friction. Coulomb's law then decides on the modes under that combination; where these are others, that is told.
@@ -9,18 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from ...jaxtools.outlined import outlined
 from ...switches.kinds import Sides
 from ..contact.friction.cones import SLIP
 from ..events.rubbing_contacts import Place
-from ..motion import By
 from ..status import Status, as_status
-from .borders import settle_sides
 from .modes import Modes
 from .pieces import Held, Pieces, Where
-from .trial import Base, frozen
+from .trial import frozen
 
 
 class InModes(Pieces):
@@ -42,25 +40,11 @@ class InModes(Pieces):
         return Place.at(self.local(where, t, q, v, closed, args), t, q, v, args, None)
 
 
-def sides_behind_event(
-    pieces: InModes, base: Base, where: Where, left: Array, changed: Array, begins: Array, t: Array, atol: Array, span: Array, by: By | None, args: Any
-) -> tuple[Where, Array, Array]:  # fmt: skip
-    """Decides on which sides, or on which borders, a motion goes on from a ``base`` at time t, if an event has ``changed`` () its contacts or velocities.
-
-    ``left`` (k,): levels whose borders the motion has just left after sliding on them. Returns the sides, the velocity (d,) and status bits.
-    """
-    old = where, base.v, jnp.zeros((), jnp.int32)
-
-    def look() -> tuple[Where, Array, Array]:
-        found = settle_sides(pieces, where, t, base.q, base.v, base.closed, left, atol, span, args, by=by)
-        return found.where, found.v, found.status | jnp.where(begins, found.at_start, 0)
-
-    return lax.cond(changed, look, lambda: old)
-
-
-def status_of_modes(pieces: Pieces, piece: Where, before: Modes, after: Modes, closed: Array) -> Array:
-    """Returns EVENTS_UNRESOLVED if contacts are in other modes under the force with which a motion goes on than those by which its sides were chosen."""
-    moved = jnp.any(pieces.all_levels(jnp.any(after.piece.slides, axis=0)))
+def status_of_modes(before: Modes, after: Modes, closed: Array) -> Array:
+    """Returns EVENTS_UNRESOLVED if contacts are in other modes under the force with which a motion slides on borders than those by which its sides were
+    chosen."""
     old, new = before.of(closed), after.of(closed)
     turns = (old.mode == SLIP) & (jnp.sum(old.direction * new.direction, axis=1) < 0.5)
-    return as_status(frozen(moved & jnp.any((old.mode != new.mode) | turns)), Status.EVENTS_UNRESOLVED)
+    return as_status(
+        frozen(jnp.any(after.piece.slides) & jnp.any((old.mode != new.mode) | turns)), Status.EVENTS_UNRESOLVED
+    )

@@ -47,7 +47,6 @@ class Tableau:
         nodes: the c_i (k + 1,).
         errors: weights (n, k + 1) of the accelerations in the n error estimates of velocities; two estimates are combined as in DOP853.
         halvings: the error of a step is proportional to its length to the power of 2^halvings.
-
         stable: times of decay of a part of the motion, which a step may take without harm to others.
 
     A method without error estimates (n = 0) has substeps of the step h.
@@ -85,8 +84,6 @@ def estimate(errors: Array) -> Array:
     Each number is treated by itself. A mean over all numbers would allow one of them a larger error the more others are at rest, and DOP853's
     combination of two norms would mix the low-order estimate of one number with the high-order estimate of another.
     """
-    if len(errors) == 0:
-        return jnp.zeros(errors.shape[1:], errors.dtype)
     if len(errors) == 1:
         return jnp.abs(errors[0])
     square = errors[0] ** 2

@@ -300,7 +300,7 @@ def attempt(
             **dict(zip(("gap", "rate"), gap_rates(problem, *frozen((t + s, x, y)), steady[3]), strict=True))
         )
     error = frozen(_error(tableau, base, kept, x, y, push, s, seen, sights, before[0], tolerance))
-    if passed is not None and since is not None and tableau.estimates:
+    if passed is not None and since is not None:
         along = (jnp.concatenate([first[None], rest]) for first, rest in zip((q, v), passed, strict=True))
         # forces that contacts balance are rounded too: of a body at rest nothing else moves
         moves = jnp.max(jnp.abs(q) + s * (jnp.abs(v) + s * (jnp.max(jnp.abs(kept), axis=0) + base.held)))
