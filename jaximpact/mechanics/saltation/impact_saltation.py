@@ -25,7 +25,6 @@ from ..problem import Problem
 
 IMPACTS = 3  # impacts of different contacts that are resolved within one step
 
-
 RELEASES = 3  # contacts that are released one after the other when forces are computed; then all that pull together
 
 
@@ -260,3 +259,11 @@ def _in_turn(strike: Callable, first: Callable, now: tuple, m: int, branches: bo
 
     # with many contacts an impact is compiled once, and runs as often as there are impacts
     return lax.scan(next_one, now, None, length=IMPACTS)[0]
+
+
+def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: Array) -> Any:
+    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); a function of approach speeds is evaluated there and frozen."""
+    if not callable(problem.restitution):
+        return motion.e
+    rates = gap_derivatives(problem, t, q, v, motion.args)[0]
+    return lax.stop_gradient(problem.restitution_at(motion.e, rates, motion.args))
