@@ -26,6 +26,7 @@ from jax import Array, lax
 
 from ...jaxtools.batched_branch import run_where_needed
 from ...jaxtools.derivative_rules import graft_once, graft_tree
+from ...jaxtools.empty import empty
 from ...jaxtools.jacobians import SMALL
 from ...jaxtools.linalg import MANY
 from ...jaxtools.remembered import remember
@@ -91,8 +92,8 @@ class Corrected(Wrapping):
         gap = lax.stop_gradient(contacts.gap)
         none = jnp.zeros_like(gap)
         struck = jnp.full(gap.shape, NEVER, jnp.int32)
-        still, edge = FrictionInfo.none(len(gap), 0, gap.dtype), Edge.none(gap.dtype)
-        found = Tracked(state, last, jnp.zeros_like(closed), times, gap, none, struck, none, still, edge)
+        smooth = FrictionInfo(*[empty(gap.dtype, len(gap), 0)] * 3), Edge.none(gap.dtype)
+        found = Tracked(state, last, jnp.zeros_like(closed), times, gap, none, struck, none, *smooth)
         return modes_at_start(problem, motion, found, info) if self.rubs else (found, info)
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
@@ -148,7 +149,7 @@ class Corrected(Wrapping):
         told = info._replace(z=told.z, chord=told.chord, joints=told.joints)
         found, told = graft_tree((new, info), (found, told))
         free = state._replace(state=found, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
-        return free.opened(info.friction), told
+        return free.opened(), told
 
     def _reached_soon(self, problem: Problem, motion: Motion, state: Any) -> Array:
         """Finds the contacts (m,) that `order_matters` needs: those that close soon, during an impact that the scheme spreads over several steps."""
@@ -204,9 +205,10 @@ class Corrected(Wrapping):
         still = jax.tree.map(jnp.zeros_like, (info.impulse, info.friction))
         impulse, friction = jax.tree.map(put, still, (told.impulse, told.friction))
         # contacts that the step does not look at are open
-        kept = jax.tree.map(put, (still[1], state.edge.forgotten()), (found.friction, found.edge))
-        found = found._replace(state=of_scheme, friction=kept[0], edge=kept[1], **history)
-        return found, told._replace(impulse=impulse, friction=friction)
+        opened = state.opened()
+        history["friction"] = jax.tree.map(put, opened.friction, found.friction)
+        history["edge"] = jax.tree.map(put, opened.edge, found.edge)
+        return found._replace(state=of_scheme, **history), told._replace(impulse=impulse, friction=friction)
 
     def _touching_step(
         self,
@@ -304,8 +306,7 @@ class Corrected(Wrapping):
         missed, gap, change = near_misses(problem, self.traits, motion, state)
         acts = info.acts | jnp.any(state.last == LASTING)
         state = state._replace(state=new, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
-        state = state.opened(jax.tree.map(jnp.zeros_like, state.friction))
-        return state, info._replace(acts=acts, remark=as_status(jnp.any(missed), Status.DERIVATIVE_EVENTS))
+        return state.opened(), info._replace(acts=acts, remark=as_status(jnp.any(missed), Status.DERIVATIVE_EVENTS))
 
 
 def derivative_status(

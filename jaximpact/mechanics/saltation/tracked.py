@@ -98,9 +98,9 @@ class Tracked(NamedTuple):
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)
 
-    def opened(self, friction: FrictionInfo) -> Tracked:
-        """Returns the state behind a step in which all contacts are open, with the ``friction`` of that step."""
-        return self._replace(friction=friction, edge=self.edge.forgotten())
+    def opened(self) -> Tracked:
+        """Returns the state with all contacts open, and no friction."""
+        return self._replace(friction=jax.tree.map(jnp.zeros_like, self.friction), edge=self.edge.forgotten())
 
     def relisted(self, moved: Callable) -> Tracked:
         """Returns the state for a rebuilt neighbour list; ``moved`` maps arrays of contacts (m,) from the old slots to the new ones."""
