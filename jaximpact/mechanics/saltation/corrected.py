@@ -105,18 +105,19 @@ class Corrected(Wrapping):
         state = with_new_pairs(problem, motion, state)
         new, info = self.scheme.step(problem, law.as_constant(), *lax.stop_gradient((motion, state.state)))
         info = info._replace(impulse=remember(info.impulse), z=remember(info.z))
+        made = new, info
         misses = missed, gap, _ = near_misses(problem, self.traits, motion, state)
-        touches = lambda: self._touching_step(problem, law, motion, state, new, info, misses)[:2]
+        touches = lambda: self._touching_step(problem, law, motion, state, made, misses)[:2]
         if not problem.gaps.local if self.rubs else state.last.size <= SMALL:
             return touches()
         # of many contacts none acts in most steps, even in those that are not free steps
         acts = jnp.any(info.impulse != 0) | jnp.any(state.last == LASTING) | jnp.any(missed) | (state.n == 0)
         acts = remember(acts)
-        flies = lambda: self._flying_step(problem, motion, state, new, info, misses)
+        flies = lambda: self._flying_step(problem, motion, state, made, misses)
         sizes = self.sizes_of_sets(problem, motion, state)
 
         def among(rows: Array | None) -> tuple[Any, Info]:
-            return touches() if rows is None else self._step_among(rows, problem, law, motion, state, new, info, misses)
+            return touches() if rows is None else self._step_among(rows, problem, law, motion, state, made, misses)
 
         def acting() -> tuple[Any, Info]:
             # and in the other steps few of them do
@@ -139,10 +140,10 @@ class Corrected(Wrapping):
         return (FEW, size) if self.branches and plain and not problem.gaps.local and m >= 2 * size else ()
 
     def _flying_step(
-        self, problem: Problem, motion: Motion, state: Any, new: Any, info: Info, misses: tuple[Array, Array, Array]
+        self, problem: Problem, motion: Motion, state: Any, made: tuple[Any, Info], misses: tuple[Array, Array, Array]
     ) -> tuple[Any, Info]:
-        """Makes the step from ``state`` to ``new``, in which no contact acts, with its derivative; ``misses``: the result of `near_misses`."""
-        _, gap, change = misses
+        """Makes the step from ``state``, in which no contact acts, with its derivative; other arguments as of `_touching_step`."""
+        (new, info), (_, gap, change) = made, misses
         moved = motion._replace(e=jnp.zeros_like(motion.e))
         found, told = self.tangent.beside(new.v).free_step(problem, moved, state.state)
         # impulses and residuals of the step, which has none
@@ -170,21 +171,22 @@ class Corrected(Wrapping):
         law: ContactLaw,
         motion: Motion,
         state: Any,
-        new: Any,
-        info: Info,
+        made: tuple[Any, Info],
         misses: tuple[Array, Array, Array],
     ) -> tuple[Any, Info]:
         """Does what `_touching_step` does with the contacts of numbers ``rows`` (k,) only; others count as free. Other arguments as there."""
         take = lambda x: x[rows]
         put = lambda whole, part: whole.at[rows].set(part, unique_indices=True)
-        _, gap, change = misses
+        (new, info), (_, gap, change) = made, misses
         found, told, (t, q) = self._touching_step(
             with_contacts(problem, rows, len(gap)),
             law,
             motion,
             state.relisted(take),
-            new.relisted(take),
-            info._replace(impulse=take(info.impulse), friction=jax.tree.map(take, info.friction)),
+            (
+                new.relisted(take),
+                info._replace(impulse=take(info.impulse), friction=jax.tree.map(take, info.friction)),
+            ),
             tuple(map(take, misses)),
         )
 
@@ -216,14 +218,15 @@ class Corrected(Wrapping):
         law: ContactLaw,
         motion: Motion,
         state: Any,
-        new: Any,
-        info: Info,
+        made: tuple[Any, Info],
         misses: tuple[Array, Array, Array],
     ) -> tuple[Any, Info, tuple]:
-        """Makes the step from ``state`` to ``new`` with its derivative across impacts and lasting contacts.
+        """Makes the step from ``state`` with its derivative across impacts and lasting contacts.
 
-        ``misses``: the result of `near_misses`. Returns the new state, the info, and (t, q) of the impacts in the step.
+        ``made``: the new state of the scheme and the info of its step; ``misses``: the result of `near_misses`. Returns the new state, the info, and
+        (t, q) of the impacts in the step.
         """
+        new, info = made
         if self.rubs:
             salted = rough_impacts(problem, law, motion, state, info, self.traits, new.v)
         else:
@@ -267,7 +270,7 @@ class Corrected(Wrapping):
         branches = self.branches or last.size > SMALL
         grazing = run_where_needed(branches, jnp.any(touched), lambda: touched & ~beside(), lambda: touched)
         acting = jnp.where(active, info.impulse, 0)
-        status = info.status | salted.status | derivative_status(here, q, e, impact, grazing, zeno, acting, branches)
+        status = info.status | salted.status | derivative_status(salted, q, grazing | zeno, acting, branches)
         # an impact of two steps is under way in the next one, too
         met_now = Event(motion.time(before.n), q, before.v, metric, here.contacts, here.gap_velocity)
         in_order = order_matters(
@@ -309,29 +312,23 @@ class Corrected(Wrapping):
         return state.opened(), info._replace(acts=acts, remark=as_status(jnp.any(missed), Status.DERIVATIVE_EVENTS))
 
 
-def derivative_status(
-    here: Instant, q: Array, e: Array, impact: Array, grazing: Array, zeno: Array, impulse: Array, branches: bool
-) -> Array:
-    """Returns the status bits of derivatives across a step.
+def derivative_status(salted: Salted, q: Array, unclear: Array, impulse: Array, branches: bool) -> Array:
+    """Returns DERIVATIVE_EVENTS if derivatives across a step from q (d,) are doubtful, ().
 
-    Masks (m,) of contacts with an ``impact``, of those that graze (``grazing``), and of those whose impacts accumulate (``zeno``); ``impulse`` (m,):
-    of all contacts in the step; ``here``: the contacts at the time of the impacts, at q (d,), with restitution e; ``branches``: as of `Corrected`.
+    ``unclear`` (m,): contacts that graze, or whose impacts accumulate; ``impulse`` (m,): of all contacts in the step; ``branches``: as of `Corrected`.
     """
+    impact = salted.did.impact
     several = jnp.any(impact) & (jnp.sum(impact | (impulse > 0)) > 1)
-    look = lambda: _depend_on_each_other(here, q, e, impact, impulse)
+    look = lambda: _depend_on_each_other(salted.here, q, salted.e, impact, impulse)
     # angles between all pairs of contacts are costly, and with one contact there are none
     together = run_where_needed(branches, several, look, lambda: jnp.zeros((), bool))
-    return (
-        as_status(jnp.any(zeno), Status.DERIVATIVE_EVENTS)
-        | as_status(jnp.any(grazing), Status.DERIVATIVE_EVENTS)
-        | as_status(together, Status.DERIVATIVE_EVENTS)
-    )
+    return as_status(jnp.any(unclear) | together, Status.DERIVATIVE_EVENTS)
 
 
 def _depend_on_each_other(here: Instant, q: Array, e: Array, impact: Array, impulse: Array) -> Array:
     """Tests whether simultaneous impacts (m,) depend on each other, or on other contacts with impulses (m,), ().
 
-    The arguments are those of `derivative_status`.
+    ``here``: the contacts at the time of the impacts, with restitution e; other arguments as of `derivative_status`.
     """
     count = jnp.sum(impact)
     together = (count > 1) & (here.contacts.coupled(impact) | (count > IMPACTS))

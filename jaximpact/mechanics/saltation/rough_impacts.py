@@ -29,8 +29,8 @@ from ..scheme import Info, Traits
 from ..some_contacts import rows_that_matter, with_contacts
 from ..status import Status, as_status
 from .frictional_saltation import cross, loaded_together
-from .impact_saltation import nearby_restitution, observe
-from .tracked import LASTING, NEARLY, Contact, Edge, Salted, Tracked
+from .impact_saltation import Contact, nearby_restitution, observe
+from .tracked import LASTING, NEARLY, Edge, Salted, Tracked
 
 MATRICES = 32  # of two rows for each contact, that a step with derivatives of listed bodies holds at once
 
@@ -68,9 +68,11 @@ def rough_impacts(
     crossed = jnp.any(impact)
 
     past = past._replace(direction=jnp.where(held[:, None], past.direction, 0))
-    salted = cross(problem, motion, (t_mid, q_mid, v_mid), here, impact, held, past.direction, (a, force), begin.cones)
+    salted = cross(
+        problem, motion, (t_mid, q_mid, v_mid), here, (impact, held), past.direction, (a, force, begin.cones)
+    )
     back_q, back_v = salted.q - middle * salted.v, salted.v - middle * salted.a
-    passage = reverse(problem, motion, before, begin, closed & ~crossed, past, did, force)
+    passage = reverse(problem, motion, before, begin, closed & ~crossed, (past, did), force)
     if problem.static_friction is not None:
         passage = break_away(problem, motion, before, begin, closed & ~crossed, past, passage)
     shifted, modes, _, unclear = passage
@@ -178,8 +180,7 @@ def reverse(
     before: Any,
     begin: AccelerationProblem,
     closed: Array,
-    past: FrictionInfo,
-    did: FrictionInfo,
+    modes: tuple[FrictionInfo, FrictionInfo],
     force: Array,
 ) -> ModeChanges:
     """Finds the contacts whose slip comes to rest or reverses in a step.
@@ -191,10 +192,10 @@ def reverse(
         before: state at the start of the step.
         begin: contact problem of accelerations there.
         closed: contacts (m,) that are closed.
-        past: modes of the contacts in the step before.
-        did: modes in this step.
+        modes: those of the contacts in the step before, and in this step.
         force: forces (m, 1 + k) at the start, while all contacts slip as in the step before.
     """
+    past, did = modes
     m, k = past.direction.shape
     was, cones = past.direction, begin.cones
     turned = jnp.sum(was * did.direction, axis=1) < 0
@@ -209,14 +210,14 @@ def reverse(
     rate = jnp.where(rate != 0, rate, 1)
     delay = jnp.where(turns, -(slip - lax.stop_gradient(slip)) / rate, 0)
     change = shared_by_others(cones, delay, turns, closed)[:, None] * (force - behind)
-    modes = did._replace(
+    held = did._replace(
         mode=jnp.where(turns, SLIP, did.mode), direction=jnp.where(turns[:, None], found.direction, did.direction)
     )
     next_way = jnp.where((found.mode == SLIP)[:, None], found.direction, -direction(found.impulse))
     doubtful = jnp.any(turns) & apart(cones, changed, closed, lax.stop_gradient(slip) / rate, 1e-3 * motion.h)
     if k > 1:
         doubtful |= jnp.any(changed & (did.mode == SLIP) & ~turns)
-    return ModeChanges(change, modes, jnp.where(changed[:, None], next_way, 0), doubtful)
+    return ModeChanges(change, held, jnp.where(changed[:, None], next_way, 0), doubtful)
 
 
 def break_away(

@@ -13,8 +13,8 @@ from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Traits
 from ..status import Status, as_status
-from .impact_saltation import cross_impacts, nearby_restitution, observe, solve_active_forces
-from .tracked import IMPACT, LASTING, REBOUND, Contact, Salted, Tracked
+from .impact_saltation import Contact, cross_impacts, nearby_restitution, observe, solve_active_forces
+from .tracked import IMPACT, LASTING, REBOUND, Salted, Tracked
 
 OFF = 4  # steps by which the time of an impact may be wrong that leaves a contact closed without force
 
@@ -50,7 +50,9 @@ def smooth_impacts(
     closed = reacting & (lasted | pressed)
     closed, lasting = remember((closed, closed | pressed))
 
-    salted = cross_impacts(problem, motion, t_mid, q_mid, v_mid, here, impact, lasting, reacting, resolution, branches)
+    did, at = Contact(active, impact, rebound, reacting, lasting, closed), (t_mid, q_mid, v_mid)
+    salted = cross_impacts(problem, motion, at, here, did, resolution, branches)
+    did = did._replace(stays=lax.stop_gradient(salted.closed))
     crossed = jnp.any(impact)
     back = before._replace(
         q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)
@@ -58,9 +60,8 @@ def smooth_impacts(
     # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
     known = lax.stop_gradient(jnp.where(closed & ~crossed & ~jnp.any(rebound), info.impulse, 0))
     held = Held(jnp.where(crossed, salted.closed, closed), known, lax.stop_gradient(info.z))
-    did = Contact(active, impact, rebound, reacting, lasting, lax.stop_gradient(salted.closed))
     free = opens_by_change(problem, t_mid, q_mid, v_mid, salted.v, impact & (e <= 0), did.stays, args, OFF * h)
     return Salted(
-        (t_mid, q_mid, v_mid), salted.v, here, metric, e, did, back, held, salted.impulse[:, None],
+        at, salted.v, here, metric, e, did, back, held, salted.impulse[:, None],
         salted.joint_impulse, state.friction, state.edge, as_status(free, Status.DERIVATIVE_EVENTS),
     )  # fmt: skip

@@ -12,6 +12,8 @@ from jax import Array
 from ...jaxtools.empty import empty
 from ..contact.friction.cones import OPEN, STICK
 from ..friction import FrictionInfo
+from ..linearisation import Metric
+from .impact_saltation import Contact, Instant
 from .impact_times import ImpactTimes
 
 FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
@@ -109,29 +111,13 @@ class Tracked(NamedTuple):
         return self._replace(state=self.state.relisted(moved), friction=friction, edge=edge, **of_contacts)
 
 
-class Contact(NamedTuple):
-    """Masks (m,) of what contacts do in one step, as `Corrected` finds it from the values of the scheme.
-
-    ``active``: the contact has an impulse; ``impact``: the impulse begins an impact; ``rebound``: it ends an impact of the previous step;
-    ``reacting``: it is the reaction of a contact whose gap velocity is nearly zero; ``lasting``: the contact is closed and pressed; ``stays``: it is
-    still closed after the impacts of the step.
-    """
-
-    active: Array
-    impact: Array
-    rebound: Array
-    reacting: Array
-    lasting: Array
-    stays: Array
-
-
 class Salted(NamedTuple):
     """What impacts, and changes of mode, do to the derivative of a step.
 
     Attributes:
         at: time (), position and velocity (d,) of the impacts.
         after: velocity (d,) after them.
-        here: the contacts there, an `Instant`.
+        here: the contacts there.
         metric: that at the start of the step.
         e: restitution.
         did: what contacts do.
@@ -144,8 +130,8 @@ class Salted(NamedTuple):
 
     at: tuple[Array, Array, Array]
     after: Array
-    here: Any
-    metric: Any
+    here: Instant
+    metric: Metric
     e: Any
     did: Contact
     back: Any
