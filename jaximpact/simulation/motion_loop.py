@@ -24,7 +24,6 @@ from ..mechanics.noise import in_step
 from ..mechanics.problem import Problem
 from ..mechanics.rest import Watch
 from ..mechanics.saltation.corrected import Corrected, velocity_at_row_time
-from ..mechanics.saltation.friction_corrected import FrictionCorrected
 from ..mechanics.saltation.impact_times import status_at_end
 from ..mechanics.saltation.jump_status import across_jumps, on_border_at_start, steep_status
 from ..mechanics.saltation.starts import pressed_at_start, put_on_surfaces
@@ -74,8 +73,9 @@ class MotionLoop:
                 f"sensitivity={program.sensitivity!r}: a motion that ends at rest or jammed, until=Until.at_rest(...), ends at a step, whose time has no "
                 "derivative; give t1=solution.t[-1] in its place, or sensitivity='none'"
             )
-        wrapper = Corrected if self.problem.slip is None else FrictionCorrected
-        self.scheme: Any = wrapper(program.scheme, program.per_lane_branches) if self.corrected else program.scheme
+        self.scheme: Any = program.scheme
+        if self.corrected:
+            self.scheme = Corrected(program.scheme, program.per_lane_branches, rubs=self.problem.slip is not None)
         self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
         self.tells_jumps = program.sensitivity == "corrected" or (wanted and self.locates)
         self.scheme = self.scheme if self.tells_jumps else self.scheme.for_values()

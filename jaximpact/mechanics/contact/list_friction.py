@@ -24,7 +24,7 @@ def solve_friction_of_list(
 ) -> Reaction:
     """Solves the contact problem of listed bodies with friction, by products with the rows of ``contacts``.
 
-    The result has no derivative: it is ``constant`` in derivatives, or an error where one is taken. `friction_corrected.FrictionCorrected` gives the step its own.
+    The result has no derivative: it is ``constant`` in derivatives, or an error where one is taken. `saltation.corrected.Corrected` gives the step its own.
 
     ``guess`` (m, 1 + k): impulses to start from, None for zeros; ``offset`` (m,): normal velocities without impulses, restitution included;
     ``among`` (m,): mask of the contacts that may have an impulse, None for all.

@@ -26,25 +26,27 @@ from jax import Array, lax
 
 from ...jaxtools.batched_branch import run_where_needed
 from ...jaxtools.derivative_rules import graft_once, graft_tree
+from ...jaxtools.empty import empty
 from ...jaxtools.jacobians import SMALL
 from ...jaxtools.linalg import MANY
 from ...jaxtools.remembered import remember
-from ..contact.laws import ContactLaw, Held
+from ..contact.laws import ContactLaw
 from ..events.event_state import Event, View, persisting
-from ..events.force_free import opens_by_change
 from ..events.impacts import order_matters, shared
-from ..linearisation import Metric, acceleration, closure, gap_derivatives, linearise
+from ..friction import FrictionInfo
+from ..linearisation import Metric, acceleration, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..scheme import Info, Scheme, Traits, Wrapping
 from ..some_contacts import look_at_those_that_matter, with_contacts
 from ..status import Status, as_status
-from .impact_saltation import IMPACTS, Instant, cross_impacts, observe, solve_active_forces
+from .impact_saltation import IMPACTS, Instant
 from .impact_times import NEVER, ImpactTimes, parts_of
-from .tracked import FREE, IMPACT, LASTING, REBOUND, Contact, Tracked
+from .rough_impacts import modes_at_start, rough_impacts, rows_of_list
+from .smooth_impacts import smooth_impacts
+from .tracked import FREE, IMPACT, LASTING, REBOUND, Edge, Salted, Tracked
 
 FEW = 8  # contacts that a step treats without the others: of a gas of 16 disks, a step with such an impact takes a third of what it takes with 48
-OFF = 4  # steps by which the time of an impact may be wrong that leaves a contact closed without force
 FIRM = 2  # times a gap's error by a late impact: a speed above what that gives is known to a third, and the derivative with it
 
 
@@ -56,9 +58,16 @@ class Corrected(Wrapping):
     Attributes:
         branches: whether a step skips computations that it does not need, such as those of impacts where there is none. Native code profits, as
             it computes one lane at a time; in XLA all lanes of a batch would compute both branches.
+        rubs: whether contacts have friction.
     """
 
     branches: bool = field(default=False, metadata={"static": True})
+    rubs: bool = field(default=False, metadata={"static": True})
+
+    @property
+    def traits(self) -> Traits:
+        # with friction every scheme ends an impact in the step in which it begins
+        return self.scheme.traits._replace(steps=1) if self.rubs else self.scheme.traits
 
     @property
     def tangent(self) -> Scheme:
@@ -83,33 +92,44 @@ class Corrected(Wrapping):
         gap = lax.stop_gradient(contacts.gap)
         none = jnp.zeros_like(gap)
         struck = jnp.full(gap.shape, NEVER, jnp.int32)
-        return Tracked(state, last, jnp.zeros_like(closed), times, gap, none, struck, none), info
+        smooth = FrictionInfo(*[empty(gap.dtype, len(gap), 0)] * 3), Edge.none(gap.dtype)
+        found = Tracked(state, last, jnp.zeros_like(closed), times, gap, none, struck, none, *smooth)
+        return modes_at_start(problem, motion, found, info) if self.rubs else (found, info)
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """Makes a step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
+        """Makes a step of the scheme; its derivative is the saltation of its impacts and slip reversals, followed by the step with contacts held in
+        their modes.
+
+        Of contacts that rub on a neighbour list only those that act, or did in the step before, have rows in the equations of the derivative.
+        """
         state = with_new_pairs(problem, motion, state)
-        new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, state.state)))
+        new, info = self.scheme.step(problem, law.as_constant(), *lax.stop_gradient((motion, state.state)))
         info = info._replace(impulse=remember(info.impulse), z=remember(info.z))
+        made = new, info
         misses = missed, gap, _ = near_misses(problem, self.traits, motion, state)
-        touches = lambda: self._touching_step(problem, law, motion, state, new, info, misses)[:2]
-        if state.last.size <= SMALL:
+        touches = lambda: self._touching_step(problem, law, motion, state, made, misses)[:2]
+        if not problem.gaps.local if self.rubs else state.last.size <= SMALL:
             return touches()
         # of many contacts none acts in most steps, even in those that are not free steps
         acts = jnp.any(info.impulse != 0) | jnp.any(state.last == LASTING) | jnp.any(missed) | (state.n == 0)
         acts = remember(acts)
-        flies = lambda: self._flying_step(problem, motion, state, new, info, misses)
+        flies = lambda: self._flying_step(problem, motion, state, made, misses)
         sizes = self.sizes_of_sets(problem, motion, state)
 
         def among(rows: Array | None) -> tuple[Any, Info]:
-            return touches() if rows is None else self._step_among(rows, problem, law, motion, state, new, info, misses)
+            return touches() if rows is None else self._step_among(rows, problem, law, motion, state, made, misses)
 
         def acting() -> tuple[Any, Info]:
             # and in the other steps few of them do
             matters = (info.impulse != 0) | (state.last != FREE) | missed
+            if self.rubs:
+                rows, status = rows_of_list(problem, matters, gap)
+                found, told = among(rows)
+                return found, told._replace(status=told.status | status)
             matters |= self._reached_soon(problem, motion, state)
             return look_at_those_that_matter(matters, gap, sizes, among, remember)
 
-        return lax.cond(acts, acting if sizes else touches, flies)
+        return lax.cond(acts, acting if sizes or self.rubs else touches, flies)
 
     def sizes_of_sets(self, problem: Problem, motion: Motion, state: Any) -> tuple[int, ...]:
         """Returns the sizes of sets of contacts, of which a step takes the smallest that has all that matter for it; none where it always treats all."""
@@ -120,17 +140,17 @@ class Corrected(Wrapping):
         return (FEW, size) if self.branches and plain and not problem.gaps.local and m >= 2 * size else ()
 
     def _flying_step(
-        self, problem: Problem, motion: Motion, state: Any, new: Any, info: Info, misses: tuple[Array, Array, Array]
+        self, problem: Problem, motion: Motion, state: Any, made: tuple[Any, Info], misses: tuple[Array, Array, Array]
     ) -> tuple[Any, Info]:
-        """Makes the step from ``state`` to ``new``, in which no contact acts, with its derivative; ``misses``: the result of `near_misses`."""
-        _, gap, change = misses
+        """Makes the step from ``state``, in which no contact acts, with its derivative; other arguments as of `_touching_step`."""
+        (new, info), (_, gap, change) = made, misses
         moved = motion._replace(e=jnp.zeros_like(motion.e))
         found, told = self.tangent.beside(new.v).free_step(problem, moved, state.state)
         # impulses and residuals of the step, which has none
         told = info._replace(z=told.z, chord=told.chord, joints=told.joints)
         found, told = graft_tree((new, info), (found, told))
         free = state._replace(state=found, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
-        return free, told
+        return free.opened(), told
 
     def _reached_soon(self, problem: Problem, motion: Motion, state: Any) -> Array:
         """Finds the contacts (m,) that `order_matters` needs: those that close soon, during an impact that the scheme spreads over several steps."""
@@ -151,21 +171,22 @@ class Corrected(Wrapping):
         law: ContactLaw,
         motion: Motion,
         state: Any,
-        new: Any,
-        info: Info,
+        made: tuple[Any, Info],
         misses: tuple[Array, Array, Array],
     ) -> tuple[Any, Info]:
         """Does what `_touching_step` does with the contacts of numbers ``rows`` (k,) only; others count as free. Other arguments as there."""
         take = lambda x: x[rows]
         put = lambda whole, part: whole.at[rows].set(part, unique_indices=True)
-        _, gap, change = misses
+        (new, info), (_, gap, change) = made, misses
         found, told, (t, q) = self._touching_step(
             with_contacts(problem, rows, len(gap)),
             law,
             motion,
             state.relisted(take),
-            new.relisted(take),
-            info._replace(impulse=take(info.impulse), friction=jax.tree.map(take, info.friction)),
+            (
+                new.relisted(take),
+                info._replace(impulse=take(info.impulse), friction=jax.tree.map(take, info.friction)),
+            ),
             tuple(map(take, misses)),
         )
 
@@ -185,6 +206,10 @@ class Corrected(Wrapping):
         }
         still = jax.tree.map(jnp.zeros_like, (info.impulse, info.friction))
         impulse, friction = jax.tree.map(put, still, (told.impulse, told.friction))
+        # contacts that the step does not look at are open
+        opened = state.opened()
+        history["friction"] = jax.tree.map(put, opened.friction, found.friction)
+        history["edge"] = jax.tree.map(put, opened.edge, found.edge)
         return found._replace(state=of_scheme, **history), told._replace(impulse=impulse, friction=friction)
 
     def _touching_step(
@@ -193,89 +218,44 @@ class Corrected(Wrapping):
         law: ContactLaw,
         motion: Motion,
         state: Any,
-        new: Any,
-        info: Info,
+        made: tuple[Any, Info],
         misses: tuple[Array, Array, Array],
     ) -> tuple[Any, Info, tuple]:
-        """Makes the step from ``state`` to ``new`` with its derivative across impacts and lasting contacts.
+        """Makes the step from ``state`` with its derivative across impacts and lasting contacts.
 
-        ``misses``: the result of `near_misses`. Returns the new state, the info, and (t, q) of the impacts in the step.
+        ``made``: the new state of the scheme and the info of its step; ``misses``: the result of `near_misses`. Returns the new state, the info, and
+        (t, q) of the impacts in the step.
         """
-        before, last = state[:2]
-        h, args = motion.h, motion.args
-        q, v, t = before.q, before.v, motion.time(before.n)
-        e, traits = nearby_restitution(problem, motion, t, q, v), self.traits
-        middle = lax.stop_gradient(traits.phase(e) * h)
-        metric = Metric.at(problem, q, args, t)
-        a = lax.stop_gradient(acceleration(problem, metric, t, q, v, args))
-        t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
-        here = observe(problem, h, t_mid, q_mid, v_mid, args)
-
-        # below the tolerance of |min(w, A_aa L)| a solver's impulse is no different from zero
-        pushed = here.contacts.diagonal() * lax.stop_gradient(info.impulse)
-        resolution = lax.stop_gradient(law.resolution(pushed))
-        active = pushed > resolution
-        rebound = active & (last == IMPACT) & (traits.steps > 1)
-        # the gap velocity O(h) that an inelastic impact on a curved wall leaves is no second impact
-        rest = (last == REBOUND) & (jnp.broadcast_to(e, active.shape) <= 0)
-        impact = active & ~rebound & ~rest & (here.gap_velocity < -here.threshold)
-        # lasting contacts: one that leaves after an impact may still get a small impulse, so forces must press it; one that
-        # lasts, or that an impact opens in this very step, may get none
-        slow = ~impact & ~rebound & (rest | (jnp.abs(here.gap_velocity) <= here.threshold))
-        reacting, lasted = slow & active, last == LASTING
-        may, none = slow & (active | lasted), jnp.zeros_like(active)
-        pressed = solve_active_forces(here.contacts, here.gap_acceleration, may, none, branches=self.branches)[1]
-        closed = reacting & (lasted | pressed)
-        closed, lasting = remember((closed, closed | pressed))
-
-        salted = cross_impacts(
-            problem, motion, t_mid, q_mid, v_mid, here, impact, lasting, reacting, resolution, self.branches
-        )
-        crossed = jnp.any(impact)
-        back = before._replace(
-            q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)
-        )
-        # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
-        known = lax.stop_gradient(jnp.where(closed & ~crossed & ~jnp.any(rebound), info.impulse, 0))
-        law = Held(jnp.where(crossed, salted.closed, closed), known, lax.stop_gradient(info.z))
-        surrogate, surrogate_info = self.tangent.beside(new.v).step(
-            problem, law, motion._replace(e=jnp.zeros_like(e)), back
-        )
-        surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
-        of_joints = surrogate_info.joints
-        of_joints = of_joints._replace(impulse=of_joints.impulse + salted.joint_impulse)
-        surrogate_info = surrogate_info._replace(joints=of_joints)
-        new, info = graft_tree((new, info), (surrogate, surrogate_info))
-
-        did = Contact(active, impact, rebound, reacting, lasting, lax.stop_gradient(salted.closed))
-        state, info = self.tracked(
-            problem, motion._replace(e=e), state, new, info, here, did, metric, (v_mid, salted.v), misses
-        )
-        within = OFF * h
-        free = opens_by_change(problem, t_mid, q_mid, v_mid, salted.v, impact & (e <= 0), did.stays, args, within)
-        info = info._replace(status=info.status | as_status(free, Status.DERIVATIVE_EVENTS))
-        return state, info, (t_mid, q_mid)
+        new, info = made
+        if self.rubs:
+            salted = rough_impacts(problem, law, motion, state, info, self.traits, new.v)
+        else:
+            salted = smooth_impacts(problem, law, motion, state, info, self.traits, self.branches)
+        # `beside` as in free steps: where nothing touches, lanes and modes of differentiation may take either of them
+        plain = motion._replace(e=jnp.zeros_like(salted.e))
+        found, told = self.tangent.beside(new.v).step(problem, salted.held, plain, salted.back)
+        rubbed = info.friction._replace(impulse=told.friction.impulse + salted.impulse[:, 1:])
+        joints = told.joints._replace(impulse=told.joints.impulse + salted.joint_impulse)
+        told = told._replace(impulse=told.impulse + salted.impulse[:, 0], friction=rubbed, joints=joints)
+        new, info = graft_tree((new, info), (found, told))
+        return *self.tracked(problem, motion, state, (new, info), salted, misses), salted.at[:2]
 
     def tracked(
         self,
         problem: Problem,
         motion: Motion,
-        state: Any,
-        new: Any,
-        info: Info,
-        here: Instant,
-        did: Contact,
-        metric: Metric,
-        turned: tuple[Array, Array],
+        state: Tracked,
+        made: tuple[Any, Info],
+        salted: Salted,
         misses: tuple[Array, Array, Array],
-    ) -> tuple[Any, Info]:
-        """Makes the ``new`` state with the history of its contacts, and adds the status of the derivative to the info.
+    ) -> tuple[Tracked, Info]:
+        """Makes the new state with the history of its contacts, and adds the status of the derivative to the info.
 
-        ``here``: the contacts at the time of impacts in the step, and ``did``, what they do in it; ``turned``: velocities (d,) before and after the
-        impacts; ``misses``: the result of `near_misses`.
+        ``made``: the new state of the scheme and the info; ``salted``: what impacts did; ``misses``: the result of `near_misses`.
         """
+        (new, info), here, metric, motion = made, salted.here, salted.metric, motion._replace(e=salted.e)
         before, last, met, times = state[:4]
-        active, impact, rebound, reacting, lasting, stays = did
+        active, impact, rebound, reacting, lasting, stays = salted.did
         h, e, q, traits = motion.h, motion.e, before.q, self.traits
         lasted, crossed = last == LASTING, jnp.any(impact)
         since, (missed, gap, change) = h * steps_since(state, h.dtype), misses
@@ -290,7 +270,7 @@ class Corrected(Wrapping):
         branches = self.branches or last.size > SMALL
         grazing = run_where_needed(branches, jnp.any(touched), lambda: touched & ~beside(), lambda: touched)
         acting = jnp.where(active, info.impulse, 0)
-        status = info.status | derivative_status(here, q, e, impact, grazing, zeno, acting, branches)
+        status = info.status | salted.status | derivative_status(salted, q, grazing | zeno, acting, branches)
         # an impact of two steps is under way in the next one, too
         met_now = Event(motion.time(before.n), q, before.v, metric, here.contacts, here.gap_velocity)
         in_order = order_matters(
@@ -303,7 +283,9 @@ class Corrected(Wrapping):
         # an impact of two steps that the first step is part of is not resolved
         at_start = crossed & (before.n == 0) & (traits.steps > 1)
         status = status | as_status(at_start, Status.DERIVATIVE_AT_END)
-        after = lambda: times.after(traits, motion, before.n, turned, here, impact, active | lasted | lasting)
+        after = lambda: times.after(
+            traits, motion, before.n, (salted.at[2], salted.after), here, impact, active | lasted | lasting
+        )
         times = lax.cond(crossed, after, lambda: times) if branches else after()
         known = lax.stop_gradient((state.struck, state.aside))
         led = lambda: times.of_gaps(before.n + 1, metric, here.contacts.by_entry, known)
@@ -312,7 +294,7 @@ class Corrected(Wrapping):
         # a gap velocity that an impulse reverses is no near miss
         gap, change = jnp.where(active, -jnp.inf, gap), jnp.where(active, 0, change)
         history = last.astype(jnp.int32), met | impact, times, gap, change, struck, aside
-        return Tracked(new, *history), info._replace(status=status)
+        return Tracked(new, *history, salted.friction, salted.edge), info._replace(status=status)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Makes a free step with the scheme's own derivative; invalid (``info.acts``) too for a lasting contact, even if it opens.
@@ -327,40 +309,26 @@ class Corrected(Wrapping):
         missed, gap, change = near_misses(problem, self.traits, motion, state)
         acts = info.acts | jnp.any(state.last == LASTING)
         state = state._replace(state=new, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
-        return state, info._replace(acts=acts, remark=as_status(jnp.any(missed), Status.DERIVATIVE_EVENTS))
+        return state.opened(), info._replace(acts=acts, remark=as_status(jnp.any(missed), Status.DERIVATIVE_EVENTS))
 
 
-def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: Array) -> Any:
-    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); a function of approach speeds is evaluated there and frozen."""
-    if not callable(problem.restitution):
-        return motion.e
-    rates = gap_derivatives(problem, t, q, v, motion.args)[0]
-    return lax.stop_gradient(problem.restitution_at(motion.e, rates, motion.args))
+def derivative_status(salted: Salted, q: Array, unclear: Array, impulse: Array, branches: bool) -> Array:
+    """Returns DERIVATIVE_EVENTS if derivatives across a step from q (d,) are doubtful, ().
 
-
-def derivative_status(
-    here: Instant, q: Array, e: Array, impact: Array, grazing: Array, zeno: Array, impulse: Array, branches: bool
-) -> Array:
-    """Returns the status bits of derivatives across a step.
-
-    Masks (m,) of contacts with an ``impact``, of those that graze (``grazing``), and of those whose impacts accumulate (``zeno``); ``impulse`` (m,):
-    of all contacts in the step; ``here``: the contacts at the time of the impacts, at q (d,), with restitution e; ``branches``: as of `Corrected`.
+    ``unclear`` (m,): contacts that graze, or whose impacts accumulate; ``impulse`` (m,): of all contacts in the step; ``branches``: as of `Corrected`.
     """
+    impact = salted.did.impact
     several = jnp.any(impact) & (jnp.sum(impact | (impulse > 0)) > 1)
-    look = lambda: _depend_on_each_other(here, q, e, impact, impulse)
+    look = lambda: _depend_on_each_other(salted.here, q, salted.e, impact, impulse)
     # angles between all pairs of contacts are costly, and with one contact there are none
     together = run_where_needed(branches, several, look, lambda: jnp.zeros((), bool))
-    return (
-        as_status(jnp.any(zeno), Status.DERIVATIVE_EVENTS)
-        | as_status(jnp.any(grazing), Status.DERIVATIVE_EVENTS)
-        | as_status(together, Status.DERIVATIVE_EVENTS)
-    )
+    return as_status(jnp.any(unclear) | together, Status.DERIVATIVE_EVENTS)
 
 
 def _depend_on_each_other(here: Instant, q: Array, e: Array, impact: Array, impulse: Array) -> Array:
     """Tests whether simultaneous impacts (m,) depend on each other, or on other contacts with impulses (m,), ().
 
-    The arguments are those of `derivative_status`.
+    ``here``: the contacts at the time of the impacts, with restitution e; other arguments as of `derivative_status`.
     """
     count = jnp.sum(impact)
     together = (count > 1) & (here.contacts.coupled(impact) | (count > IMPACTS))

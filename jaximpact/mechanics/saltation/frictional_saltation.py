@@ -99,24 +99,22 @@ def cross(
     motion: Motion,
     at: tuple,
     here: Instant,
-    impact: Array,
-    held: Array,
+    masks: tuple[Array, Array],
     towards: Array,
-    ahead: tuple[Array, Array],
-    rows: ConeProblem,
+    ahead: tuple[Array, Array, ConeProblem],
 ) -> Crossed:
-    """Carries a state across the impacts (m,) at one instant ``at`` (t, q, v), with the derivatives of their times.
+    """Carries a state across the impacts at one instant ``at`` (t, q, v), with the derivatives of their times.
 
-    ``here``: the contacts at that instant. Closed contacts ``held`` (m,) react to the impacts; before, they slip in the directions ``towards`` (m,
-    k), or stick where that is zero. ``ahead``: acceleration (d,) and forces (m, 1 + k) before the impacts; ``rows``: a contact problem nearby. Of
-    impacts that load each other the earliest gives the time, and the derivative is doubtful.
+    ``here``: the contacts at that instant; ``masks`` (m,): those that have an impact, and closed ones that are held and react to it. Before, these slip
+    in the directions ``towards`` (m, k), or stick where that is zero. ``ahead``: acceleration (d,) and forces (m, 1 + k) before the impacts, and a
+    contact problem nearby. Of impacts that load each other the earliest gives the time, and the derivative is doubtful.
     """
+    (impact, held), (a_before, force, rows) = masks, ahead
     h, given, args = motion.h, jnp.broadcast_to(motion.e, impact.shape), motion.args
     t, q, v = at
     gap, closing = problem.gaps(t, q, args), jnp.where(impact, -here.gap_velocity, 1)
     delays = Delays.of(rows, gap, closing, impact, held)
     delay, later = delays.first, delays.later
-    a_before, force = ahead
 
     # Coulomb's and Newton's law
     def law(

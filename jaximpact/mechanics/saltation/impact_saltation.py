@@ -25,7 +25,6 @@ from ..problem import Problem
 
 IMPACTS = 3  # impacts of different contacts that are resolved within one step
 
-
 RELEASES = 3  # contacts that are released one after the other when forces are computed; then all that pull together
 
 
@@ -55,18 +54,34 @@ class Instant(NamedTuple):
         return self.joint_force + self.joints.reaction_to(self.contacts, force)
 
 
+class Contact(NamedTuple):
+    """Masks (m,) of what contacts do in one step, as `Corrected` finds it from the values of the scheme.
+
+    ``active``: the contact has an impulse; ``impact``: the impulse begins an impact; ``rebound``: it ends an impact of the previous step;
+    ``reacting``: it is the reaction of a contact whose gap velocity is nearly zero; ``lasting``: the contact is closed and pressed; ``stays``: it is
+    still closed after the impacts of the step.
+    """
+
+    active: Array
+    impact: Array
+    rebound: Array
+    reacting: Array
+    lasting: Array
+    stays: Array
+
+
 def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any) -> Instant:
     """Evaluates the contacts at (t, q, v), without derivatives; the step h sets the threshold of impacts."""
     h, t, q, v, args = lax.stop_gradient((h, t, q, v, args))
     metric = Metric.at(problem, q, args, t)
-    return observe_at(problem, h, metric, linearise(problem, metric, t, q, args), t, q, v, args)
+    return observe_at(problem, h, metric, linearise(problem, metric, t, q, args), (t, q, v), args)
 
 
 def observe_at(
-    problem: Problem, h: Array, metric: Metric, contacts: Contacts, t: Array, q: Array, v: Array, args: Any
+    problem: Problem, h: Array, metric: Metric, contacts: Contacts, at: tuple[Array, Array, Array], args: Any
 ) -> Instant:
-    """As `observe`, for ``contacts`` that are already linearised at (t, q)."""
-    h, metric, contacts, t, q, v, args = lax.stop_gradient((h, metric, contacts, t, q, v, args))
+    """As `observe`, for ``contacts`` that are already linearised ``at`` (t, q, v)."""
+    h, metric, contacts, (t, q, v), args = lax.stop_gradient((h, metric, contacts, at, args))
     a, joint_force = joint_acceleration(problem, metric, t, q, v, args)
     speed, gap_acceleration = gap_derivatives(problem, t, q, v, args)
     normal = contacts.velocity(a)
@@ -137,25 +152,16 @@ class StateAfterImpacts(NamedTuple):
 
 
 def cross_impacts(
-    problem: Problem,
-    motion: Motion,
-    t: Array,
-    q: Array,
-    v: Array,
-    here: Instant,
-    impact: Array,
-    closed: Array,
-    reacting: Array,
-    resolution: Any,
-    branches: bool = False,
-) -> StateAfterImpacts:
-    """Returns the state after the impacts ``impact`` (m,) at one instant, with the derivative of crossing them in the order of arrival.
+    problem: Problem, motion: Motion, at: tuple[Array, Array, Array], here: Instant, did: Contact, resolution: Any, branches: bool
+) -> StateAfterImpacts:  # fmt: skip
+    """Returns the state after the impacts of a step, as if all were at one instant, with the derivative of crossing them in the order of arrival.
 
-    The value is that of impacts at this instant; the derivative includes the variation of their times. ``here``: the contacts at (t, q, v);
-    ``closed`` (m,): contacts that are already closed. Only those ``reacting`` (m,) react to a percussion, as in the scheme: closed contacts without
-    an impulse in this step have their impact in the next one. ``resolution`` (): error of gap velocities after impacts, as by
-    `ContactLaw.resolution`; ``branches``: as of `Corrected`.
+    The value is that of impacts at this instant, ``at`` (t, q, v); the derivative includes the variation of their times. ``here``: the contacts there;
+    ``did``: what contacts do. Only those that are reacting react to a percussion, as in the scheme: lasting contacts without an impulse in this step
+    have their impact in the next one. ``resolution`` (): error of gap velocities after impacts, as by `ContactLaw.resolution`; ``branches``: as of
+    `Corrected`.
     """
+    (t, q, v), impact, closed, reacting = at, did.impact, did.lasting, did.reacting
     h, args = motion.h, motion.args
     m = impact.shape[0]
     index, none = jnp.arange(m), jnp.zeros(m, bool)
@@ -210,7 +216,7 @@ def cross_impacts(
         v_after = v_at + contacts.jump(percussion)
         of_joints = here.joint_forces(force)
         # the motion after it, in which an inelastic contact may stay
-        here = observe_at(problem, h, at_rest, placed.contacts, *there, jnp.where(some, v_after, v), args)
+        here = observe_at(problem, h, at_rest, placed.contacts, (*there, jnp.where(some, v_after, v)), args)
         stays = acting & (~elastic | (e <= 0))
         force_after, staying = solve_active_forces(
             placed.contacts, here.gap_acceleration, stays, none, branches=branches
@@ -260,3 +266,11 @@ def _in_turn(strike: Callable, first: Callable, now: tuple, m: int, branches: bo
 
     # with many contacts an impact is compiled once, and runs as often as there are impacts
     return lax.scan(next_one, now, None, length=IMPACTS)[0]
+
+
+def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: Array) -> Any:
+    """Returns the restitution, () or (m,), of impacts in a step from (t, q, v); a function of approach speeds is evaluated there and frozen."""
+    if not callable(problem.restitution):
+        return motion.e
+    rates = gap_derivatives(problem, t, q, v, motion.args)[0]
+    return lax.stop_gradient(problem.restitution_at(motion.e, rates, motion.args))

@@ -6,11 +6,68 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
+from ...jaxtools.empty import empty
+from ..contact.friction.cones import OPEN, STICK
+from ..friction import FrictionInfo
+from ..linearisation import Metric
+from .impact_saltation import Contact, Instant
 from .impact_times import ImpactTimes
 
 FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
+NEARLY = 2  # times the largest change in a step: margins below which a contact only just sticks or slips
+
+
+class Edge(NamedTuple):
+    """How far contacts (m,) are from a change of mode [velocity], sticking ones from slip and slipping ones from rest; carried in the state.
+
+    ``margin``: this distance after the last step; its ``change`` in that step; ``bend``: the change of this change from the step before; and the
+    ``largest`` change in a step since the contact came into its mode; no derivatives. With static friction a motion that only just comes to rest is
+    far from one that does not, so that the derivative is doubtful at small margins.
+    """
+
+    margin: Array
+    change: Array
+    bend: Array
+    largest: Array
+
+    @classmethod
+    def unknown(cls, like: Array) -> Edge:
+        """Makes the margins at the beginning of a motion: -1, which means not known, for as many contacts as ``like`` (m,) has."""
+        none = jnp.zeros_like(like)
+        return cls(none - 1, none, none, none)
+
+    @classmethod
+    def none(cls, dtype: Any) -> Edge:
+        """Makes those of contacts whose margins do not matter, of size 0."""
+        return cls(*[empty(dtype, 0)] * 4)
+
+    def forgotten(self) -> Edge:
+        """Returns the margins of contacts that all open, which are not known."""
+        return Edge.unknown(self.margin) if self.margin.size else self
+
+    def next(self, margin: Array, past: FrictionInfo, did: FrictionInfo) -> tuple[Edge, Array]:
+        """Updates the margins of the contacts (how far each is from another mode) after a step: the new ones are ``margin`` (m,); ``past`` and ``did``
+        are the modes before the step and in it.
+
+        Also returns the mask (m,) of contacts whose mode is doubtful, as their margin had a minimum too near zero for h to resolve.
+        """
+        turned = jnp.sum(past.direction * did.direction, axis=1) < 0
+        turned &= did.direction.shape[1] == 1  # in space slip turns round by way of all directions
+        same = (past.mode == did.mode) & ~turned & (self.margin >= 0)
+        change = jnp.where(same, margin - self.margin, 0)
+        bend = jnp.where(same, change - self.change, 0)
+        largest = jnp.where(same, jnp.maximum(self.largest, jnp.abs(change)), 0)
+        missed = same & (self.change < 0) & (change >= 0) & (self.margin <= NEARLY * (largest + bend))
+        # where the margin would have turned, had it gone on as before
+        least = self.margin - 0.5 * self.change**2 / jnp.where(self.bend > 0, self.bend, 1)
+        grazed = (past.mode != did.mode) & (self.bend > 0) & (least > -NEARLY * self.largest)
+        rubs = (past.mode != OPEN) & (did.mode != OPEN)
+        # the step in which a contact comes to rest has what stopped it in its impulse
+        margin = jnp.where((past.mode != STICK) & (did.mode == STICK), -1, margin)
+        return Edge(margin, change, bend, largest), rubs & (missed | grazed)
 
 
 class Tracked(NamedTuple):
@@ -25,8 +82,8 @@ class Tracked(NamedTuple):
         struck: number of the step in which an impact last moved what each gap (m,) depends on, of parts that impacts moved one by one the first;
             `NEVER` before any, 0 if not known, as of pairs that are new on a neighbour list.
         aside: bounds (m,) of the errors of gaps that these impacts caused by being up to a step late, see `ImpactTimes.of_gaps`.
-        friction: modes and impulses of the contacts in the last step; None without friction.
-        edge: margins of the contacts from slip, or from rest; None where static friction equals that of slip.
+        friction: modes and impulses of the contacts in the last step, with k = 0 where they do not rub.
+        edge: margins of the contacts from slip, or from rest; of size 0 where static friction equals that of slip.
     """
 
     state: Any
@@ -37,11 +94,15 @@ class Tracked(NamedTuple):
     change: Array
     struck: Array
     aside: Array
-    friction: Any = None
-    edge: Any = None
+    friction: FrictionInfo
+    edge: Edge
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)
+
+    def opened(self) -> Tracked:
+        """Returns the state with all contacts open, and no friction."""
+        return self._replace(friction=jax.tree.map(jnp.zeros_like, self.friction), edge=self.edge.forgotten())
 
     def relisted(self, moved: Callable) -> Tracked:
         """Returns the state for a rebuilt neighbour list; ``moved`` maps arrays of contacts (m,) from the old slots to the new ones."""
@@ -50,17 +111,33 @@ class Tracked(NamedTuple):
         return self._replace(state=self.state.relisted(moved), friction=friction, edge=edge, **of_contacts)
 
 
-class Contact(NamedTuple):
-    """Masks (m,) of what contacts do in one step, as `Corrected` finds it from the values of the scheme.
+class Salted(NamedTuple):
+    """What impacts, and changes of mode, do to the derivative of a step.
 
-    ``active``: the contact has an impulse; ``impact``: the impulse begins an impact; ``rebound``: it ends an impact of the previous step;
-    ``reacting``: it is the reaction of a contact whose gap velocity is nearly zero; ``lasting``: the contact is closed and pressed; ``stays``: it is
-    still closed after the impacts of the step.
+    Attributes:
+        at: time (), position and velocity (d,) of the impacts.
+        after: velocity (d,) after them.
+        here: the contacts there.
+        metric: that at the start of the step.
+        e: restitution.
+        did: what contacts do.
+        back: state from which the step with ``held`` contacts has the derivative of this one.
+        held: contact law of that step.
+        impulse: impulses (m, 1 + k) that are added to those of that step; ``joint_impulse`` (j,): those of joints.
+        friction, edge: as in `Tracked`, after the step.
+        status: bits of the derivative.
     """
 
-    active: Array
-    impact: Array
-    rebound: Array
-    reacting: Array
-    lasting: Array
-    stays: Array
+    at: tuple[Array, Array, Array]
+    after: Array
+    here: Instant
+    metric: Metric
+    e: Any
+    did: Contact
+    back: Any
+    held: Any
+    impulse: Array
+    joint_impulse: Array
+    friction: FrictionInfo
+    edge: Edge
+    status: Array
