@@ -208,11 +208,18 @@ SCHEMES = {
 def ends(body: str, rough: bool, draws: list, **options):
     """What is `seen` at the end (n, 18), and the status (n,), by the package."""
     stated = system(body, rough)
-    y = jnp.array([y for y, _, _ in draws])
-    v0 = jax.vmap(lambda y: jnp.concatenate([y[7:10], jnp.stack(spin(y[3:7], y[10:]))]))(y)
-    args = {"e": np.array([e for _, e, _ in draws]), "mu": np.array([mu for _, _, mu in draws])}
-    found = ji.ensemble(stated.problem(), y[:, :7], v0, t1=END, args=args, args_axes={"e": 0, "mu": 0}, **options)
+    q0, v0 = jax.vmap(begin)(jnp.array([y for y, _, _ in draws]))
+    found = ji.ensemble(stated.problem(), q0, v0, t1=END, args=numbers(draws), args_axes={"e": 0, "mu": 0}, **options)
     return jax.vmap(lambda q, v: seen(stated, q, v))(found.q[:, -1], found.v[:, -1]), found.status
+
+
+def begin(y):
+    """Coordinates and velocity (7,) of the package at a state y (13,) of the reference."""
+    return y[:7], jnp.concatenate([y[7:10], jnp.stack(spin(y[3:7], y[10:]))])
+
+
+def numbers(draws: list) -> dict:
+    return {"e": np.array([e for _, e, _ in draws]), "mu": np.array([mu for _, _, mu in draws])}
 
 
 def compare(body: str, rough: bool, draws: list, answers: list, scheme: str) -> dict:
@@ -228,13 +235,14 @@ def slopes(body: str, rough: bool, draws: list, seed: int = 0) -> tuple[np.ndarr
     """Derivatives (n, 18) along random directions of the start by `EventDriven`, the same by differences of the reference (NaN where it has none), and the status (n,)."""
     ways = np.random.default_rng(seed).normal(size=(len(draws), 13))
     moved = lambda by: [(y + by * way, e, mu) for (y, e, mu), way in zip(draws, ways, strict=True)]
-    scheme = {"scheme": ji.EventDriven()}
+    stated = system(body, rough)
 
-    def end(by):
-        y = jnp.array([y for y, _, _ in draws]) + by * ways
-        return ends(body, rough, [(each, e, mu) for each, (_, e, mu) in zip(y, draws, strict=True)], **scheme)
+    def end(y, args):
+        motion = ji.solve(stated.problem(), *begin(y), t1=END, args=args, scheme=ji.EventDriven(), save="final")
+        return seen(stated, motion.q[-1], motion.v[-1]), motion.status
 
-    found, status = jax.jvp(lambda by: end(by)[0], (0.0,), (1.0,))[1], end(0.0)[1]
+    along = lambda y, way, args: jax.jvp(lambda y: end(y, args), (y,), (way,), has_aux=True)[1:]
+    found, status = jax.jit(jax.vmap(along))(np.array([y for y, _, _ in draws]), ways, numbers(draws))
     both = [[y for y, _ in answer(body, moved(by))] for by in (1e-5, -1e-5)]
     missing = np.full(18, np.nan)
     right = [
