@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from cases import tumbling_bodies as tumbling
+
+import jaximpact as ji
+from support.experiments import tumbling
 
 COUNT = 50  # motions of each of six kinds
 
@@ -34,7 +36,7 @@ def test_no_clean_motion_of_a_random_body_is_wrong(body, rough):
 def test_derivatives_of_random_bodies_are_those_of_differences(body, rough):
     draws, _ = motions(body, rough, 10)
     found, right, status = tumbling.slopes(body, rough, draws)
-    clean = ~np.isnan(right[:, 0]) & ((status & ~int(tumbling.ji.Status.ENERGY_GAINED)) == 0)
+    clean = ~np.isnan(right[:, 0]) & ((status & ~int(ji.Status.ENERGY_GAINED)) == 0)
     size = 1 + np.abs(right[clean]).max(axis=1, keepdims=True)
     # of differences: the square of the step, 1e-5, times third derivatives, and 1e-12 of the reference over it
     assert clean.sum() >= 5 and np.max(np.abs(found - right)[clean] / size) < 1e-4
