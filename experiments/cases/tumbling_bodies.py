@@ -243,10 +243,10 @@ def slopes(body: str, rough: bool, draws: list, seed: int = 0) -> tuple[np.ndarr
 
     along = lambda y, way, args: jax.jvp(lambda y: end(y, args), (y,), (way,), has_aux=True)[1:]
     found, status = jax.jit(jax.vmap(along))(np.array([y for y, _, _ in draws]), ways, numbers(draws))
-    both = [[y for y, _ in answer(body, moved(by))] for by in (1e-5, -1e-5)]
+    both = [[y for y, _ in answer(body, moved(by))] for by in (2e-6, -2e-6)]
     missing = np.full(18, np.nan)
     right = [
-        missing if a is None or b is None else (as_seen(a) - as_seen(b)) / 2e-5 for a, b in zip(*both, strict=True)
+        missing if a is None or b is None else (as_seen(a) - as_seen(b)) / 4e-6 for a, b in zip(*both, strict=True)
     ]
     return np.asarray(found), np.array(right), np.asarray(status)
 
