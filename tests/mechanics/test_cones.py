@@ -125,13 +125,11 @@ def landing_box(rng, e):
 
 
 def test_corners_of_boxes_that_land_nearly_flat_are_solved():
-    """All four may slip at speeds far below the impact's; without a path to them two in five of these problems are left at up to 1e-4 of the speed."""
+    """All four may slip at speeds far below the impact's, where Newton's method alone leaves two in five of these problems at up to 1e-4 of the speed."""
     rng = np.random.default_rng(0)
     matrices, offsets = map(np.array, zip(*[landing_box(rng, (0.3, 0.8)[i % 2]) for i in range(60)], strict=True))
     sizes = np.abs(offsets).max(axis=(1, 2))
-    allowed = 1e-12 * sizes
     every = jax.jit(jax.vmap(partial(frictional_impulses, derivative=False), (0, 0, None, 0, None, 0)))
-    *_, errors = every(matrices, offsets, 0.6, np.zeros_like(offsets), np.ones(4, bool), allowed)
-    errors = np.asarray(errors) / sizes
-    # velocities round at 1e-16 of it, and impulses that slip so slowly at its square root
-    assert errors.max() < 1e-8 and np.mean(errors > 4e-12) <= 0.05
+    *_, errors = every(matrices, offsets, 0.6, np.zeros_like(offsets), np.ones(4, bool), 1e-12 * sizes)
+    # the tolerance, which the solver scales by roots of the Delassus matrix, to rounding
+    assert np.max(np.asarray(errors) / sizes) < 1.001e-12

@@ -8,6 +8,7 @@ from scipy.special import ellipj
 
 import jaximpact as ji
 from jaximpact import planar, spatial
+from support.breadth import slow
 
 G = 9.81
 MOMENTS = np.array([1.5, 2.0, 3.0])
@@ -89,18 +90,20 @@ def test_the_length_of_a_quaternion_changes_no_motion():
 BOX = {"box": spatial.box((0, 0, 0.5), (0.2, 0.1, 0.05), mass=1.0)}
 
 
-def test_impacts_of_a_smooth_box_keep_energy_and_what_symmetry_says():
-    """e = 1: of three freedoms of a box over a smooth floor nothing changes: two of the centre, and the angular momentum about the vertical."""
-    system = spatial.System(BOX, [spatial.Plane("box", at=(0, 0, 0), restitution=1.0)])
-    start = system.start(box=(1.0, -0.5, 0, 3.0, -2.0, 5.0))
+@pytest.mark.parametrize("kind", ["box", slow("ellipsoid")])
+def test_impacts_of_a_smooth_body_keep_energy_and_what_symmetry_says(kind):
+    """e = 1: of three freedoms of a body over a smooth floor nothing changes: two of the centre, and the angular momentum about the vertical."""
+    body = BOX["box"] if kind == "box" else spatial.ellipsoid((0, 0, 0.5), (0.2, 0.1, 0.05), mass=1.0)
+    system = spatial.System({"body": body}, [spatial.Plane("body", at=(0, 0, 0), restitution=1.0)])
+    start = system.start(body=(1.0, -0.5, 0, 3.0, -2.0, 5.0))
     motion = ji.solve(system.problem(), *start, t1=0.7, scheme=ji.EventDriven(), steps=7)
     assert motion.status == 0 and np.sum(motion.impulse[-1] > 0) >= 1
     np.testing.assert_allclose(motion.energy, motion.energy[0], rtol=1e-7)
     np.testing.assert_allclose(motion.v[:, :2], np.tile((1.0, -0.5), (8, 1)), atol=1e-8)
 
     def about_the_vertical(q, v):
-        turn = system.rotation(q, "box")
-        return (turn @ (np.array(BOX["box"].inertia) @ (turn.T @ system.twist(q, v, "box")[3:])))[2]
+        turn = system.rotation(q, "body")
+        return (turn @ (np.array(body.inertia) @ (turn.T @ system.twist(q, v, "body")[3:])))[2]
 
     found = [about_the_vertical(q, v) for q, v in zip(motion.q, motion.v, strict=True)]
     np.testing.assert_allclose(found, found[0], atol=1e-9)
@@ -119,6 +122,63 @@ def test_a_box_is_stated_in_float32_too():
         found = end()
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, right, atol=1e-5)  # a hundred roundings
+
+
+ON_END = {
+    "corner": np.arccos(1 / np.sqrt(3)) * np.array([1, -1, 0]) / np.sqrt(2),
+    "edge": (np.pi / 4, 0, 0),
+    "face": (0, 0, 0),
+}
+
+
+@pytest.mark.parametrize("lowest", ["edge", slow("corner"), slow("face")])
+def test_a_cube_that_falls_upright_comes_up_upright(lowest):
+    """On a corner, an edge or a face its centre rebounds by e; that contacts of an edge or a face strike at once is said."""
+    e, t1 = 0.5, 0.6
+    floor = spatial.Plane("cube", at=(0, 0, 0), restitution=e)
+    system = spatial.System({"cube": spatial.box((0, 0, 1), (0.2, 0.2, 0.2), mass=1.0)}, [floor], gravity=G)
+    q0, v0 = system.start(q0=system.retract(system.q0, cube=(0, 0, 0, *ON_END[lowest])))
+    motion = ji.solve(system.problem(), q0, v0, t1=t1, scheme=ji.EventDriven(), save="final")
+    height = float(np.min(system.gaps(0.0, q0, None)))
+    speed, left = np.sqrt(2 * G * height), t1 - np.sqrt(2 * height / G)
+    assert left > 0.1 and not motion.failed
+    assert bool(motion.status & ji.Status.IMPULSES_COUPLED) == (lowest != "corner")
+    np.testing.assert_allclose(motion.q[-1, 2], q0[2] - height + e * speed * left - G * left**2 / 2, atol=1e-8)
+    expected = [0, 0, e * speed - G * left, 0, 0, 0]
+    np.testing.assert_allclose(system.twist(motion.q[-1], motion.v[-1], "cube"), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("slide", [0.3, slow(3.0)])
+def test_a_box_that_falls_flat_on_four_rough_corners_stops_and_stays(slide):
+    """e = 0: friction takes up to mu times the speed of its fall at once, then mu g; `MoreauJean` ends clean, with the place to its first order."""
+    mu, drop, h = 0.6, 0.1, 2e-3
+    box = spatial.box((0, 0, drop + 0.025), (0.2, 0.1, 0.05), mass=1.0)
+    system = spatial.System({"box": box}, [spatial.Plane("box", at=(0, 0, 0), friction=mu)], gravity=G)
+    q0, v0 = system.start(box=(slide * 0.6, slide * 0.8, 0, 0, 0, 0))
+    motion = ji.solve(system.problem(), q0, v0, t1=1.0, h=h, scheme=ji.MoreauJean(), save="final")
+    fall = np.sqrt(2 * drop / G)
+    gone = slide * fall + max(0, slide - mu * G * fall) ** 2 / (2 * mu * G)
+    assert not motion.failed, motion.describe_status()
+    assert np.abs(motion.v[-1]).max() < 1e-12
+    # a step of the fall, at the speeds before and after
+    np.testing.assert_allclose(motion.q[-1, :3], [0.6 * gone, 0.8 * gone, 0.025], atol=2 * h * slide)
+
+
+@pytest.mark.slow
+def test_boxes_that_are_tossed_onto_a_rough_floor_are_solved():
+    """All contact problems of 60 motions, until the boxes lie flat, where corners slip at 1e-12 of the velocity of a fall, and less."""
+    floor = spatial.Plane("box", at=(0, 0, 0), friction=0.6, restitution=0.5)
+    system = spatial.System({"box": spatial.box((0, 0, 0.5), (0.2, 0.1, 0.05), mass=1.0)}, [floor])
+    rng = np.random.default_rng(0)
+    rates, turns = rng.normal(size=(60, 6)) * [1, 1, 1, 5, 5, 5], rng.normal(size=(60, 3))
+    pairs = [
+        system.start(q0=system.retract(system.q0, box=(0, 0, 0, *t)), box=v) for v, t in zip(rates, turns, strict=True)
+    ]
+    q0, v0 = (np.array(x) for x in zip(*pairs, strict=True))
+    found = ji.ensemble(system.problem(), q0, v0, t1=1.0, h=1e-3, scheme=ji.MoreauJean())
+    assert not np.any(found.status & int(ji.Status.CONTACTS_NOT_SOLVED))
+    rest = jax.vmap(lambda q, v: jnp.max(jnp.abs(system.twist(q, v, "box"))))(found.q[:, -1], found.v[:, -1]) < 1e-6
+    assert np.sum(rest) >= 10
 
 
 RADIUS, MU, SPEED = 0.1, 0.3, 2.0

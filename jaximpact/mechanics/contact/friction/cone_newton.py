@@ -20,7 +20,7 @@ MEMORY = 4  # number of earlier residuals, the largest of which a step must redu
 STEPS = (1.0, 0.5, 0.25, 0.125)
 SWEEPS = 2  # sweeps of Gauss-Seidel, where no step reduces the residual
 LEAST, FIRST, SECOND, MOST = 1e-12, 1e-9, 1e-6, 1.0  # proximal shifts, relative to the diagonal
-PATIENCE = 10  # steps before the first restart from another method's impulses
+PATIENCE = 10  # steps before the restart from another method's impulses
 SECANTS = 8  # iterations for one contact in space
 
 
@@ -166,13 +166,13 @@ def newton_step(problem: Friction, equations: tuple[Array, Array, Array], shift:
     return -jnp.linalg.solve(matrix, value.ravel()).reshape(m, size)
 
 
-def newton(problem: Friction, x: Array, limit: int, rescue: Callable[[Friction, Array, Array, Array], tuple]) -> Found:
+def newton(problem: Friction, x: Array, limit: int, rescue: Callable[[Friction, Array, Array], tuple]) -> Found:
     """Solves by Newton's method from ``x`` (m, 1 + k), at most ``limit`` steps.
 
     A step, full or shortened, is taken if it reduces the residual below the largest of the last five; a full step also reduces the proximal shift.
-    If no step length does, the shift grows and two sweeps of Gauss-Seidel replace the step. After `PATIENCE` steps, and after five times as many, the method
-    restarts from the impulses of another method, ``rescue(problem, x, needed, first)``, which returns impulses and its number of iterations, and iterates
-    only if ``needed``, () bool. Returns the best of all impulses found. Because of the shift, impulses of dependent contacts change as little as possible.
+    If no step length does, the shift grows and two sweeps of Gauss-Seidel replace the step. After `PATIENCE` steps the method restarts from the
+    impulses of another method, ``rescue(problem, x, needed)``, which returns impulses and its number of iterations, and iterates only if ``needed``,
+    () bool. Returns the best of all impulses found. Because of the shift, impulses of dependent contacts change as little as possible.
     """
     diagonal = jnp.diagonal(problem.matrix).reshape(x.shape)
     every = jax.vmap(equations)
@@ -182,9 +182,8 @@ def newton(problem: Friction, x: Array, limit: int, rescue: Callable[[Friction, 
 
     def body(carry: tuple) -> tuple:
         count, x, shift, history, best = carry
-        first = count == PATIENCE
-        again = first | (count == 5 * PATIENCE)
-        rescued, spent = rescue(problem, best.x, again, first)
+        again = count == PATIENCE
+        rescued, spent = rescue(problem, best.x, again)
         x = jnp.where(again, rescued, x)
         w = problem.velocity(x)
         value = linearised(equations, x, w, problem.mu, diagonal)

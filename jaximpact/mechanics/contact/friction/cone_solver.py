@@ -100,13 +100,13 @@ def solve_exactly(problem: Friction, start: Array, max_iterations: int) -> Found
     return newton(problem, start, max_iterations, _by_pivots if size == 2 else _along_path)
 
 
-def _by_pivots(problem: Friction, x: Array, needed: Array, first: Array) -> tuple[Array, Array]:
+def _by_pivots(problem: Friction, x: Array, needed: Array) -> tuple[Array, Array]:
     none = jnp.zeros((), jnp.int32)
     return lax.cond(needed, lambda: pivot_friction(problem, needed), lambda: (x, none))
 
 
-def _along_path(problem: Friction, x: Array, needed: Array, first: Array) -> tuple[Array, Array]:
-    found = follow_path(problem, first, needed)
+def _along_path(problem: Friction, x: Array, needed: Array) -> tuple[Array, Array]:
+    found = follow_path(problem, needed)
     return found.x, found.iterations
 
 
