@@ -29,6 +29,7 @@ from ..results.sensitivities import components
 from ..simulation.public import solve
 from ..simulation.validation import check_problem
 from .beyond_surfaces import lift
+from .checks import check_no_noise
 from .options import MotionOptions, with_options
 
 METHODS = ("linear", "sigma")
@@ -114,6 +115,10 @@ def predict(
     """
     check_problem(problem)
     check_choice("method", method, METHODS)
+    check_no_noise(
+        problem,
+        "predict follows one motion: give problem.replace(noise=None), and add the noise's covariance to its own",
+    )
     if problem.joints is not None:
         raise ValueError(
             "problem: predict has no joints: a covariance of all coordinates would leave them; state independent coordinates"
