@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from ..mechanics.problem import Problem
-from ..mechanics.status import FAILURES, Status
+from ..mechanics.status import FAILURES, Status, as_status
 from ..mechanics.user_functions import named_errors
 from ..results.save import Save
 from ..simulation.public import solve
@@ -29,7 +29,7 @@ FIRST, LEAST, MOST = (
     1e-2,
     1e-12,
     1e12,
-)  # factor of the Levenberg-Marquardt term: at first, smallest, and where a start has failed
+)  # factor of the Levenberg-Marquardt term: at first, least, where a start has failed
 STUCK = 1e3  # factor at which a start gives up nodes of its own
 ENOUGH, GOOD = 1e-4, 0.5  # shares of the predicted decrease with which a step is accepted, and the factor falls
 TINY, HUGE = 1e-300, 1e150  # the squares of larger numbers are infinite
@@ -47,57 +47,86 @@ class How:
     methods: tuple[tuple[str, Any], ...]
 
 
-class _Parts(NamedTuple):
-    """Of each interval (..., N, ...): the state at its end, and the residuals; as values, or as derivatives with a last axis of (q, v, u, t1)."""
+class _Linear(NamedTuple):
+    """The problem of B starts, linearised: residuals r + J dw and targets c + C dw for changes dw of controls and final time, once nodes are continuous."""
 
-    state: Any
-    path: Any
-    end: Any
-    target: Any
+    residual: Any  # (B, m)
+    target: Any  # (B, c)
+    jumps: Any  # (B, N - 1, 2d), of the state at the nodes
+    jacobian: Any  # (B, m, W)
+    slopes: Any  # (B, c, W)
+    nodes: Any  # (B, N - 1, 2d, W)
+    moved: Any  # (B, m), change of the residuals by closing the jumps
+    missed: Any  # (B, c), that of the targets
+    closing: Any  # (B, N - 1, 2d), that of the nodes
+    status: Any  # (B,)
+    sound: Any  # (B,), no motion failed and all is finite
+    last: Any  # (B, 2d), the final state
+
+    @property
+    def half(self) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return 0.5 * np.sum(self.residual**2, axis=1)
+
+    @property
+    def violation(self) -> np.ndarray:
+        """Sum of the sizes of jumps and targets, (B,)."""
+        return np.abs(self.jumps).sum(axis=(1, 2)) + np.abs(self.target).sum(axis=1)
 
 
 @partial(jax.jit, static_argnames=("how",))
-def _run(
-    problem: Problem, how: How, given: dict, x: Array, u: Array, t0: Array, t1: Array
-) -> tuple[_Parts, _Parts, Array]:
-    """Values (B, N, ...) of the intervals from states x (B, N, 2d) with controls u (B, N, k), their derivatives and statuses (B, N)."""
-    d, n = x.shape[-1] // 2, x.shape[1]
+def _linearise(problem: Problem, how: How, given: dict, start: Array, nodes: Array, w: Array, t0: Array) -> _Linear:
+    """The problem of B starts (B, 2d) at nodes (B, N - 1, 2d) and w (B, W), with the nodes eliminated interval by interval."""
+    d, n, width = start.shape[1] // 2, nodes.shape[1] + 1, w.shape[1]
 
-    def one(k: Array, x: Array, u: Array, t1: Array) -> tuple[_Parts, _Parts, Array]:
-        def move(z: Array) -> tuple[_Parts, tuple[_Parts, Array]]:
+    def interval(k: Array, x: Array, u: Array, t1: Array) -> tuple[Any, Any, Array]:
+        """Values of interval k, (state at its end, residuals of its path, of its end, targets), their derivatives by (q, v, u, t1), and status."""
+
+        def move(z: Array) -> tuple[tuple, tuple[tuple, Array]]:
             q, v, u, end = z[:d], z[d : 2 * d], z[2 * d : -1], z[-1]
             begin, finish = (t0 + (end - t0) * ((k + i) / n) for i in (0, 1))
-            args = how.control(u)
-            found = solve(
-                problem,
-                q,
-                v,
-                t0=begin,
-                t1=finish,
-                args=args,
-                save=how.save,
-                sensitivity="corrected",
-                **dict(how.methods),
-                **given,
-            )
+            times: dict[str, Any] = {"t0": begin, "t1": finish, "save": how.save, "sensitivity": "corrected"}
+            found = solve(problem, q, v, args=how.control(u), **times, **dict(how.methods), **given)
             parts = [jnp.concatenate([found.q[-1], found.v[-1]])]
             for name in ("path", "end", "target"):
                 with named_errors(f"{name}(solution, u)"):
                     part = jnp.ravel(jnp.asarray(getattr(how, name)(found, u), x.dtype))
                 parts.append(part * jnp.sqrt((end - t0) / n) if name == "path" else part)
-            return _Parts(*parts), (_Parts(*parts), found.status)
+            return tuple(parts), (tuple(parts), found.status)
 
         begin, finish = (t0 + (t1 - t0) * ((k + i) / n) for i in (0, 1))
-        up = (
-            jnp.zeros(2 * d + u.size + 1, x.dtype)
-            .at[:d]
-            .set(lift(problem, begin, finish, x[:d], x[d:], how.control(u)))
-        )
-        slope, (value, status) = jax.jacfwd(move, has_aux=True)(jnp.concatenate([x, u, t1[None]]) + up)
+        z = jnp.concatenate([x, u, t1[None]])
+        up = jnp.zeros_like(z).at[:d].set(lift(problem, begin, finish, x[:d], x[d:], how.control(u)))
+        slope, (value, status) = jax.jacfwd(move, has_aux=True)(z + up)
         return jax.tree.map(lambda y, j: y - j @ up, value, slope), slope, status
 
-    number = jnp.arange(n, dtype=x.dtype)
-    return jax.vmap(jax.vmap(one, in_axes=(0, 0, 0, None)), in_axes=(None, 0, 0, 0))(number, x, u, t1)
+    def one(start: Array, nodes: Array, w: Array) -> _Linear:
+        x, u = jnp.concatenate([start[None], nodes]), w[:-1].reshape(n, -1)
+        value, slope, status = jax.vmap(interval, in_axes=(0, 0, 0, None))(jnp.arange(n, dtype=w.dtype), x, u, w[-1])
+        jumps = value[0] - jnp.concatenate([nodes, value[0][-1:]])
+        own = jnp.eye(width, dtype=w.dtype)
+
+        def condense(carry: tuple[Array, Array], now: tuple) -> tuple[tuple, tuple]:
+            by, closing = carry  # of the state at the start of the interval: by w, and by closing the jumps before it
+            slope, jump, chosen = now
+            at = jnp.concatenate([by, chosen, own[-1:]])
+            pull = jnp.concatenate([closing, jnp.zeros(len(at) - 2 * d, w.dtype)])
+            return (slope @ at, slope @ pull + jump), (at, pull)
+
+        none = jnp.zeros((2 * d, width), w.dtype), jnp.zeros(2 * d, w.dtype)
+        _, (at, pull) = lax.scan(condense, none, (slope[0], jumps, own[:-1].reshape(n, -1, width)))
+        ends = slope[2][-1], slope[3][-1]
+        jacobian, moved = (
+            jnp.concatenate([(slope[1] @ x).reshape(-1, *x.shape[2:]), ends[0] @ x[-1]]) for x in (at, pull[..., None])
+        )
+        residual = jnp.concatenate([jnp.ravel(value[1]), value[2][-1]])
+        numbers: tuple[Any, ...] = (residual, value[3][-1], jumps[:-1], jacobian, ends[1] @ at[-1])
+        numbers += (at[1:, : 2 * d], moved[:, 0], ends[1] @ pull[-1], pull[1:, : 2 * d])
+        finite = jnp.all(jnp.stack([jnp.all(jnp.abs(x) < HUGE) for x in numbers]))
+        bits = lax.reduce(status, np.int32(0), lax.bitwise_or, (0,)) | as_status(~finite, Status.NON_FINITE)
+        return _Linear(*numbers, bits, finite & ((bits & int(FAILURES)) == 0), value[0][-1])
+
+    return jax.vmap(one)(start, nodes, w)
 
 
 @partial(jax.jit, static_argnames=("how",))
@@ -125,36 +154,9 @@ def _padded(count: int) -> np.ndarray:
     return np.concatenate([np.arange(count), np.zeros((1 << (count - 1).bit_length()) - count, int)])
 
 
-class _Linear(NamedTuple):
-    """The problem of B starts, linearised: residuals r + J dw and targets c + C dw for changes dw of controls and final time, once nodes are continuous."""
-
-    residual: np.ndarray  # (B, m)
-    target: np.ndarray  # (B, c)
-    jumps: np.ndarray  # (B, N - 1, 2d), of the state at the nodes
-    jacobian: np.ndarray  # (B, m, W)
-    slopes: np.ndarray  # (B, c, W)
-    nodes: np.ndarray  # (B, N - 1, 2d, W)
-    moved: np.ndarray  # (B, m), change of the residuals by closing the jumps
-    missed: np.ndarray  # (B, c), that of the targets
-    closing: np.ndarray  # (B, N - 1, 2d), that of the nodes
-    status: np.ndarray  # (B,)
-    sound: np.ndarray  # (B,), no motion failed and all is finite
-    last: np.ndarray  # (B, 2d), the final state
-
-    @property
-    def half(self) -> np.ndarray:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return 0.5 * np.sum(self.residual**2, axis=1)
-
-    @property
-    def violation(self) -> np.ndarray:
-        """Sum of the sizes of jumps and targets, (B,)."""
-        return np.abs(self.jumps).sum(axis=(1, 2)) + np.abs(self.target).sum(axis=1)
-
-
 @dataclass(frozen=True)
 class Intervals:
-    """The motions of all intervals."""
+    """The motions of all intervals; in batches of sizes that are powers of two, each of which is compiled once."""
 
     problem: Problem
     how: How
@@ -163,13 +165,12 @@ class Intervals:
     t0: float
     shape: tuple[int, ...]  # N, k
 
-    def run(self, lanes: np.ndarray, nodes: np.ndarray, w: np.ndarray) -> tuple[_Parts, _Parts, np.ndarray]:
-        """All intervals from the given nodes (B, N - 1, 2d), in batches of sizes that are powers of two, each of which is compiled once."""
-        b, some = len(w), _padded(len(w))
-        x = np.concatenate([self.start[lanes, None], nodes], axis=1)[some]
-        u = w[some, :-1].reshape(len(some), *self.shape)
-        found = _run(self.problem, self.how, self.given, x, u, np.float64(self.t0), w[some, -1])
-        return jax.tree.map(lambda y: np.asarray(y)[:b], found)
+    def linearise(self, lanes: np.ndarray, nodes: np.ndarray, w: np.ndarray) -> _Linear:
+        """The problem of some starts at nodes (B, N - 1, 2d) and w (B, W)."""
+        some = _padded(len(w))
+        start = self.start[lanes][some]
+        found = _linearise(self.problem, self.how, self.given, start, nodes[some], w[some], np.float64(self.t0))
+        return jax.tree.map(lambda y: np.array(y)[: len(w)], found)
 
     def follow(self, lanes: np.ndarray, w: np.ndarray) -> np.ndarray:
         """States at the nodes (B, N - 1, 2d) of motions with the controls w that go on from one interval to the next."""
@@ -178,42 +179,6 @@ class Intervals:
         start = self.start[lanes][some]
         found = _follow(self.problem, self.how, self.given, start, u, np.float64(self.t0), w[some, -1])
         return np.array(found)[: len(w), :-1]
-
-    def linearise(self, lanes: np.ndarray, nodes: np.ndarray, w: np.ndarray) -> _Linear:
-        """The problem at nodes and w, with the nodes eliminated interval by interval."""
-        value, slope, status = self.run(lanes, nodes, w)
-        (b, n, size), k, width = value.state.shape, self.shape[1], w.shape[1]
-        by, closing = np.zeros((b, size, width)), np.zeros((b, size))  # of the state at the start of an interval
-        rows: dict[str, list] = {name: [] for name in ("nodes", "closing", "jacobian", "moved")}
-        for i in range(n):
-            at = np.zeros((b, size + k + 1, width))
-            at[:, :size], at[:, range(size, size + k), range(i * k, (i + 1) * k)], at[:, -1, -1] = by, 1.0, 1.0
-            pull = np.concatenate([closing, np.zeros((b, k + 1))], axis=1)[..., None]
-            for part in (slope.path, slope.end, slope.target)[: 3 if i == n - 1 else 1]:
-                rows["jacobian"].append(part[:, i] @ at)
-                rows["moved"].append((part[:, i] @ pull)[..., 0])
-            if i < n - 1:
-                by, closing = (
-                    slope.state[:, i] @ at,
-                    (slope.state[:, i] @ pull)[..., 0] + value.state[:, i] - nodes[:, i],
-                )
-                rows["nodes"].append(by)
-                rows["closing"].append(closing)
-        slopes, missed = rows["jacobian"].pop(), rows["moved"].pop()
-        jumps = value.state[:, : n - 1] - nodes
-        residual = np.concatenate([value.path.reshape(b, -1), value.end[:, -1]], axis=1)
-        states = [
-            np.stack(rows[name], axis=1) if n > 1 else np.zeros((b, 0, size, width)[: 4 - j])
-            for j, name in enumerate(("nodes", "closing"))
-        ]
-        matrices = np.concatenate(rows["jacobian"], axis=1), slopes, states[0]
-        vectors = np.concatenate(rows["moved"], axis=1), missed, states[1]
-        bits = np.bitwise_or.reduce(status, axis=1)
-        numbers = (residual, value.target[:, -1], *matrices, *vectors)
-        finite = np.all([(np.abs(x) < HUGE).reshape(b, -1).all(axis=1) for x in numbers], axis=0)
-        bits |= np.where(finite, 0, int(Status.NON_FINITE)).astype(bits.dtype)
-        sound = finite & ((bits & int(FAILURES)) == 0)
-        return _Linear(residual, value.target[:, -1], jumps, *matrices, *vectors, bits, sound, value.state[:, -1])
 
 
 def _step(
@@ -261,7 +226,7 @@ def descend(intervals: Intervals, w: np.ndarray, limits: tuple, tol: float, iter
     """
     count, lanes, n = len(w), np.arange(len(w)), intervals.shape[0]
     nodes = intervals.follow(lanes, w)
-    at = _Linear(*map(np.array, intervals.linearise(lanes, nodes, w)))
+    at = intervals.linearise(lanes, nodes, w)
     factor, penalty = np.full(count, FIRST), _first_penalty(at)
     optimality, used, failed = np.full(count, np.inf), np.zeros(count, int), at.status * ~at.sound
     converged, single, active = np.zeros(count, bool), np.zeros(count, bool), at.sound.copy()
@@ -291,7 +256,7 @@ def descend(intervals: Intervals, w: np.ndarray, limits: tuple, tol: float, iter
         alone = single[lanes]
         if alone.any():
             new_nodes[alone] = intervals.follow(lanes[alone], new_w[alone])
-        there = _Linear(*map(np.array, intervals.linearise(lanes, new_nodes, new_w)))
+        there = intervals.linearise(lanes, new_nodes, new_w)
         better, made = _judge(here, there, penalty[lanes], predicted)
         again = np.flatnonzero(~better & ~done & ~alone)
         if again.size and n > 1:  # an impact may have come to another interval: the motion itself has no jumps at nodes

@@ -11,6 +11,7 @@ from scipy.special import gamma, hyp2f1
 import jaximpact as ji
 from jaximpact import analysis
 from support.breadth import slow
+from support.experiments.gallery import stationary
 
 SCHEMES = (ji.MoreauJean(), ji.PaoliSchatzman(), ji.Maury(), ji.EventCorrected(), ji.EventDriven())
 FREE = ji.Problem(lambda t, q, v, args: 0 * q, noise=lambda t, q, v, args: jnp.eye(len(q), dtype=q.dtype))
@@ -81,6 +82,36 @@ def test_inelastic_impacts_balance_the_energy_of_noise():
         v[:, -1] ** 2 + found.q[:, -1, 0] ** 2 - v[:, 0] ** 2 - found.q[:, late, 0][:, 0] ** 2
     ) / 2 / (end - begin)
     assert abs(np.mean(lost - gained)) < 4 * np.std(lost - gained) / lanes**0.5 + 0.05 * 2 * damping * STRONG
+
+
+def shares(e, damping, sigma, reach=6.0):
+    """E v^2, E q, and the shares of fast and near states, of the Fokker-Planck equation: two grids, extrapolated."""
+    found = []
+    for cells in (60, 120):  # whose edges meet 0.8 and 1.2
+        q, v, density = stationary(e, damping, sigma, cells, reach)
+        part = density * (q[1] - q[0]) * (v[1] - v[0])
+        q, v = np.meshgrid(q, v, indexing="ij")
+        found.append([np.sum(f * part) for f in (v**2, q, v > 1.2, v < -1.2, q < 0.8, (q < 0.8) & (v < -1.2))])
+    return (4 * np.array(found[1]) - found[0]) / 3
+
+
+def test_density_of_the_reference_is_that_of_gibbs():
+    """Fluxes of second order, extrapolated: errors of fourth order, of a width of 0.05 and deviations of 0.7."""
+    np.testing.assert_allclose(shares(1.0, 0.5, 1.0)[:2], [0.5, 1 / np.pi**0.5], rtol=1e-3)
+
+
+@pytest.mark.parametrize("scheme", [SCHEMES[0], slow(SCHEMES[1]), slow(SCHEMES[3])], ids=lambda s: type(s).__name__)
+def test_inelastic_oscillator_has_the_density_of_fokker_and_planck(scheme):
+    """The oscillator of path integration by H. T. Sykora, R. Kuske, D. Yurchenko (Nonlinear Dyn. 2024), e = 0.7, zeta = 0.1, sigma = 1: to four
+    standard errors and the order of h."""
+    lanes, h = 20_000, 0.01
+    start = np.full((lanes, 1), 0.5)
+    problem = oscillator(0.7, 0.1).replace(noise=lambda t, q, v, args: jnp.ones((1, 1)))
+    found = ji.ensemble(problem, start, np.zeros(1), t1=25.0, h=h, scheme=scheme, key=3)
+    q, v = found.q[:, -1, 0], found.v[:, -1, 0]
+    samples = np.array([v**2, q, v > 1.2, v < -1.2, q < 0.8, (q < 0.8) & (v < -1.2)])
+    error = np.abs(samples.mean(axis=1) - shares(0.7, 0.1, 1.0))
+    assert np.all(error < 4 * samples.std(axis=1) / lanes**0.5 + h)
 
 
 def test_speed_of_the_first_return_has_the_density_of_mckean():
