@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 from ..mechanics.problem import Problem
-from ..mechanics.status import FAILURES, Status, as_status
+from ..mechanics.status import FAILURES, Status
 from ..mechanics.user_functions import named_errors
 from ..results.save import Save
 from ..simulation.public import solve
@@ -50,18 +50,18 @@ class How:
 class _Linear(NamedTuple):
     """The problem of B starts, linearised: residuals r + J dw and targets c + C dw for changes dw of controls and final time, once nodes are continuous."""
 
-    residual: Any  # (B, m)
-    target: Any  # (B, c)
-    jumps: Any  # (B, N - 1, 2d), of the state at the nodes
-    jacobian: Any  # (B, m, W)
-    slopes: Any  # (B, c, W)
-    nodes: Any  # (B, N - 1, 2d, W)
-    moved: Any  # (B, m), change of the residuals by closing the jumps
-    missed: Any  # (B, c), that of the targets
-    closing: Any  # (B, N - 1, 2d), that of the nodes
-    status: Any  # (B,)
-    sound: Any  # (B,), no motion failed and all is finite
-    last: Any  # (B, 2d), the final state
+    residual: np.ndarray  # (B, m)
+    target: np.ndarray  # (B, c)
+    jumps: np.ndarray  # (B, N - 1, 2d), of the state at the nodes
+    jacobian: np.ndarray  # (B, m, W)
+    slopes: np.ndarray  # (B, c, W)
+    nodes: np.ndarray  # (B, N - 1, 2d, W)
+    moved: np.ndarray  # (B, m), change of the residuals by closing the jumps
+    missed: np.ndarray  # (B, c), that of the targets
+    closing: np.ndarray  # (B, N - 1, 2d), that of the nodes
+    status: np.ndarray  # (B,)
+    sound: np.ndarray  # (B,), no motion failed and all is finite
+    last: np.ndarray  # (B, 2d), the final state
 
     @property
     def half(self) -> np.ndarray:
@@ -75,13 +75,12 @@ class _Linear(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("how",))
-def _linearise(problem: Problem, how: How, given: dict, start: Array, nodes: Array, w: Array, t0: Array) -> _Linear:
-    """The problem of B starts (B, 2d) at nodes (B, N - 1, 2d) and w (B, W), with the nodes eliminated interval by interval."""
-    d, n, width = start.shape[1] // 2, nodes.shape[1] + 1, w.shape[1]
+def _run(problem: Problem, how: How, given: dict, x: Array, u: Array, t0: Array, t1: Array) -> tuple[Any, Any, Array]:
+    """Values (B, N, ...) of the intervals from states x (B, N, 2d) with controls u (B, N, k): (state at the end, residuals of the path, of the end,
+    targets), their derivatives with a last axis of (q, v, u, t1), and statuses (B, N)."""
+    d, n = x.shape[-1] // 2, x.shape[1]
 
     def interval(k: Array, x: Array, u: Array, t1: Array) -> tuple[Any, Any, Array]:
-        """Values of interval k, (state at its end, residuals of its path, of its end, targets), their derivatives by (q, v, u, t1), and status."""
-
         def move(z: Array) -> tuple[tuple, tuple[tuple, Array]]:
             q, v, u, end = z[:d], z[d : 2 * d], z[2 * d : -1], z[-1]
             begin, finish = (t0 + (end - t0) * ((k + i) / n) for i in (0, 1))
@@ -100,33 +99,8 @@ def _linearise(problem: Problem, how: How, given: dict, start: Array, nodes: Arr
         slope, (value, status) = jax.jacfwd(move, has_aux=True)(z + up)
         return jax.tree.map(lambda y, j: y - j @ up, value, slope), slope, status
 
-    def one(start: Array, nodes: Array, w: Array) -> _Linear:
-        x, u = jnp.concatenate([start[None], nodes]), w[:-1].reshape(n, -1)
-        value, slope, status = jax.vmap(interval, in_axes=(0, 0, 0, None))(jnp.arange(n, dtype=w.dtype), x, u, w[-1])
-        jumps = value[0] - jnp.concatenate([nodes, value[0][-1:]])
-        own = jnp.eye(width, dtype=w.dtype)
-
-        def condense(carry: tuple[Array, Array], now: tuple) -> tuple[tuple, tuple]:
-            by, closing = carry  # of the state at the start of the interval: by w, and by closing the jumps before it
-            slope, jump, chosen = now
-            at = jnp.concatenate([by, chosen, own[-1:]])
-            pull = jnp.concatenate([closing, jnp.zeros(len(at) - 2 * d, w.dtype)])
-            return (slope @ at, slope @ pull + jump), (at, pull)
-
-        none = jnp.zeros((2 * d, width), w.dtype), jnp.zeros(2 * d, w.dtype)
-        _, (at, pull) = lax.scan(condense, none, (slope[0], jumps, own[:-1].reshape(n, -1, width)))
-        ends = slope[2][-1], slope[3][-1]
-        jacobian, moved = (
-            jnp.concatenate([(slope[1] @ x).reshape(-1, *x.shape[2:]), ends[0] @ x[-1]]) for x in (at, pull[..., None])
-        )
-        residual = jnp.concatenate([jnp.ravel(value[1]), value[2][-1]])
-        numbers: tuple[Any, ...] = (residual, value[3][-1], jumps[:-1], jacobian, ends[1] @ at[-1])
-        numbers += (at[1:, : 2 * d], moved[:, 0], ends[1] @ pull[-1], pull[1:, : 2 * d])
-        finite = jnp.all(jnp.stack([jnp.all(jnp.abs(x) < HUGE) for x in numbers]))
-        bits = lax.reduce(status, np.int32(0), lax.bitwise_or, (0,)) | as_status(~finite, Status.NON_FINITE)
-        return _Linear(*numbers, bits, finite & ((bits & int(FAILURES)) == 0), value[0][-1])
-
-    return jax.vmap(one)(start, nodes, w)
+    number = jnp.arange(n, dtype=x.dtype)
+    return jax.vmap(jax.vmap(interval, in_axes=(0, 0, 0, None)), in_axes=(None, 0, 0, 0))(number, x, u, t1)
 
 
 @partial(jax.jit, static_argnames=("how",))
@@ -156,7 +130,7 @@ def _padded(count: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Intervals:
-    """The motions of all intervals; in batches of sizes that are powers of two, each of which is compiled once."""
+    """The motions of all intervals, in batches of sizes that are powers of two, each of which is compiled once."""
 
     problem: Problem
     how: How
@@ -166,11 +140,45 @@ class Intervals:
     shape: tuple[int, ...]  # N, k
 
     def linearise(self, lanes: np.ndarray, nodes: np.ndarray, w: np.ndarray) -> _Linear:
-        """The problem of some starts at nodes (B, N - 1, 2d) and w (B, W)."""
-        some = _padded(len(w))
-        start = self.start[lanes][some]
-        found = _linearise(self.problem, self.how, self.given, start, nodes[some], w[some], np.float64(self.t0))
-        return jax.tree.map(lambda y: np.array(y)[: len(w)], found)
+        """The problem of some starts at nodes (B, N - 1, 2d) and w (B, W), with the nodes eliminated interval by interval."""
+        (b, width), (n, k), some = w.shape, self.shape, _padded(len(w))
+        x, u = np.concatenate([self.start[lanes, None], nodes], axis=1), w[:, :-1].reshape(b, n, k)
+        found = _run(self.problem, self.how, self.given, x[some], u[some], np.float64(self.t0), w[some, -1])
+        value, slope, status = jax.tree.map(lambda y: np.array(y)[:b], found)
+        own, size, jumps = np.eye(width), x.shape[2], value[0][:, :-1] - nodes
+        by, closing = (
+            [np.zeros((b, size, width))],
+            [np.zeros((b, size, 1))],
+        )  # of states at starts: by w, by closing the jumps before
+        at, pull = [], []
+        for i in range(n):
+            chosen = np.broadcast_to(own[[*range(i * k, (i + 1) * k), -1]], (b, k + 1, width))
+            at.append(np.concatenate([by[i], chosen], axis=1))
+            pull.append(np.concatenate([closing[i], np.zeros((b, k + 1, 1))], axis=1))
+            by.append(slope[0][:, i] @ at[i])
+            closing.append(slope[0][:, i] @ pull[i] + (jumps[:, i, :, None] if i < n - 1 else 0))
+        residual = np.concatenate([value[1].reshape(b, -1), value[2][:, -1]], axis=1)
+        jacobian, moved = (
+            np.concatenate([*(slope[1][:, i] @ x[i] for i in range(n)), slope[2][:, -1] @ x[-1]], axis=1)
+            for x in (at, pull)
+        )
+        ends = [slope[3][:, -1] @ x[-1] for x in (at, pull)]
+        states = [np.stack(x, axis=1)[:, 1:-1] for x in (by, closing)]
+        numbers = (
+            residual,
+            value[3][:, -1],
+            jumps,
+            jacobian,
+            ends[0],
+            states[0],
+            moved[..., 0],
+            ends[1][..., 0],
+            states[1][..., 0],
+        )
+        finite = np.all([(np.abs(x) < HUGE).reshape(b, -1).all(axis=1) for x in numbers], axis=0)
+        bits = np.bitwise_or.reduce(status, axis=1)
+        bits |= np.where(finite, 0, int(Status.NON_FINITE)).astype(bits.dtype)
+        return _Linear(*numbers, bits, finite & ((bits & int(FAILURES)) == 0), value[0][:, -1])
 
     def follow(self, lanes: np.ndarray, w: np.ndarray) -> np.ndarray:
         """States at the nodes (B, N - 1, 2d) of motions with the controls w that go on from one interval to the next."""
