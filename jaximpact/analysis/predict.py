@@ -136,7 +136,7 @@ def predict(
         raise ValueError("t must be later than t0, the time of the mean (t0=...)")
     given = {name: value for name, value in options.items() if value is not None}
     methods = {name: given.pop(name) for name in ("scheme", "projection") if name in given}
-    names = as_tuple(unknown)
+    names = tuple(_full_name(name, given.get("args")) for name in as_tuple(unknown))
     if "e" in names and "e" not in given:
         given["e"] = jnp.ones((), x.dtype)  # replaced
     size = len(_places(given, names))
@@ -192,16 +192,19 @@ def _numbers(given: dict[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in NUMBERS if name in given}
 
 
+def _full_name(name: str, args: Any) -> str:
+    """Returns the name of a parameter with its root: "args.k[1]" for "k[1]", "e" for "problem.restitution"."""
+    one, bracket, index = name.partition("[")
+    return name if one == "args" else ".".join(parameter_path(one, args)) + bracket + index
+
+
 def _places(given: dict[str, Any], unknown: tuple[str, ...]) -> list[int]:
     """For each number that is named in ``unknown`` its index among all those in the options ``given``."""
     numbers = jax.tree.map(lambda leaf: np.zeros(np.shape(leaf)), _numbers(given))
     every = components(numbers, 0, UNNAMED)[0] if numbers else ()
     found = []
     for name in unknown:
-        one, bracket, index = name.partition("[")
-        path = (name,) if one == "args" else parameter_path(one, given.get("args"))
-        full = ".".join(path) + bracket + index
-        places = [k for k, x in enumerate(every) if x == full or x.startswith((f"{full}.", f"{full}["))]
+        places = [k for k, x in enumerate(every) if x == name or x.startswith((f"{name}.", f"{name}["))]
         if not places:
             raise ValueError(
                 f"unknown: {name!r} is none of {', '.join(dict.fromkeys(('e', *every)))}: give its option, of any value"
