@@ -169,7 +169,7 @@ PLATES = {
         "An oscillator shaken at random",
         "gallery/random_forces.py",
         "noise.png",
-        "White noise drives an oscillator beside a wall. Elastic impacts leave the law of Gibbs, inelastic ones do not. Means converge at order 1; "
+        "White noise drives an oscillator beside a wall. Elastic impacts leave the law of Gibbs, inelastic ones that of a Fokker-Planck equation (grey). Means converge at order 1; "
         "single paths at order 1 without a wall, and 1/2 across impacts (grey lines: these orders).",
     ),
     "bounces": Plate(

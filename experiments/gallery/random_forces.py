@@ -1,6 +1,7 @@
 """An oscillator beside a wall that is shaken at random: its density, and how schemes converge to it.
 
-Elastic impacts leave the law of Gibbs, exp(-(v^2 + q^2)/2D) for q > 0, whatever the damping; inelastic ones do not. Weak errors are those of E v^2/D
+Elastic impacts leave the law of Gibbs, exp(-(v^2 + q^2)/2D) for q > 0, whatever the damping; with inelastic ones the density is that of
+`fokker_planck.py`. Weak errors are those of E v^2/D
 at the end, strong ones the mean distance of the position to that of the same Brownian path, refined by Brownian bridges and integrated by numpy.
 """
 
@@ -12,6 +13,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from fokker_planck import stationary
 
 import jaximpact as ji
 from jaximpact.plots.style import new_figure
@@ -95,9 +97,9 @@ def main() -> None:
     for e, color in ((1.0, "tab:blue"), (0.5, "tab:red")):
         v = ji.ensemble(OSCILLATOR, start, np.zeros(1), e=e, t1=END, h=0.02, key=3, scheme=ji.MoreauJean()).v[:, -1, 0]
         density.hist(v, bins=80, range=(-3, 3), density=True, histtype="step", color=color, label=f"e = {e:g}")
-    u = np.linspace(-3, 3, 200)
-    density.plot(u, np.exp(-(u**2) / 2 / D) / (2 * np.pi * D) ** 0.5, color="0.7", linewidth=4, zorder=0, label="Gibbs")
-    density.set(xlabel="velocity", ylabel="density")
+        q, u, exact = stationary(e, ZETA, SIGMA, 240, 5.0)
+        density.plot(u, exact.sum(axis=0) * (q[1] - q[0]), color="0.7", linewidth=4, zorder=0)
+    density.set(xlabel="velocity", ylabel="density", xlim=(-3, 3))
     density.legend(fontsize="small")
 
     for name, errors in weak_errors(options.lanes).items():

@@ -33,7 +33,7 @@ from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Solution, with_names
 from ..results.impulse_intervals import runs
 from ..simulation.canonical_arrays import cast_numbers, split_restitution
-from .checks import check_numbers_of_contacts, check_result, check_solution, takes_study
+from .checks import check_no_noise, check_numbers_of_contacts, check_result, check_solution, takes_study
 from .listed_pairs import SelectedPairs, every_step, is_listed, over_rows
 
 
@@ -114,6 +114,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
         every_step(solution)
         chosen = SelectedPairs.of(problem, solution, every=False)
         problem, solution, impulse = chosen.problem, chosen.solution(solution), chosen.impulse
+    check_no_noise(problem, "balance does not know what white forces add to momentum and energy, which no row holds")
     if problem.reset is not None:
         raise ValueError(
             "balance: what a reset adds to momentum and energy is not known; there is none of a problem with a reset"

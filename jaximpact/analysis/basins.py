@@ -26,7 +26,7 @@ from ..results import Arrays, Drawable, Result, with_names
 from ..simulation.call import Call
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from ..simulation.validation import check_problem
-from .checks import StudyLike, check_result, distance, of_a_study, sweep_values
+from .checks import REPEATS, StudyLike, check_no_noise, check_result, distance, of_a_study, sweep_values
 from .crossings import section
 from .default_scheme import PICTURE, ROWS, choose_scheme
 from .forced_motions import gather
@@ -168,6 +168,7 @@ def basins(
         ValueError, TypeError: as `stroboscopic`; ``coordinates`` names something else; every start of the grid violates a constraint.
     """
     check_problem(problem)
+    check_no_noise(problem, REPEATS)
     options, steps = choose_scheme(problem, options, steps, PICTURE, 1 if surface is None else ROWS)
     check_counts(cycles=cycles, skip=skip)
     if cycles < 2:

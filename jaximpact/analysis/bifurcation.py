@@ -17,7 +17,9 @@ from ..results import Arrays, Drawable, spread_columns, with_names
 from ..results.save import Save
 from ..simulation.call import Call
 from .checks import (
+    REPEATS,
     StudyLike,
+    check_no_noise,
     check_steps,
     distance,
     of_a_study,
@@ -365,6 +367,7 @@ def two_parameter_map(
     Raises:
         ValueError, TypeError, KeyError: as `impact_section` and `bifurcation`.
     """
+    check_no_noise(problem, REPEATS)
     options, steps = choose_scheme(problem, options, steps, PICTURE, FEW_ROWS)
     for name, pair in {"values": values, "parameters": parameters}.items():
         if not is_pair(pair):

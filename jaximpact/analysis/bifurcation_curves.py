@@ -41,7 +41,7 @@ from ..simulation.canonical_arrays import canonical_state
 from ..simulation.ensemble import ensemble
 from ..simulation.sensitivities import sensitivities
 from ..simulation.solve import solve
-from .checks import parameter_name, parameter_path
+from .checks import REPEATS, check_no_noise, parameter_name, parameter_path
 from .continuation import EASY, LONGEST, SHORTEST, TURN, check_bounds, value_of
 from .default_scheme import ORBIT, ROWS, choose_scheme
 from .forced_system import ForcedSystem, LaneNumbers
@@ -142,6 +142,7 @@ def continue_curve(
     Raises:
         ValueError, TypeError: as `periodic_orbit`, or a parameter is not valid. RuntimeError: there is no such bifurcation near the start.
     """
+    check_no_noise(problem, REPEATS)
     options, steps = choose_scheme(problem, options, steps, ORBIT)
     args = options["args"]
     check_choice("kind", kind, KINDS)

@@ -31,6 +31,7 @@ from ..simulation.canonical_arrays import (
 from ..simulation.validation import check_problem
 
 ROWS = 10  # of a motion, from which on the largest change of a gap between two rows bounds how far away a contact with an impulse can be
+REPEATS = "no motion repeats under white forces: give problem.replace(noise=None) for that without them; lyapunov and the sections go along one path"
 
 
 def check_steps(steps: int, periods: int, what: str, name: str = "steps") -> None:
@@ -40,6 +41,12 @@ def check_steps(steps: int, periods: int, what: str, name: str = "steps") -> Non
             f"{name}={steps} times {periods} ({what}) make {steps * periods} steps in one motion, more than {MAX_COUNT}, what 32 bits "
             f"count: give fewer {name}"
         )
+
+
+def check_no_noise(problem: Problem, why: str) -> None:
+    """Raises if the problem has noise, with which an analysis has no meaning; ``why`` says so, and what to do instead."""
+    if isinstance(problem, Problem) and problem.noise is not None:
+        raise ValueError(f"noise: {why}")
 
 
 def distance(name: str, value: Any) -> float:

@@ -38,7 +38,7 @@ from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Result, with_names
 from ..simulation.call import Call
 from ..simulation.validation import check_problem
-from .checks import StudyLike, of_a_study, parameter_name, parameter_path
+from .checks import REPEATS, StudyLike, check_no_noise, of_a_study, parameter_name, parameter_path
 from .default_scheme import ORBIT, choose_scheme
 from .from_study import branch_arguments
 from .options import MotionOptions, with_options
@@ -185,6 +185,7 @@ def continue_orbit(
         ValueError, TypeError: as `periodic_orbit`, or if the parameter is not valid. RuntimeError: no orbit at the start.
     """
     check_problem(problem)
+    check_no_noise(problem, REPEATS)
     check_counts(points=points, cycles=cycles)
     options, steps = choose_scheme(problem, options, steps, ORBIT)
     if np.ndim(q0) != 1 or np.ndim(v0) != 1:

@@ -32,7 +32,7 @@ from ..simulation.backends import one_lane, single_backend
 from ..simulation.call import Call, canonical, program_of
 from ..simulation.program import Program
 from ..simulation.trajectory import trajectory
-from .checks import StudyLike, of_a_study
+from .checks import StudyLike, check_no_noise, of_a_study
 from .from_study import motion_arguments
 from .graph_distance import acceleration_scale, distance_between_curves, sampled_rows, scaled_curve
 from .options import MotionOptions, with_options
@@ -256,6 +256,10 @@ def convergence(
     Raises:
         ValueError, TypeError: as `solve`. RuntimeError: a run failed; the message decodes its status.
     """
+    check_no_noise(
+        problem,
+        "random numbers belong to steps, so that runs with others are other paths: compare means over many keys",
+    )
     if impulse is not None and exact is None:
         raise ValueError("impulse goes with exact: without an exact motion the finest run is the reference of both")
     check_counts(phases=phases)

@@ -27,6 +27,7 @@ from ..simulation.ensemble import ensemble
 from ..simulation.lane_arguments import contacts_of, is_shared, numbers_of_lanes
 from ..simulation.lanes import Lanes
 from ..simulation.limits import CHUNK_BYTES
+from ..simulation.random_keys import of_lanes, words_of
 from ..simulation.validation import check_problem
 from .checks import positive_time, share_of_period
 
@@ -64,7 +65,7 @@ class ForcedMotions:
     def call(self, **more: Any) -> Call:
         """The call of the motions; ``more``: its times and further arguments."""
         motion = self.lanes.motion
-        numbers = {name: getattr(motion, name) for name in ("q0", "v0", "args", *OF_CONTACTS)} | more
+        numbers = {name: getattr(motion, name) for name in ("q0", "v0", "args", "key", *OF_CONTACTS)} | more
         return Call(self.problem, scheme=self.scheme, projection=self.projection, args_axes=self.args_axes, **numbers)
 
     def strobes(self, k: np.ndarray) -> np.ndarray:
@@ -183,6 +184,9 @@ def gather(call: Call, period: Any, phase: Any) -> ForcedMotions:
         numbers[name] = of_contacts(name, call.replace(q0=q0, scheme=scheme), sizes)
         if not is_shared(numbers[name]):
             sizes[name] = len(numbers[name])
+    key = words_of(call.key, problem)
+    if np.ndim(key) > 1:
+        sizes["key"] = len(key)
     if 0 in sizes.values():
         raise ValueError(f"lane axes must hold a lane, got {sizes}")
     if len(set(sizes.values())) > 1:
@@ -192,8 +196,10 @@ def gather(call: Call, period: Any, phase: Any) -> ForcedMotions:
     times: Any = dict.fromkeys(("t0", "t1", "h", "steps"))
     by_lane = {name: None if x is None else -1 if is_shared(x) else 0 for name, x in numbers.items()}
     numbers = {name: None if x is None else np.asarray(x, q0.dtype) for name, x in numbers.items()}
-    motion = Motion(q0, v0, args=args, **numbers, **times)
-    lanes = Lanes.of(motion, Motion(0, 0, args=axes, **by_lane, **times), count)
+    key = None if key is None else of_lanes(key, range(count))
+    motion = Motion(q0, v0, args=args, key=key, **numbers, **times)
+    marks = Motion(0, 0, args=axes, key=None if key is None else 0, **by_lane, **times)
+    lanes = Lanes.of(motion, marks, count)
     return ForcedMotions(problem, scheme, projection, lanes, np.broadcast_to(period, (count,)), phase)
 
 

@@ -25,7 +25,7 @@ from ..mechanics.status import FAILURES, Status, describe
 from ..results import Arrays, Drawable, spread_columns, with_names
 from ..simulation.call import Call
 from ..simulation.lanes import Lanes
-from .checks import check_steps, takes_study
+from .checks import REPEATS, check_no_noise, check_steps, takes_study
 from .options import LaneOptions, with_options
 from .shooting_equations import ShootingEquations
 from .stroboscopic_map import damped_newton, lost_derivatives, near_impact, prepare_strobe
@@ -162,6 +162,7 @@ def periodic_orbit(
         ValueError, TypeError: an argument has a wrong shape, type or value, a start is not admissible, or a surface is given and
             force or constraints depend on t.
     """
+    check_no_noise(problem, REPEATS)
     check_counts(iterations=iterations)
     call = Call(problem, q0, v0, steps=steps, t0=t0, **options)
     program, lanes, single = prepare_strobe(call, period, cycles)

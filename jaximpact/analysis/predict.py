@@ -29,6 +29,7 @@ from ..results.sensitivities import components
 from ..simulation.public import solve
 from ..simulation.validation import check_problem
 from .beyond_surfaces import lift
+from .checks import check_no_noise, parameter_path
 from .options import MotionOptions, with_options
 
 METHODS = ("linear", "sigma")
@@ -96,8 +97,8 @@ def predict(
         covariance: its covariance (..., n, n), symmetric and positive semidefinite.
         t: time of the prediction > t0 [s], () or (...).
         t0: time of the mean [s], () or (...).
-        unknown: names of the parameters in x: "e", "friction", "args.drag", "args.k[1]", or "args" for all of them; they stay constant.
-            Values in ``args`` that are named are not used.
+        unknown: names of the parameters in x, as in `bifurcation`: "e", "friction", "drag" or "args.drag", also "k[1]", or "args" for all of
+            them; they stay constant. Values in ``args`` that are named are not used.
         method: "linear", an extended Kalman filter's, by the Jacobian that is right across impacts; or "sigma", by 2n motions from points at
             √n standard deviations around the mean, for when some of them strike before t and others after.
         output: ``output(solution) -> (k,)`` of one motion, what else is measured of it: its joint distribution with x is returned. With
@@ -114,6 +115,10 @@ def predict(
     """
     check_problem(problem)
     check_choice("method", method, METHODS)
+    check_no_noise(
+        problem,
+        "predict follows one motion: give problem.replace(noise=None), and add the noise's covariance to its own",
+    )
     if problem.joints is not None:
         raise ValueError(
             "problem: predict has no joints: a covariance of all coordinates would leave them; state independent coordinates"
@@ -131,10 +136,10 @@ def predict(
         raise ValueError("t must be later than t0, the time of the mean (t0=...)")
     given = {name: value for name, value in options.items() if value is not None}
     methods = {name: given.pop(name) for name in ("scheme", "projection") if name in given}
-    names = as_tuple(unknown)
+    names = tuple(_full_name(name, given.get("args")) for name in as_tuple(unknown))
     if "e" in names and "e" not in given:
         given["e"] = jnp.ones((), x.dtype)  # replaced
-    size = sum(len(found) for _, found in _places(given, names))
+    size = len(_places(given, names))
     if (x.shape[-1] - size) % 2 or x.shape[-1] <= size:
         raise ValueError(
             f"mean has {x.shape[-1]} entries, and must have 2 d + {size}: d positions, d velocities and the {size} unknown parameters {names}"
@@ -182,34 +187,41 @@ def _checked(mean: Any, covariance: Any) -> tuple[Array, Array, tuple[int, ...]]
     return *arrays, x.shape[:-1]
 
 
-def _places(given: dict[str, Any], unknown: tuple[str, ...]) -> list[tuple[str, list[int]]]:
-    """For each name in ``unknown`` the indices of its numbers among all those in the options ``given``."""
-    numbers = {name: given[name] for name in NUMBERS if name in given}
-    every = components(jax.tree.map(lambda leaf: np.zeros(np.shape(leaf)), numbers), 0, UNNAMED)[0] if numbers else ()
+def _numbers(given: dict[str, Any]) -> dict[str, Any]:
+    """The options ``given`` whose numbers may be estimated."""
+    return {name: given[name] for name in NUMBERS if name in given}
+
+
+def _full_name(name: str, args: Any) -> str:
+    """Returns the name of a parameter with its root: "args.k[1]" for "k[1]", "e" for "problem.restitution"."""
+    one, bracket, index = name.partition("[")
+    return name if one == "args" else ".".join(parameter_path(one, args)) + bracket + index
+
+
+def _places(given: dict[str, Any], unknown: tuple[str, ...]) -> list[int]:
+    """For each number that is named in ``unknown`` its index among all those in the options ``given``."""
+    numbers = jax.tree.map(lambda leaf: np.zeros(np.shape(leaf)), _numbers(given))
+    every = components(numbers, 0, UNNAMED)[0] if numbers else ()
     found = []
     for name in unknown:
-        places = [k for k, full in enumerate(every) if full == name or full.startswith((f"{name}.", f"{name}["))]
+        places = [k for k, x in enumerate(every) if x == name or x.startswith((f"{name}.", f"{name}["))]
         if not places:
             raise ValueError(
                 f"unknown: {name!r} is none of {', '.join(dict.fromkeys(('e', *every)))}: give its option, of any value"
             )
-        found.append((name, places))
+        found += places
     return found
 
 
 def _with_parameters(given: dict[str, Any], unknown: tuple[str, ...], p: Array) -> dict[str, Any]:
     """The options ``given`` with the unknown parameters p in their places."""
-    order = np.array([place for _, places in _places(given, unknown) for place in places], int)
-    numbers = {name: given[name] for name in NUMBERS if name in given}
-    leaves, structure = jax.tree.flatten(numbers)
-    start, new = 0, []
-    for leaf in leaves:
-        size = int(np.size(leaf))
-        mine = np.flatnonzero((order >= start) & (order < start + size))
-        if mine.size:
-            leaf = jnp.asarray(leaf, p.dtype).ravel().at[order[mine] - start].set(p[mine]).reshape(np.shape(leaf))
-        new.append(leaf)
-        start += size
+    leaves, structure = jax.tree.flatten(_numbers(given))
+    ends = np.cumsum([np.size(leaf) for leaf in leaves], dtype=int)
+    order = np.array(_places(given, unknown), int)
+    values = jnp.zeros(sum(map(np.size, leaves)), p.dtype).at[order].set(p)
+    named = np.isin(np.arange(values.size), order)
+    parts = zip(leaves, np.split(named, ends[:-1]), jnp.split(values, ends[:-1]), strict=True) if leaves else ()
+    new = [jnp.where(n, x, jnp.ravel(leaf)).reshape(np.shape(leaf)) if n.any() else leaf for leaf, n, x in parts]
     return given | jax.tree.unflatten(structure, new)
 
 

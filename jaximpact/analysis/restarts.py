@@ -22,10 +22,15 @@ from ..simulation.canonical_arrays import full_axes
 from ..simulation.ensemble import ensemble
 from ..simulation.lanes import Lanes
 from ..simulation.solve import solve
+from .checks import check_no_noise
 from .default_scheme import ORBIT
 from .forced_motions import admit
 from .options import LaneOptions, with_options
 
+PART_OF_A_STEP = (
+    "a motion run again from a row has the random numbers of another step: interpolate by solution.at(t), solve with save=Events(...), or give "
+    "steps and scheme=EventCorrected(), whose impacts are found without that"
+)
 ACCUMULATED = ("impulse", "joint_impulse", "friction_impulse")  # since the start
 
 
@@ -37,6 +42,7 @@ def run_between(
     ``rows``: t (B, k), q and v (B, k, d) of the batch; ``call``: its args and args_axes are those of the batch, its restitution and friction (n, m), or
     None for the problem's own; its states are not read.
     """
+    check_no_noise(call.problem, PART_OF_A_STEP)
     n = len(lane)
     size = 1 << max(n - 1, 0).bit_length()  # few sizes, few compilations
     some = np.concatenate([np.arange(n), np.zeros(size - n, int)])
@@ -114,6 +120,7 @@ def _by_lane(e: Any, lanes: int, m: int, batch: bool) -> np.ndarray:
 
 def _recomputed_one(call: Call, solution: Solution, t: Any) -> Solution:
     """`recomputed` for one motion under a transformation of jax."""
+    check_no_noise(call.problem, PART_OF_A_STEP)
     check_rows(solution)
     if jnp.ndim(solution.q) != 2:
         raise TypeError("solution.at(t, problem) under a transformation of jax is of one motion: vmap over motions")

@@ -18,6 +18,7 @@ from ..results import Arrays, Solution
 from ..results.result import Result
 from ..results.save import Save
 from ..simulation.validation import check_problem
+from .checks import check_no_noise
 from .options import MotionOptions, with_options
 from .shooting_steps import How, Intervals, descend
 
@@ -133,6 +134,7 @@ def shoot(
     """
     check_problem(problem)
     check_counts(iterations=iterations)
+    check_no_noise(problem, "shoot finds controls of one motion: give problem.replace(noise=None)")
     if problem.joints is not None:
         raise ValueError(
             "problem: shoot has no joints, whose states at nodes would leave them; state independent coordinates"

@@ -29,7 +29,7 @@ FIRST, LEAST, MOST = (
     1e-2,
     1e-12,
     1e12,
-)  # factor of the Levenberg-Marquardt term: at first, smallest, and where a start has failed
+)  # factor of the Levenberg-Marquardt term: at first, least, where a start has failed
 STUCK = 1e3  # factor at which a start gives up nodes of its own
 ENOUGH, GOOD = 1e-4, 0.5  # shares of the predicted decrease with which a step is accepted, and the factor falls
 TINY, HUGE = 1e-300, 1e150  # the squares of larger numbers are infinite
@@ -45,84 +45,6 @@ class How:
     target: Callable
     save: Save
     methods: tuple[tuple[str, Any], ...]
-
-
-class _Parts(NamedTuple):
-    """Of each interval (..., N, ...): the state at its end, and the residuals; as values, or as derivatives with a last axis of (q, v, u, t1)."""
-
-    state: Any
-    path: Any
-    end: Any
-    target: Any
-
-
-@partial(jax.jit, static_argnames=("how",))
-def _run(
-    problem: Problem, how: How, given: dict, x: Array, u: Array, t0: Array, t1: Array
-) -> tuple[_Parts, _Parts, Array]:
-    """Values (B, N, ...) of the intervals from states x (B, N, 2d) with controls u (B, N, k), their derivatives and statuses (B, N)."""
-    d, n = x.shape[-1] // 2, x.shape[1]
-
-    def one(k: Array, x: Array, u: Array, t1: Array) -> tuple[_Parts, _Parts, Array]:
-        def move(z: Array) -> tuple[_Parts, tuple[_Parts, Array]]:
-            q, v, u, end = z[:d], z[d : 2 * d], z[2 * d : -1], z[-1]
-            begin, finish = (t0 + (end - t0) * ((k + i) / n) for i in (0, 1))
-            args = how.control(u)
-            found = solve(
-                problem,
-                q,
-                v,
-                t0=begin,
-                t1=finish,
-                args=args,
-                save=how.save,
-                sensitivity="corrected",
-                **dict(how.methods),
-                **given,
-            )
-            parts = [jnp.concatenate([found.q[-1], found.v[-1]])]
-            for name in ("path", "end", "target"):
-                with named_errors(f"{name}(solution, u)"):
-                    part = jnp.ravel(jnp.asarray(getattr(how, name)(found, u), x.dtype))
-                parts.append(part * jnp.sqrt((end - t0) / n) if name == "path" else part)
-            return _Parts(*parts), (_Parts(*parts), found.status)
-
-        begin, finish = (t0 + (t1 - t0) * ((k + i) / n) for i in (0, 1))
-        up = (
-            jnp.zeros(2 * d + u.size + 1, x.dtype)
-            .at[:d]
-            .set(lift(problem, begin, finish, x[:d], x[d:], how.control(u)))
-        )
-        slope, (value, status) = jax.jacfwd(move, has_aux=True)(jnp.concatenate([x, u, t1[None]]) + up)
-        return jax.tree.map(lambda y, j: y - j @ up, value, slope), slope, status
-
-    number = jnp.arange(n, dtype=x.dtype)
-    return jax.vmap(jax.vmap(one, in_axes=(0, 0, 0, None)), in_axes=(None, 0, 0, 0))(number, x, u, t1)
-
-
-@partial(jax.jit, static_argnames=("how",))
-def _follow(problem: Problem, how: How, given: dict, start: Array, u: Array, t0: Array, t1: Array) -> Array:
-    """States (B, N, 2d) at the ends of the intervals of motions from ``start`` (B, 2d)."""
-    n, d = u.shape[1], start.shape[1] // 2
-
-    def one(start: Array, u: Array, t1: Array) -> Array:
-        def interval(x: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-            k, u = now
-            begin, finish = (t0 + (t1 - t0) * ((k + i) / n) for i in (0, 1))
-            args = how.control(u)
-            q = x[:d] + lift(problem, begin, finish, x[:d], x[d:], args)
-            end = solve(problem, q, x[d:], t0=begin, t1=finish, args=args, save="final", **dict(how.methods), **given)
-            x = jnp.concatenate([end.q[-1], end.v[-1]])
-            return x, x
-
-        return jax.lax.scan(interval, start, (jnp.arange(n, dtype=u.dtype), u))[1]
-
-    return jax.vmap(one)(start, u, t1)
-
-
-def _padded(count: int) -> np.ndarray:
-    """Numbers of ``count`` lanes, and the first again up to a power of two: few sizes, few compilations."""
-    return np.concatenate([np.arange(count), np.zeros((1 << (count - 1).bit_length()) - count, int)])
 
 
 class _Linear(NamedTuple):
@@ -152,9 +74,63 @@ class _Linear(NamedTuple):
         return np.abs(self.jumps).sum(axis=(1, 2)) + np.abs(self.target).sum(axis=1)
 
 
+@partial(jax.jit, static_argnames=("how",))
+def _run(problem: Problem, how: How, given: dict, x: Array, u: Array, t0: Array, t1: Array) -> tuple[Any, Any, Array]:
+    """Values (B, N, ...) of the intervals from states x (B, N, 2d) with controls u (B, N, k): (state at the end, residuals of the path, of the end,
+    targets), their derivatives with a last axis of (q, v, u, t1), and statuses (B, N)."""
+    d, n = x.shape[-1] // 2, x.shape[1]
+
+    def interval(k: Array, x: Array, u: Array, t1: Array) -> tuple[Any, Any, Array]:
+        def move(z: Array) -> tuple[tuple, tuple[tuple, Array]]:
+            q, v, u, end = z[:d], z[d : 2 * d], z[2 * d : -1], z[-1]
+            begin, finish = (t0 + (end - t0) * ((k + i) / n) for i in (0, 1))
+            times: dict[str, Any] = {"t0": begin, "t1": finish, "save": how.save, "sensitivity": "corrected"}
+            found = solve(problem, q, v, args=how.control(u), **times, **dict(how.methods), **given)
+            parts = [jnp.concatenate([found.q[-1], found.v[-1]])]
+            for name in ("path", "end", "target"):
+                with named_errors(f"{name}(solution, u)"):
+                    part = jnp.ravel(jnp.asarray(getattr(how, name)(found, u), x.dtype))
+                parts.append(part * jnp.sqrt((end - t0) / n) if name == "path" else part)
+            return tuple(parts), (tuple(parts), found.status)
+
+        begin, finish = (t0 + (t1 - t0) * ((k + i) / n) for i in (0, 1))
+        z = jnp.concatenate([x, u, t1[None]])
+        up = jnp.zeros_like(z).at[:d].set(lift(problem, begin, finish, x[:d], x[d:], how.control(u)))
+        slope, (value, status) = jax.jacfwd(move, has_aux=True)(z + up)
+        return jax.tree.map(lambda y, j: y - j @ up, value, slope), slope, status
+
+    number = jnp.arange(n, dtype=x.dtype)
+    return jax.vmap(jax.vmap(interval, in_axes=(0, 0, 0, None)), in_axes=(None, 0, 0, 0))(number, x, u, t1)
+
+
+@partial(jax.jit, static_argnames=("how",))
+def _follow(problem: Problem, how: How, given: dict, start: Array, u: Array, t0: Array, t1: Array) -> Array:
+    """States (B, N, 2d) at the ends of the intervals of motions from ``start`` (B, 2d)."""
+    n, d = u.shape[1], start.shape[1] // 2
+
+    def one(start: Array, u: Array, t1: Array) -> Array:
+        def interval(x: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+            k, u = now
+            begin, finish = (t0 + (t1 - t0) * ((k + i) / n) for i in (0, 1))
+            args = how.control(u)
+            q = x[:d] + lift(problem, begin, finish, x[:d], x[d:], args)
+            end = solve(problem, q, x[d:], t0=begin, t1=finish, args=args, save="final", **dict(how.methods), **given)
+            x = jnp.concatenate([end.q[-1], end.v[-1]])
+            return x, x
+
+        return jax.lax.scan(interval, start, (jnp.arange(n, dtype=u.dtype), u))[1]
+
+    return jax.vmap(one)(start, u, t1)
+
+
+def _padded(count: int) -> np.ndarray:
+    """Numbers of ``count`` lanes, and the first again up to a power of two: few sizes, few compilations."""
+    return np.concatenate([np.arange(count), np.zeros((1 << (count - 1).bit_length()) - count, int)])
+
+
 @dataclass(frozen=True)
 class Intervals:
-    """The motions of all intervals."""
+    """The motions of all intervals, in batches of sizes that are powers of two, each of which is compiled once."""
 
     problem: Problem
     how: How
@@ -163,13 +139,46 @@ class Intervals:
     t0: float
     shape: tuple[int, ...]  # N, k
 
-    def run(self, lanes: np.ndarray, nodes: np.ndarray, w: np.ndarray) -> tuple[_Parts, _Parts, np.ndarray]:
-        """All intervals from the given nodes (B, N - 1, 2d), in batches of sizes that are powers of two, each of which is compiled once."""
-        b, some = len(w), _padded(len(w))
-        x = np.concatenate([self.start[lanes, None], nodes], axis=1)[some]
-        u = w[some, :-1].reshape(len(some), *self.shape)
-        found = _run(self.problem, self.how, self.given, x, u, np.float64(self.t0), w[some, -1])
-        return jax.tree.map(lambda y: np.asarray(y)[:b], found)
+    def linearise(self, lanes: np.ndarray, nodes: np.ndarray, w: np.ndarray) -> _Linear:
+        """The problem of some starts at nodes (B, N - 1, 2d) and w (B, W), with the nodes eliminated interval by interval."""
+        (b, width), (n, k), some = w.shape, self.shape, _padded(len(w))
+        x, u = np.concatenate([self.start[lanes, None], nodes], axis=1), w[:, :-1].reshape(b, n, k)
+        found = _run(self.problem, self.how, self.given, x[some], u[some], np.float64(self.t0), w[some, -1])
+        value, slope, status = jax.tree.map(lambda y: np.array(y)[:b], found)
+        own, size, jumps = np.eye(width), x.shape[2], value[0][:, :-1] - nodes
+        by, closing = (
+            [np.zeros((b, size, width))],
+            [np.zeros((b, size, 1))],
+        )  # of states at starts: by w, by closing the jumps before
+        at, pull = [], []
+        for i in range(n):
+            chosen = np.broadcast_to(own[[*range(i * k, (i + 1) * k), -1]], (b, k + 1, width))
+            at.append(np.concatenate([by[i], chosen], axis=1))
+            pull.append(np.concatenate([closing[i], np.zeros((b, k + 1, 1))], axis=1))
+            by.append(slope[0][:, i] @ at[i])
+            closing.append(slope[0][:, i] @ pull[i] + (jumps[:, i, :, None] if i < n - 1 else 0))
+        residual = np.concatenate([value[1].reshape(b, -1), value[2][:, -1]], axis=1)
+        jacobian, moved = (
+            np.concatenate([*(slope[1][:, i] @ x[i] for i in range(n)), slope[2][:, -1] @ x[-1]], axis=1)
+            for x in (at, pull)
+        )
+        ends = [slope[3][:, -1] @ x[-1] for x in (at, pull)]
+        states = [np.stack(x, axis=1)[:, 1:-1] for x in (by, closing)]
+        numbers = (
+            residual,
+            value[3][:, -1],
+            jumps,
+            jacobian,
+            ends[0],
+            states[0],
+            moved[..., 0],
+            ends[1][..., 0],
+            states[1][..., 0],
+        )
+        finite = np.all([(np.abs(x) < HUGE).reshape(b, -1).all(axis=1) for x in numbers], axis=0)
+        bits = np.bitwise_or.reduce(status, axis=1)
+        bits |= np.where(finite, 0, int(Status.NON_FINITE)).astype(bits.dtype)
+        return _Linear(*numbers, bits, finite & ((bits & int(FAILURES)) == 0), value[0][:, -1])
 
     def follow(self, lanes: np.ndarray, w: np.ndarray) -> np.ndarray:
         """States at the nodes (B, N - 1, 2d) of motions with the controls w that go on from one interval to the next."""
@@ -178,42 +187,6 @@ class Intervals:
         start = self.start[lanes][some]
         found = _follow(self.problem, self.how, self.given, start, u, np.float64(self.t0), w[some, -1])
         return np.array(found)[: len(w), :-1]
-
-    def linearise(self, lanes: np.ndarray, nodes: np.ndarray, w: np.ndarray) -> _Linear:
-        """The problem at nodes and w, with the nodes eliminated interval by interval."""
-        value, slope, status = self.run(lanes, nodes, w)
-        (b, n, size), k, width = value.state.shape, self.shape[1], w.shape[1]
-        by, closing = np.zeros((b, size, width)), np.zeros((b, size))  # of the state at the start of an interval
-        rows: dict[str, list] = {name: [] for name in ("nodes", "closing", "jacobian", "moved")}
-        for i in range(n):
-            at = np.zeros((b, size + k + 1, width))
-            at[:, :size], at[:, range(size, size + k), range(i * k, (i + 1) * k)], at[:, -1, -1] = by, 1.0, 1.0
-            pull = np.concatenate([closing, np.zeros((b, k + 1))], axis=1)[..., None]
-            for part in (slope.path, slope.end, slope.target)[: 3 if i == n - 1 else 1]:
-                rows["jacobian"].append(part[:, i] @ at)
-                rows["moved"].append((part[:, i] @ pull)[..., 0])
-            if i < n - 1:
-                by, closing = (
-                    slope.state[:, i] @ at,
-                    (slope.state[:, i] @ pull)[..., 0] + value.state[:, i] - nodes[:, i],
-                )
-                rows["nodes"].append(by)
-                rows["closing"].append(closing)
-        slopes, missed = rows["jacobian"].pop(), rows["moved"].pop()
-        jumps = value.state[:, : n - 1] - nodes
-        residual = np.concatenate([value.path.reshape(b, -1), value.end[:, -1]], axis=1)
-        states = [
-            np.stack(rows[name], axis=1) if n > 1 else np.zeros((b, 0, size, width)[: 4 - j])
-            for j, name in enumerate(("nodes", "closing"))
-        ]
-        matrices = np.concatenate(rows["jacobian"], axis=1), slopes, states[0]
-        vectors = np.concatenate(rows["moved"], axis=1), missed, states[1]
-        bits = np.bitwise_or.reduce(status, axis=1)
-        numbers = (residual, value.target[:, -1], *matrices, *vectors)
-        finite = np.all([(np.abs(x) < HUGE).reshape(b, -1).all(axis=1) for x in numbers], axis=0)
-        bits |= np.where(finite, 0, int(Status.NON_FINITE)).astype(bits.dtype)
-        sound = finite & ((bits & int(FAILURES)) == 0)
-        return _Linear(residual, value.target[:, -1], jumps, *matrices, *vectors, bits, sound, value.state[:, -1])
 
 
 def _step(
@@ -261,7 +234,7 @@ def descend(intervals: Intervals, w: np.ndarray, limits: tuple, tol: float, iter
     """
     count, lanes, n = len(w), np.arange(len(w)), intervals.shape[0]
     nodes = intervals.follow(lanes, w)
-    at = _Linear(*map(np.array, intervals.linearise(lanes, nodes, w)))
+    at = intervals.linearise(lanes, nodes, w)
     factor, penalty = np.full(count, FIRST), _first_penalty(at)
     optimality, used, failed = np.full(count, np.inf), np.zeros(count, int), at.status * ~at.sound
     converged, single, active = np.zeros(count, bool), np.zeros(count, bool), at.sound.copy()
@@ -291,7 +264,7 @@ def descend(intervals: Intervals, w: np.ndarray, limits: tuple, tol: float, iter
         alone = single[lanes]
         if alone.any():
             new_nodes[alone] = intervals.follow(lanes[alone], new_w[alone])
-        there = _Linear(*map(np.array, intervals.linearise(lanes, new_nodes, new_w)))
+        there = intervals.linearise(lanes, new_nodes, new_w)
         better, made = _judge(here, there, penalty[lanes], predicted)
         again = np.flatnonzero(~better & ~done & ~alone)
         if again.size and n > 1:  # an impact may have come to another interval: the motion itself has no jumps at nodes

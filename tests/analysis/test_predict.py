@@ -10,7 +10,7 @@ from jaximpact import Status, analysis
 
 G, E, T = 9.81, 0.8, 0.1
 BALL = ji.Problem(lambda t, q, v, args: -args["g"] * jnp.ones_like(q), lambda t, q, args: q)
-OWN = {"args": {"g": G}, "unknown": ("e", "args.g"), "save": ji.Events(impacts=1)}
+OWN = {"args": {"g": G}, "unknown": ("problem.restitution", "g"), "save": ji.Events(impacts=1)}
 SPREAD = np.array([[4e-4, 1e-4, 0, 0], [1e-4, 9e-4, 2e-4, 0], [0, 2e-4, 1e-3, 0], [0, 0, 0, 1e-3]])
 FLIGHT, BOUNCE, BELOW = [1.0, -0.5, E, G], [0.05, -1.0, E, G], [-0.01, -1.0, E, G]
 

@@ -493,3 +493,16 @@ def test_a_gap_that_nearly_closes_where_a_step_ends_is_told():
     rising = ji.Problem(lambda t, q, v, args: jnp.ones_like(q), lambda t, q, args: q, restitution=0.5)
     run = lambda n: ji.solve(rising, [0.5001], [-1.0], t1=2.0, steps=n, scheme=SCHEME, sensitivity="corrected")
     assert [int(run(n).status) for n in (150, 151)] == [Status.DERIVATIVE_EVENTS] * 2
+
+
+def test_a_contact_only_just_met_in_a_long_step_gains_nothing():
+    """Two starts 2e-7 apart, of which one meets the wall at a speed of rounding: parabola and trial differ there, and Newton's step for the time of
+    that impact led 1e9 s away, to a speed of 1e17."""
+    damped = ji.Problem(lambda t, q, v, args: 1.1719565157875076 - q - v, lambda t, q, args: q)
+    given = {"e": 1.0, "t1": 0.4, "h": 0.4, "save": "final", "scheme": ji.EventCorrected()}
+    ends = [
+        ji.solve(damped, [0.09021653891165138 + shift], [-0.5056732577328568], **given) for shift in (-1e-7, 0.0, 1e-7)
+    ]
+    for end in ends[:2]:
+        # the speed goes by the root of the shift: 2 (2 a 1e-7)^(1/2) with an acceleration of 1.6
+        np.testing.assert_allclose([end.q[-1], end.v[-1]], [ends[2].q[-1], ends[2].v[-1]], atol=1.2e-3)

@@ -9,7 +9,9 @@ from scipy.integrate import quad
 from scipy.special import gamma, hyp2f1
 
 import jaximpact as ji
+from jaximpact import analysis
 from support.breadth import slow
+from support.experiments.gallery import stationary
 
 SCHEMES = (ji.MoreauJean(), ji.PaoliSchatzman(), ji.Maury(), ji.EventCorrected(), ji.EventDriven())
 FREE = ji.Problem(lambda t, q, v, args: 0 * q, noise=lambda t, q, v, args: jnp.eye(len(q), dtype=q.dtype))
@@ -80,6 +82,36 @@ def test_inelastic_impacts_balance_the_energy_of_noise():
         v[:, -1] ** 2 + found.q[:, -1, 0] ** 2 - v[:, 0] ** 2 - found.q[:, late, 0][:, 0] ** 2
     ) / 2 / (end - begin)
     assert abs(np.mean(lost - gained)) < 4 * np.std(lost - gained) / lanes**0.5 + 0.05 * 2 * damping * STRONG
+
+
+def shares(e, damping, sigma, reach=6.0):
+    """E v^2, E q, and the shares of fast and near states, of the Fokker-Planck equation: two grids, extrapolated."""
+    found = []
+    for cells in (60, 120):  # whose edges meet 0.8 and 1.2
+        q, v, density = stationary(e, damping, sigma, cells, reach)
+        part = density * (q[1] - q[0]) * (v[1] - v[0])
+        q, v = np.meshgrid(q, v, indexing="ij")
+        found.append([np.sum(f * part) for f in (v**2, q, v > 1.2, v < -1.2, q < 0.8, (q < 0.8) & (v < -1.2))])
+    return (4 * np.array(found[1]) - found[0]) / 3
+
+
+def test_density_of_the_reference_is_that_of_gibbs():
+    """Fluxes of second order, extrapolated: errors of fourth order, of a width of 0.05 and deviations of 0.7."""
+    np.testing.assert_allclose(shares(1.0, 0.5, 1.0)[:2], [0.5, 1 / np.pi**0.5], rtol=1e-3)
+
+
+@pytest.mark.parametrize("scheme", [SCHEMES[0], slow(SCHEMES[1]), slow(SCHEMES[3])], ids=lambda s: type(s).__name__)
+def test_inelastic_oscillator_has_the_density_of_fokker_and_planck(scheme):
+    """The oscillator of path integration by H. T. Sykora, R. Kuske, D. Yurchenko (Nonlinear Dyn. 2024), e = 0.7, zeta = 0.1, sigma = 1: to four
+    standard errors and the order of h."""
+    lanes, h = 20_000, 0.01
+    start = np.full((lanes, 1), 0.5)
+    problem = oscillator(0.7, 0.1).replace(noise=lambda t, q, v, args: jnp.ones((1, 1)))
+    found = ji.ensemble(problem, start, np.zeros(1), t1=25.0, h=h, scheme=scheme, key=3)
+    q, v = found.q[:, -1, 0], found.v[:, -1, 0]
+    samples = np.array([v**2, q, v > 1.2, v < -1.2, q < 0.8, (q < 0.8) & (v < -1.2)])
+    error = np.abs(samples.mean(axis=1) - shares(0.7, 0.1, 1.0))
+    assert np.all(error < 4 * samples.std(axis=1) / lanes**0.5 + h)
 
 
 def test_speed_of_the_first_return_has_the_density_of_mckean():
@@ -181,3 +213,84 @@ def test_what_is_refused(changes, word):
     problem = problem.replace(noise=call.pop("noise", problem.noise))
     with pytest.raises((ValueError, TypeError), match=word):
         ji.solve(problem, [1.0], [0.0], **call)
+
+
+FORCED = ji.Problem(
+    lambda t, q, v, args: -q - 0.2 * v + 0.5 * jnp.cos(2 * t),
+    lambda t, q, args: q + 0.1,
+    restitution=0.7,
+    noise=lambda t, q, v, args: jnp.full((1, 1), 0.1),
+)
+STROBED = {"period": np.pi, "steps": 50, "cycles": 4, "skip": 2, "key": 1}
+
+
+def test_sections_are_states_of_the_ensemble():
+    """The numbers go on through the restart after the transient: to the rounding of t0 + n h."""
+    starts, scheme = [[0.3], [0.4]], ji.EventCorrected()
+    rows = ji.ensemble(FORCED, starts, [0.0], t1=6 * np.pi, steps=300, save=50, key=1, scheme=scheme)
+    for found in (
+        analysis.stroboscopic(FORCED, starts, [0.0], scheme=scheme, **STROBED),
+        analysis.impact_section(FORCED, starts, [0.0], scheme=scheme, **STROBED).section,
+    ):
+        np.testing.assert_allclose(found.q, rows.q[:, 3:], atol=1e-12)
+        np.testing.assert_allclose(found.v, rows.v[:, 3:], atol=1e-12)
+
+
+def test_exponents_add_up_to_damping_and_impacts():
+    """Of n impacts in the time T the sum is -.2 + 2 n log(e)/T, whatever the noise, to the second order of h = .06; one impact is .006."""
+    intervals, e = 40, 0.7
+    given = {"key": 1, "scheme": ji.EventCorrected()}
+    found = analysis.lyapunov(FORCED, [0.3], [0.0], interval=np.pi, steps=50, intervals=intervals, **given)
+    run = ji.solve(
+        FORCED, [0.3], [0.0], t1=intervals * np.pi, steps=50 * intervals, save=ji.Events(impacts=99), **given
+    )
+    n = int(run.events.count)
+    assert 0 < n < 99
+    assert found.exponents.sum() == pytest.approx(-0.2 + 2 * n * np.log(e) / (intervals * np.pi), abs=3e-4)
+
+
+def solved(scheme):
+    return ji.solve(FORCED, [0.3], [0.0], t1=6.0, steps=60, key=1, scheme=scheme, save="all")
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda **more: analysis.periodic_orbit(FORCED, [0.3], [0.0], period=np.pi, **more), "no motion repeats"),
+        (
+            lambda **more: analysis.continue_orbit(
+                FORCED, [0.3], [0.0], parameter="e", bounds=(0, 1), period=np.pi, **more
+            ),
+            "no motion repeats",
+        ),
+        (
+            lambda **more: analysis.continue_curve(
+                FORCED, [0.3], [0.0], kind="fold", parameters=("e", "f"), bounds=((0, 1), (0, 1)), period=np.pi, **more
+            ),
+            "no motion repeats",
+        ),
+        (
+            lambda **more: analysis.basins(FORCED, x=[0.0], y=[0.0], period=np.pi, cycles=4, skip=2, **more),
+            "no motion repeats",
+        ),
+        (
+            lambda **more: analysis.two_parameter_map(
+                FORCED, [0.3], [0.0], parameters=("e", "f"), values=([0.5], [0.5]), period=np.pi, cycles=4, **more
+            ),
+            "no motion repeats",
+        ),
+        (lambda **more: analysis.convergence(FORCED, [0.3], [0.0], t1=1.0, **more), "compare means over many keys"),
+        (lambda **more: analysis.predict(FORCED, [0.3, 0.0], np.eye(2), 1.0, **more), "predict follows one motion"),
+        (lambda **more: analysis.shoot(FORCED, [0.3], [0.0], [[1.0]], t1=1.0, **more), "shoot finds controls of one"),
+        (lambda **_: analysis.balance(FORCED, solved(ji.MoreauJean())), "balance does not know what white forces add"),
+        (lambda **more: solved(ji.EventCorrected()).at(0.55, FORCED, **more), "numbers of another step"),
+        (lambda **_: analysis.impacts(FORCED, solved(ji.EventDriven())), "numbers of another step"),
+        (
+            lambda **_: jax.jvp(lambda t: solved(ji.EventCorrected()).at(t, FORCED, key=1).q, (0.55,), (1.0,)),
+            "numbers of another step",
+        ),
+    ],
+)
+def test_analyses_without_a_meaning_under_noise_refuse(call, word):
+    with pytest.raises(ValueError, match=f"noise: .*{word}"):
+        call(key=1)

@@ -13,6 +13,7 @@ from ..contacts import Contacts
 from ..events.event_state import View, persisting
 from ..linearisation import lengths, noise
 from ..problem import Problem
+from .searches import CLOSE
 from .trial import Base, Hold, Tolerance, frozen, held, hold
 
 TERMS = 1e-3  # of a substep: the step h for which `linearisation.span` is about a substep
@@ -22,12 +23,12 @@ NOTHING = 1e-3  # of the tolerance: gaps up to which a contact counts as closed,
 
 
 def at_impact(
-    problem: Problem, hold: Hold, t: Array, flown: Base, impact: Array, args: Any
+    problem: Problem, hold: Hold, t: Array, flown: Base, impact: Array, substep: Array, args: Any
 ) -> tuple[Array, Array, Array]:
     """Returns the delay () after t at which the gap of the contact of an ``impact`` (m,) is zero, and q, v (d,) at that time.
 
     The motion from the end ``flown`` of a trial at time t is a Taylor polynomial of second order, with accelerations by ``hold`` (`trial.held`). The
-    search has made the delay almost zero; it carries the derivative of the impact's time.
+    search has made the delay almost zero, a small fraction of the ``substep`` (); it carries the derivative of the impact's time.
     """
     q, v, a, some = flown.q, flown.v, flown.a, jnp.any(impact)
     of_contact = lambda x: jnp.sum(jnp.where(impact, x, 0))
@@ -36,7 +37,9 @@ def at_impact(
     def newton(s: Array) -> Array:
         path = lambda s: problem.gaps(t + s, place(s), args)
         gap, rate = map(of_contact, jax.jvp(path, (s,), (jnp.ones_like(s),)))
-        return s - jnp.where(some & (rate < 0), gap / jnp.where(rate < 0, rate, -1), 0)
+        # where a contact is only just met, the polynomial may have no root
+        near = some & (rate < 0) & frozen(jnp.abs(gap) <= 2 * CLOSE * substep * jnp.abs(rate))
+        return s - jnp.where(near, gap / jnp.where(near, rate, -1), 0)
 
     delay = newton(newton(jnp.zeros_like(t)))
     half = 0.5 * delay

@@ -328,7 +328,7 @@ def _arrival(
     args, impact = motion.args, verdict.impact
     t = began + (flown.elapsed - base.elapsed)
     some = jnp.any(impact)
-    delay, q, v = at_impact(problem, hold, t, flown, impact, args)
+    delay, q, v = at_impact(problem, hold, t, flown, impact, verdict.search.substep, args)
     t, q, v = t + delay, jnp.where(some, q, flown.q), jnp.where(some, v, flown.v)
     jolt, crossed = jolt_at_end(step, t, q, v, flown, switched)
     event = Event.at(jolt.problem, t, q, jolt.v, args)
