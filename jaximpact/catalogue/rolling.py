@@ -130,12 +130,12 @@ def _disk(tilt: float, rate: float, mu: float, t1: float, note: str) -> Case:
 # R04: a rattleback
 
 
-def _lowest_of_ellipsoid(up, args):
+def _lowest_of_ellipsoid(up, args, xp=jnp):
     """The lowest point (3,) from the centre of mass, in the principal axes, where ``up`` (3,) is the vertical."""
-    c, s, (x, y, z) = jnp.cos(args["turn"]), jnp.sin(args["turn"]), up
-    n = jnp.stack([c * x + s * y, c * y - s * x, z])
-    x, y, z = -(args["half"] ** 2) * n / jnp.linalg.norm(args["half"] * n)
-    return jnp.stack([c * x - s * y, s * x + c * y, z + args["centre"]])
+    c, s, (x, y, z) = xp.cos(args["turn"]), xp.sin(args["turn"]), up
+    n = xp.stack([c * x + s * y, c * y - s * x, z])
+    x, y, z = -(args["half"] ** 2) * n / xp.linalg.norm(args["half"] * n)
+    return xp.stack([c * x - s * y, s * x + c * y, z + args["centre"]])
 
 
 def _stone_gap(t, q, args):
@@ -180,8 +180,7 @@ def rolling_stone(args, start, t1: float) -> Motion:
 
     def exact(t):
         with jax.enable_x64(True):
-            states = path()(np.asarray(t, float)).T if np.any(t) else np.tile(start, (len(t), 1))
-            q, v, _ = rows(states)
+            q, v, _ = rows(path()(np.asarray(t, float)).T)
         return np.array(q), np.array(v)
 
     return exact
@@ -204,8 +203,12 @@ def _stone(spin: float, tilt: float, t1: float, impulse: float, note: str) -> Ca
     }
     args |= {"gravity": GRAVITY, "friction": 1.0}
     p = _times(_times(_about((1, 0, 0), tilt), _about((0, 1, 0), tilt)), _about(UP, turn))
-    exact = rolling_stone(args, (p, np.array([0.0, 0.0, spin])), t1)
-    q0, v0 = (x[0] for x in exact(np.zeros(1)))
+    w, turn = np.array([0.0, 0.0, spin]), _turn(p, np)
+    # by numpy, since the catalogue may be imported while jax traces
+    arm = _lowest_of_ellipsoid(turn[2], args, np)
+    q0 = np.concatenate([[0.0, 0.0, -turn[2] @ arm], p])
+    v0 = np.concatenate([turn @ np.cross(arm, w), _rates(p, np).T @ w / 4])
+    exact = rolling_stone(args, (p, w), t1)
     return Case(q0, v0, t1, 0.0, args, exact, np.array([impulse]), np.zeros(0), note=note)
 
 
