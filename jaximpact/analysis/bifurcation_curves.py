@@ -146,9 +146,9 @@ def continue_curve(
     options, steps = choose_scheme(problem, options, steps, ORBIT)
     args = options["args"]
     check_choice("kind", kind, KINDS)
-    if problem.joints is not None:
+    if problem.joints is not None or problem.quaternions:
         raise ValueError(
-            "continue_curve varies each coordinate by itself, which joints do not allow: state the system in coordinates without joints"
+            "continue_curve varies each coordinate by itself, which joints and quaternions do not allow: state the system in coordinates without them"
         )
     check_counts(points=points, cycles=cycles)
     if np.ndim(q0) != 1 or np.ndim(v0) != 1:

@@ -30,7 +30,15 @@ from ..simulation.program import Program
 from .checks import takes_study
 from .default_scheme import SECTION
 from .options import LaneOptions, with_options
-from .stroboscopic_map import allowed_directions, blocks, directions, jacobians, lost_derivatives, prepare_strobe
+from .stroboscopic_map import (
+    allowed_directions,
+    blocks,
+    directions,
+    jacobians,
+    lost_derivatives,
+    prepare_strobe,
+    with_unit_quaternions,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,7 +46,7 @@ class Lyapunov(Drawable):
     """Result of `lyapunov`: Lyapunov exponents of a motion in d coordinates; a batch adds a leading axis B to each array.
 
     Attributes:
-        exponents: exponents (2d,), or with j independent joints (2 (d - j),) [1/s], in decreasing order if they are well resolved; NaN if the motion
+        exponents: exponents (2d,), 2 less for each independent joint and each quaternion [1/s], in decreasing order if they are well resolved; NaN if the motion
             failed or has no finite derivative (with a warning), -inf if a direction is lost altogether (an inelastic contact that lasts).
         error: standard error of each exponent, from the scatter of the block means [1/s].
         blocks: means of the exponents over blocks of intervals (blocks, 2d) [1/s].
@@ -160,11 +168,13 @@ def _average(program: Program, lanes: Lanes, many: list[int], size: int) -> tupl
     for block, count in enumerate(many):
         for _ in range(count):
             t0 = (begin + number * length).astype(dtype)
+            # of a length, too, rounding would grow beside what shrinks
+            x, scaling = with_unit_quaternions(program.problem, x)
             moved = lanes.replace(q0=x[:, :d], v0=x[:, d:], t0=t0, t1=(t0 + length).astype(dtype))
             x, jacobian, new = jacobians(program, moved, ("q0", "v0"))
             # log 0 where lasting contact forgets a direction
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                frame, r = np.linalg.qr(blocks(jacobian) @ frame)
+                frame, r = np.linalg.qr(blocks(jacobian) @ (scaling @ frame))
                 total[:, block] += np.log(np.abs(np.diagonal(r, axis1=1, axis2=2)))
             status, number = status | (new & ~known), number + 1
     return total, x[:, :d], x[:, d:], status

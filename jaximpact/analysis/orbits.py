@@ -43,11 +43,11 @@ class PeriodicOrbit(Drawable):
         t0: time of the section, () [s].
         period: time after which the orbit closes, () [s]: cycles times the forcing period, or with a surface the period that was
             found.
-        multipliers: Floquet multipliers, complex, by decreasing modulus; NaN where Newton failed. (2d,), or with j independent joints
-            (2 (d - j),), for the variations that these allow; with a surface one less, as the multiplier 1 along the orbit of an
+        multipliers: Floquet multipliers, complex, by decreasing modulus; NaN where Newton failed. (2d,), 2 less for each independent joint and
+            each quaternion, for the variations that these allow; with a surface one less, as the multiplier 1 along the orbit of an
             autonomous system is left out.
         monodromy: Jacobian (2d, 2d), of (q, v), of the stroboscopic map at the orbit, or of the map from the surface back to it.
-        residual: largest component of P(q, v) - (q, v), and of the distance from the surface, ().
+        residual: largest component of P(q, v) - (q, v), p and -p of quaternions being one, and of the distance from the surface, ().
         iterations: number of Newton iterations, including trials with a shortened step, ().
         converged: whether the residual met the tolerance, ().
         status: `Status` bits of the motion over one period, (); DERIVATIVE_AT_END: an impact lies within two steps

@@ -7,6 +7,7 @@ Unknowns y are the state x = (q, v) at the section, and the period T where a sur
 P is the flow over T, with all its impacts. Its return map to the surface has the Jacobian D = (1 - w n'/(n'w)) dP/dx, w = dP/dT: of the
 2d eigenvalues of D one is 0, which belongs to the direction across the surface and is no multiplier; in its place dP/dx has the 1 that
 every orbit of an autonomous system has along itself. The stroboscopic map is the case of the surface t = t0 + T, where D = dP/dx.
+Of quaternions in x the lengths are made 1 before the flow, and p(T) = -p closes, too: D has zeros along p.
 
 Reference: R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems, Springer (2004), ch. 7-9.
 """
@@ -29,7 +30,7 @@ from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..simulation.lanes import Lanes
 from ..simulation.program import Program
-from .stroboscopic_map import admissible, blocks, directions, eigenvalues, jacobians
+from .stroboscopic_map import admissible, blocks, directions, eigenvalues, jacobians, on_one_side, with_unit_quaternions
 
 TIMES = np.array([0.137, 0.382, 0.618, 0.854, 1.271])  # in periods: where forces are compared with those at the start
 OFF_PERIOD = (
@@ -48,7 +49,7 @@ class ShootingEquations:
 
     program: Program
     surface: Surface | None
-    directions: int  # number of directions in which states may vary: 2d, fewer with joints
+    directions: int  # number of directions in which states may vary: 2d, fewer with joints and quaternions
 
     @classmethod
     def of(cls, program: Program, lanes: Lanes, surface: Any) -> ShootingEquations:
@@ -72,7 +73,7 @@ class ShootingEquations:
     def at(self, lanes: Lanes, y: np.ndarray) -> Lanes:
         """Returns ``lanes`` with the states and, if there is a surface, the periods of the unknowns y (B, n).
 
-        With joints the states are the nearest ones that satisfy them.
+        With joints the states are the nearest ones that satisfy them, and quaternions have the length 1.
         """
         d = lanes.motion.q0.shape[-1]
         numbers: dict[str, Any] = {"q0": y[:, :d], "v0": y[:, d : 2 * d]}
@@ -80,11 +81,12 @@ class ShootingEquations:
             t0 = np.asarray(lanes.motion.t0, y.dtype)
             numbers |= {"t1": t0 + y[:, -1], "h": y[:, -1] / lanes.motion.steps.astype(y.dtype)}
         moved = lanes.replace(**numbers)
-        if self.program.problem.joints is None:
+        if self.directions == 2 * d:
             return moved
         starts = moved.only("q0", "v0", "t0", "args")
-        q, v = _on_joints(self.program.problem, starts.motion, starts.axes)
-        return moved.replace(q0=np.asarray(q), v0=np.asarray(v))
+        found = np.concatenate(_on_joints(self.program.problem, starts.motion, starts.axes), axis=1)
+        x = with_unit_quaternions(self.program.problem, found)[0]
+        return moved.replace(q0=x[:, :d], v0=x[:, d:])
 
     def can_start(self, lanes: Lanes, y: np.ndarray) -> np.ndarray:
         """Mask (B,) of the unknowns y (B, n) from which a motion can start: no gap is negative.
@@ -107,10 +109,15 @@ class ShootingEquations:
         moved = self.at(lanes, y)
         names = ("q0", "v0") if self.surface is None else ("q0", "v0", "t1")
         value, jacobian, status = jacobians(self.program, moved, tuple(dict.fromkeys((*names, *wrt))))
-        size = value.shape[1]
-        value, matrix = value - y[:, :size], blocks(jacobian) - np.eye(size, dtype=y.dtype)
+        size, problem = value.shape[1], self.program.problem
+        scaling = with_unit_quaternions(problem, y[:, :size])[1]
+        if problem.quaternions:
+            value, jacobian = on_one_side(problem, y[:, :size], value, jacobian)
+        flow = blocks(jacobian) @ scaling
+        value, matrix = value - y[:, :size], flow - np.eye(size, dtype=y.dtype)
         if self.surface is not None:
             away, normal = self.distance(moved)
+            normal = (normal[:, None] @ scaling)[:, 0]
             rate = np.concatenate([jacobian[name]["t1"] for name in ("q", "v")], axis=1)
             corner = np.zeros((len(y), 1, 1), y.dtype)
             value = np.concatenate([value, away[:, None]], axis=1)
@@ -151,9 +158,9 @@ class ShootingEquations:
         return moves & (np.abs(np.sum(normal * rate, axis=1)) > least * np.max(np.abs(rate), axis=1))
 
     def multipliers(self, monodromy: np.ndarray) -> np.ndarray:
-        """Floquet multipliers by decreasing modulus: (B, 2d), with j joints (B, 2 (d - j)), and one less with a surface."""
+        """Floquet multipliers by decreasing modulus: (B, 2d), 2 less for each joint and quaternion, and one less with a surface."""
         if self.directions < monodromy.shape[1]:
-            # the states that the joints allow are the range of the map: elsewhere it has zeros
+            # the states that joints and quaternions allow are the range of the map: elsewhere it has zeros
             sound = np.all(np.isfinite(monodromy), axis=(1, 2))[:, None, None]
             basis = np.linalg.svd(np.where(sound, monodromy, 0))[0][:, :, : self.directions]
             monodromy = np.where(sound, np.swapaxes(basis, 1, 2) @ np.where(sound, monodromy, 0) @ basis, np.nan)

@@ -22,6 +22,7 @@ from ..jaxtools.warnings import JaximpactWarning
 from ..mechanics.linearisation import Metric, span
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
+from ..mechanics.quaternions import lengths, of_length_one, signs
 from ..mechanics.status import FAILURES, Status
 from ..simulation.call import Call, as_lanes, for_lanes
 from ..simulation.canonical_arrays import full_axes
@@ -195,9 +196,9 @@ def lost_derivatives(what: str, status: np.ndarray, derivative: np.ndarray) -> n
 
 
 def directions(problem: Problem, lanes: Lanes) -> int:
-    """Number of directions in which states may vary: 2d, or 2 (d - j) on j independent joints, those of the first lane."""
+    """Number of directions in which states may vary: 2d, less 2 for each independent joint, of the first lane, and each quaternion."""
     one = lanes.take(0)
-    d = one.q0.shape[0]
+    d = one.q0.shape[0] - len(problem.quaternions)
     if problem.joints is None:
         return 2 * d
     joints: Any = Metric.at(problem, jnp.asarray(one.q0), one.args, one.t0).joints
@@ -205,19 +206,41 @@ def directions(problem: Problem, lanes: Lanes) -> int:
 
 
 def allowed_directions(problem: Problem, motion: Motion, size: int) -> Array:
-    """Orthonormal directions (2d, size) in which the start (q0, v0) may vary: on joints, the null space of d(c, c')/d(q, v)."""
+    """Orthonormal directions (2d, size) in which the start (q0, v0) may vary: the null space of d(c, c')/d(q, v) of joints and lengths of quaternions."""
     x = jnp.concatenate([motion.q0, motion.v0])
     if size == len(x):
         return jnp.eye(size, dtype=x.dtype)
     d, t = len(motion.q0), jnp.asarray(motion.t0, x.dtype)
 
     def equations(x: Array) -> Array:
-        joints = lambda t, q: problem.joint_values(t, q, motion.args)
-        return jnp.concatenate(jax.jvp(joints, (t, x[:d]), (jnp.ones_like(t), x[d:])))
+        held = lambda t, q: jnp.append(problem.joint_values(t, q, motion.args), lengths(problem.quaternions, q))
+        return jnp.concatenate(jax.jvp(held, (t, x[:d]), (jnp.ones_like(t), x[d:])))
 
     matrix = jax.jacfwd(equations)(x)
     matrix = matrix / jnp.maximum(jnp.linalg.norm(matrix, axis=1, keepdims=True), jnp.finfo(x.dtype).tiny)
     return jnp.linalg.eigh(matrix.T @ matrix)[1][:, :size]
+
+
+def with_unit_quaternions(problem: Problem, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """States (B, 2d) that move as x (B, 2d), with quaternions of length 1, and their derivatives (B, 2d, 2d) by x, which are 0 along a quaternion."""
+    if not problem.quaternions:
+        return x, np.eye(x.shape[1], dtype=x.dtype)[None]
+    found, derivative = _with_unit_quaternions(problem.quaternions, x)
+    return np.asarray(found), np.asarray(derivative)
+
+
+@partial(jax.jit, static_argnames="places")
+def _with_unit_quaternions(places: tuple[int, ...], x: Any) -> tuple[Array, Array]:
+    scaled = lambda x: jnp.concatenate(of_length_one(places, *jnp.split(x, 2)))
+    return jax.vmap(scaled)(x), jax.vmap(jax.jacfwd(scaled))(x)
+
+
+def on_one_side(problem: Problem, x: np.ndarray, end: np.ndarray, jacobian: Any) -> tuple[np.ndarray, Any]:
+    """States ``end`` (B, 2d) and their derivatives ``jacobian``, as in `jacobians`, with quaternions on the side of those of x (B, 2d)."""
+    d = x.shape[1] // 2
+    sides = np.asarray(jax.vmap(partial(signs, problem.quaternions))(jnp.asarray(x[:, :d]), jnp.asarray(end[:, :d])))
+    of_rows = lambda y: y * sides.reshape(*sides.shape, *[1] * (y.ndim - 2))
+    return end * np.tile(sides, 2), jax.tree.map(of_rows, jacobian)
 
 
 def by_modulus(multipliers: np.ndarray) -> np.ndarray:

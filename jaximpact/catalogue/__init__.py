@@ -23,6 +23,7 @@ FAMILIES = (
     "linkages",
     "friction",
     "space",
+    "rolling",
     "counterexamples",
 )
 

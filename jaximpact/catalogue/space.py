@@ -176,7 +176,14 @@ ENTRIES: tuple[Entry, ...] = (
         title="Free top",
         statement="A rigid body that turns freely about its centre of mass, by a quaternion p of any length; a wall out of its reach. args: its principal "
         "moments (3,).",
-        problem=Problem(_turning_force, _beyond_reach, _turning_mass, energy=_turning_energy, coordinates=_QUATERNION),
+        problem=Problem(
+            _turning_force,
+            _beyond_reach,
+            _turning_mass,
+            energy=_turning_energy,
+            coordinates=_QUATERNION,
+            quaternions=(0,),
+        ),
         cases={
             "asymmetric": _top((1.5, 2.0, 3.0), 2.0, 1.6, 5.0, "near the axis that is unstable"),
             "flat": _top((1.5, 1.6, 3.0), 0.5, 3.0, 5.0, "wobbles about its largest moment"),
@@ -198,6 +205,7 @@ ENTRIES: tuple[Entry, ...] = (
             slip=_ball_slip,
             friction=_friction,
             coordinates=("x", "y", "z", *_QUATERNION),
+            quaternions=(3,),
             contacts=("incline",),
             units={"x": "m", "y": "m", "z": "m", "incline": "m"},
         ),

@@ -1,14 +1,15 @@
-"""Names and units of coordinates, contacts and joints: static data for messages, tables and pictures."""
+"""Names and units of coordinates, contacts and joints, and which coordinates are quaternions: static data for messages, tables, pictures and analyses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import jax
 
-from ..jaxtools.argument_checks import are_texts
+from ..jaxtools.argument_checks import are_texts, is_whole
 
 # by quantity: the name of its unit if none was given, and its unit where that of the coordinate or gap is "{}"; E is the unit of energy
 QUANTITIES = {
@@ -41,21 +42,27 @@ class Labels:
         units: (name, unit) of coordinates, constraints and joint equations; the name "" stands for all coordinates and constraints,
             "mass" for masses, kg by default.
         joints: names of the joint equations (j).
+        quaternions: numbers of the coordinates with which quaternions begin.
     """
 
     coordinates: tuple[str, ...] | None = None
     contacts: tuple[str, ...] | None = None
     units: tuple[tuple[str, str], ...] = ()
     joints: tuple[str, ...] | None = None
+    quaternions: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, coordinates: Any, contacts: Any, units: Any, joints: Any = None) -> Labels:
+    def of(cls, coordinates: Any, contacts: Any, units: Any, joints: Any = None, quaternions: Any = ()) -> Labels:
         """Checks and makes labels: names as a sequence, units as one text or a mapping from names.
 
         Raises:
-            TypeError, ValueError: names that are no names or come twice, units of nothing that has a name.
+            TypeError, ValueError: names that are no names or come twice, units of nothing that has a name, quaternions that overlap.
         """
-        coordinates, contacts = _names("coordinates", coordinates), _names("contacts", contacts)
+        coordinates, contacts, quaternions = (
+            _names("coordinates", coordinates),
+            _names("contacts", contacts),
+            _places(quaternions),
+        )
         joints = _names("joint_names", joints)
         known = (coordinates or ()) + (contacts or ()) + (joints or ())
         own = known if MASS in known else (*known, MASS)
@@ -63,9 +70,9 @@ class Labels:
         if twice:
             raise ValueError(f"coordinates, contacts and joint_names: {twice[0]!r} is the name of two of them")
         if units is None:
-            return cls(coordinates, contacts, (), joints)
+            return cls(coordinates, contacts, (), joints, quaternions)
         if isinstance(units, str):
-            return cls(coordinates, contacts, (("", units),), joints)
+            return cls(coordinates, contacts, (("", units),), joints, quaternions)
         if not isinstance(units, Mapping) or not are_texts((*units, *units.values())):
             raise TypeError(f"units must be a text such as 'm', or a dict from names to such texts, got {units!r}")
         strange = [name for name in units if name and name not in own]
@@ -74,7 +81,7 @@ class Labels:
                 f"the names are {', '.join(known)}" if known else "give them names by coordinates=... and contacts=..."
             )
             raise ValueError(f"units: {strange[0]!r} is the name of no coordinate, contact or joint; {named}")
-        return cls(coordinates, contacts, tuple(sorted(units.items())), joints)
+        return cls(coordinates, contacts, tuple(sorted(units.items())), joints, quaternions)
 
     def __str__(self) -> str:
         parts = {"coordinates": self.coordinates, "contacts": self.contacts, "joints": self.joints}
@@ -147,7 +154,11 @@ class Labels:
         return f"{text}{'' if text.endswith(chr(10)) else ' '}[{self.unit(quantity, i) or QUANTITIES[quantity][0]}]"
 
     def check(self, d: int, m: int, j: int) -> None:
-        """Raises ValueError unless there are d coordinate names, m constraint names and j names of joint equations, where given."""
+        """Raises ValueError unless there are d coordinate names, m constraint names and j names of joint equations, where given, and the quaternions."""
+        if max(self.quaternions, default=-4) + 4 > d:
+            raise ValueError(
+                f"quaternions: four coordinates from number {max(self.quaternions)} on are not among {d}, as q0 has"
+            )
         for argument, names, count, what in (
             ("coordinates", self.coordinates, d, "coordinates, as q0 has"),
             ("contacts", self.contacts, m, "constraints, as constraints(t, q, args) returns"),
@@ -158,6 +169,17 @@ class Labels:
 
 
 UNNAMED = Labels()
+
+
+def _places(quaternions: Any) -> tuple[int, ...]:
+    if not isinstance(quaternions, Sequence) or not all(is_whole(x) and x >= 0 for x in quaternions):
+        raise TypeError(
+            f"quaternions must be a sequence of the numbers of coordinates with which they begin, such as (3,), got {quaternions!r}"
+        )
+    found = tuple(sorted(map(int, quaternions)))
+    if any(b - a < 4 for a, b in pairwise(found)):
+        raise ValueError(f"quaternions: of four coordinates each, those that begin with {found} overlap")
+    return found
 
 
 def _names(argument: str, names: Any) -> tuple[str, ...] | None:

@@ -43,7 +43,7 @@ from .problem_parts import (
 )
 from .some_contacts import SomeSlips
 
-NAMING = ("coordinates", "contacts", "units", "joint_names")
+NAMING = ("coordinates", "contacts", "units", "joint_names", "quaternions")
 OTHERS = ("joints", "switches", "reset", "slip", "friction", "static_friction", "noise")
 FIELDS = ("force", "constraints", "mass", "restitution", "energy", *NAMING, *OTHERS, "impact_law")
 NUMERIC = ("restitution", "mass", "friction", "static_friction")  # leaves, unless they are functions
@@ -52,7 +52,8 @@ OPTIONAL = (*NAMING, *OTHERS)  # omitted where they are None
 
 def is_left_out(name: str, value: Any) -> bool:
     """Whether a field of a problem says nothing, and is left out of its text and of records, which are then those of versions without the field."""
-    return (name in OPTIONAL and value is None) or (name == "impact_law" and value == NEWTON)
+    says_nothing = value is None or (name == "quaternions" and not value)
+    return (name in OPTIONAL and says_nothing) or (name == "impact_law" and value == NEWTON)
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -79,6 +80,8 @@ class Problem(metaclass=Named):
         joints: ``joints(t, q, args) -> (j,)``, equations c = 0 that hold at all times: rods, pins, closed loops. A motion must start on
             them, see `assemble`. Redundant equations do no harm.
         joint_names: names of the joint equations (j).
+        quaternions: numbers of the coordinates with which quaternions (w, x, y, z) begin, ``(3,)``, of which force, mass and the others see p/|p| only. Their
+            lengths are left out of orbits, multipliers and exponents, where p and -p are one.
         switches: ``switches(t, q, v, args) -> (k,)``, surfaces s = 0 across which the force jumps or is not smooth, or the state is
             reset. `EventDriven` and `EventCorrected` locate them. Comparisons, signs and the like in
             force and mass are found automatically: state only those that cannot be found, as inside a `lax.while_loop` or a callback, and
@@ -148,6 +151,7 @@ class Problem(metaclass=Named):
         contacts: Sequence[str] | None = None,
         units: str | Mapping[str, str] | None = None,
         joint_names: Sequence[str] | None = None,
+        quaternions: Sequence[int] = (),
         joints: Equations | None = None,
         switches: Surfaces | None = None,
         reset: Reset | None = None,
@@ -174,7 +178,7 @@ class Problem(metaclass=Named):
         if isinstance(constraints, OfBodies):
             slip = slip_of_bodies(constraints, slip)
         check_friction(slip, friction, static_friction, constraints)
-        labels = Labels.of(coordinates, contacts, units, joint_names)
+        labels = Labels.of(coordinates, contacts, units, joint_names, quaternions)
         laws = (slip, OfSpeed.or_as_given(friction), static_friction, impact_law_of(impact_law), noise)
         self._set(force, constraints, mass, restitution, energy, labels, joints, switches, reset, *laws)
 
@@ -224,6 +228,11 @@ class Problem(metaclass=Named):
     def joint_names(self) -> tuple[str, ...] | None:
         """Names of the joint equations."""
         return self.naming.joints
+
+    @property
+    def quaternions(self) -> tuple[int, ...]:
+        """Numbers of the coordinates with which quaternions begin."""
+        return self.naming.quaternions
 
     @property
     def units(self) -> str | dict[str, str] | None:

@@ -67,6 +67,7 @@ def state_problem(
     joints: Named,
     slip: Callable[[], Callable],
     options: dict[str, Any],
+    quaternions: tuple[int, ...] = (),
 ) -> Problem:
     """Makes the `Problem` of a system.
 
@@ -74,7 +75,7 @@ def state_problem(
         same: the system, whose methods are the functions of the problem.
         coordinates, gaps, joints: names and units; of several gaps or joints of one name each gets a number.
         slip: function that returns the function of slip velocities; it is called if there is friction.
-        restitution, options: as in `Problem`.
+        restitution, options, quaternions: as in `Problem`.
     """
     names = [name for name, _ in gaps + joints]
     numbered = [f"{x} {names[:i].count(x) + 1}" if names.count(x) > 1 else x for i, x in enumerate(names)]
@@ -98,6 +99,7 @@ def state_problem(
         contacts=numbered[: len(gaps)] or None,
         joint_names=numbered[len(gaps) :] or None,
         units={name: unit for name, unit in units.items() if unit},
+        quaternions=quaternions,
         joints=same.joints if joints else None,
         **options,
     )

@@ -139,7 +139,8 @@ def decode_value(form: Any, numbers: Mapping[str, np.ndarray], made: tuple[tuple
         return np.array(texts, f"<U{width}").reshape(shape)
     if kind == "labels":
         units = {str(name): str(unit) for name, unit in content["units"]}
-        return Labels.of(content["coordinates"], content["contacts"], units or None, content.get("joints"))
+        later = content.get("joints"), content.get("quaternions", ())
+        return Labels.of(content["coordinates"], content["contacts"], units or None, *later)
     if kind == "result":
         name, fields = content
         return _make_result(name, fields, inner, made)

@@ -11,7 +11,7 @@
 
 All points are given in space as the system stands at the start, in metres; the axes of all bodies are those of the world then. A body that moves
 freely has the coordinates of its centre of mass and a quaternion, ``box.x`` to ``box.qz``; one that a joint carries has those of the joint, ``leg.angle``.
-Only the direction of a quaternion counts, p/|p|: it has no equation. Wherever a part takes a number (a mass, a stiffness, a torque) it takes a function of
+Only the direction of a quaternion counts, p/|p|: it has no equation, and its length is led back to 1. Wherever a part takes a number (a mass, a stiffness, a torque) it takes a function of
 ``args`` too, by which it can be swept and differentiated.
 """
 

@@ -189,8 +189,10 @@ def generalised_force(tree: Tree, twists: Twists, loads: Loads, gravity: Any, ar
         own = scaled(-1, plus(product(turns.T, moments[i]), product(drifts.T, forces[i])))
         if link.motion.kind in ("free", "ball"):
             p, rate = q[link.slice][-4:], v[link.slice][-4:]
-            # with which |p|'' = 0 where p . p' = 0
-            radial = _stretch(q, v, link) ** 2 / 4 - rate @ rate / (p @ p)
+            # |p| oscillates about 1, and comes to rest there, with the rate of the rotation: else it would leave 1 by the errors of steps and impacts
+            stretch = _stretch(q, v, link)
+            turn = rate @ rate / (p @ p) - stretch**2 / 4
+            radial = -turn * (2 - 1 / (p @ p)) - jnp.sqrt(turn + 1e-12) * stretch
             own = own + jnp.asarray(length_inertia(tree, i, args), q.dtype) * radial * p
             if link.motion.armature:
                 rates = _own_rates(q, link)

@@ -105,7 +105,9 @@ class System:
         coordinates = list(zip(self.tree.coordinate_names(), self.tree.coordinate_units(), strict=True))
         gaps = [(name, self._unit(part, unit)) for part in self.parts for name, unit in part.gap_names]
         slip = lambda: same.slip_along if len(_slip_directions(same)) else same.slip
-        return state_problem(same, restitution, coordinates, gaps, self._equations(), slip, options)
+        return state_problem(
+            same, restitution, coordinates, gaps, self._equations(), slip, options, self.tree.quaternions()
+        )
 
     def _constraining(self) -> list[Part]:
         """Parts with joint equations: joints that close loops, rods and drives."""

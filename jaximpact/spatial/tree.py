@@ -157,12 +157,15 @@ class Tree:
         """Returns the units of the coordinates; "" of quaternions."""
         return [UNITS.get(x, "") for link in self.links for x in NAMES[link.motion.kind]]
 
+    def quaternions(self) -> tuple[int, ...]:
+        """Returns the numbers of the coordinates with which quaternions begin."""
+        return tuple(link.slice.stop - 4 for link in self.links if link.motion.kind in ("free", "ball"))
+
     def start(self) -> np.ndarray:
         """Returns the coordinates (d,) at the start."""
         q = np.zeros(self.size)
         for link in self.links:
             if link.motion.kind == "free":
                 q[link.first : link.first + 3] = link.motion.at
-            if link.motion.kind in ("free", "ball"):
-                q[link.slice.stop - 4] = 1.0
+        q[list(self.quaternions())] = 1.0
         return q
