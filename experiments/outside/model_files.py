@@ -4,7 +4,7 @@ beside MuJoCo's, and where they land.
 Each file that MuJoCo compiles and that has a joint is read with all contacts; where these are refused, with primitive geoms over planes alone; where that is,
 too, without contacts, and then with tendons around bodies, and fluids, set to zero. Accelerations are those at a random state without contacts, limits,
 equalities and dry friction: the largest difference by the largest of all. With --drop each model moves for .3 s from its first keyframe, or its start, beside
-MuJoCo with its stiffest contact: the largest difference of a coordinate, in metres or radians, and how far one moved. The table has a line for each file, with what
+MuJoCo with its stiffest contact: see `landing`. The table has a line for each file, with what
 was refused, by its name.
 
     python experiments/outside/model_files.py FOLDER [FOLDER or FILE ...] [--drop] --out out/outside
@@ -13,6 +13,7 @@ was refused, by its name.
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
 import time
 from pathlib import Path
@@ -34,7 +35,10 @@ from outside.tables import write_table  # noqa: E402
 TENDONS = "tendon_stiffness", "tendon_damping", "tendon_limited", "tendon_frictionloss"
 PLANE, SPHERE, CAPSULE, ELLIPSOID, BOX = 0, 2, 3, 4, 6
 SHAPES = (SPHERE, CAPSULE, ELLIPSOID, BOX), (SPHERE, CAPSULE), (SPHERE,), ()
-T1, STEP, STIFF_STEP, STIFF = 0.3, 1e-3, 2e-4, 4e-4
+T1, STEP, STIFF_STEP, STIFF, STIFFEST, HEIGHT = 0.3, 1e-3, 2e-4, 4e-4, 0.9999, 1e-3
+SOFT = "geom_{}", "jnt_{}", "eq_{}", "dof_{}", "pair_{}", "tendon_{}_lim", "tendon_{}_fri"
+MARGINS = "geom_margin", "geom_gap", "jnt_margin", "pair_margin", "pair_gap", "tendon_margin"
+LANDED = "gaps of drop", "landing", "of", "half step", "twice as soft", "moved", "seconds", "status"
 MOST_GAPS = 60  # of a drop, which falls on spheres and capsules, or on spheres, where there are more
 
 
@@ -87,53 +91,73 @@ def gaps_of(found: spatial.Model) -> list[str]:
     return [name for part in found.parts for name, _ in part.gap_names]
 
 
+def lowered(model: mujoco.MjModel, found: spatial.Model, qpos: np.ndarray, args: dict) -> np.ndarray:
+    """The position (nq,) within the limits of hinges and slides, and just above its planes, where the model falls freely or along a vertical slide."""
+    limited, qpos = model.jnt_limited.astype(bool) & (model.jnt_type > 1), qpos.copy()
+    places = model.jnt_qposadr[limited]
+    qpos[places] = np.clip(qpos[places], *(model.jnt_range[limited].T + np.array([[1e-6], [-1e-6]])))
+    over = np.repeat(*zip(*((isinstance(x, spatial.Plane), len(x.gap_names)) for x in found.parts), strict=True))
+    carried = model.body_parentid[model.jnt_bodyid] == 0
+    rises = (model.jnt_type == 0) | ((model.jnt_type == 2) & (np.abs(model.jnt_axis[:, 2]) > 0.99))
+    for j in np.flatnonzero(carried & rises)[:1]:
+        if over.any():
+            lowest = np.asarray(found.gaps(0.0, found.start(qpos, args=args)[0], args))[over].min()
+            qpos[model.jnt_qposadr[j] + 2 * (model.jnt_type[j] == 0)] += HEIGHT - lowest
+    return qpos
+
+
+def after(model: mujoco.MjModel, begin: mujoco.MjData, softness: float) -> np.ndarray:
+    """Where MuJoCo has a model (nq,) after the drop, with contacts of a time constant [s]."""
+    model.opt.timestep = STIFF_STEP
+    for name in SOFT:
+        getattr(model, name.format("solref"))[:] = softness, 1.0
+        getattr(model, name.format("solimp"))[:, :2] = STIFFEST
+    for name in MARGINS:
+        getattr(model, name)[:] = 0
+    data = copy.copy(begin)
+    for _ in range(round(T1 / STIFF_STEP)):
+        mujoco.mj_step(model, data)
+    return data.qpos.copy()
+
+
 def landing(model: mujoco.MjModel) -> dict:
-    """Where a model is after a drop, beside MuJoCo: the largest difference of its coordinates, and how far one moved, in m or rad."""
+    """Where a model is after a drop, beside MuJoCo: the largest difference of its coordinates, in m or rad, how far one moved,
+    and by how much the same coordinate is elsewhere with half the step here, and with contacts twice as soft there."""
     for shapes in SHAPES:
         found = spatial.from_mjcf(on_planes(model, shapes))
         if len(gaps_of(found)) <= MOST_GAPS:
             break
-    gaps = len(gaps_of(found))
     data = mujoco.MjData(model)
     if model.nkey:
         mujoco.mj_resetDataKeyframe(model, data, 0)
     args, began = {"ctrl": jnp.asarray(data.ctrl)}, time.process_time()
-    q, v = found.start(data.qpos, data.qvel, args)
-    sunk = float(jnp.min(found.gaps(0.0, q, args), initial=0.0)) if found.parts else 0.0
-    if sunk < 0 and found.file_joints[0].kind == "free":  # soft contacts stand in the floor
-        data.qpos[2] += 1e-6 - sunk
-        q, v = found.start(data.qpos, data.qvel, args)
+    q, v = found.start(lowered(model, found, data.qpos, args), data.qvel, args)
     data.qpos[:], data.qvel[:] = found.qpos(q), found.qvel(q, v)
-    start = data.qpos.copy()
-    steps = round(T1 / STEP)
-    end = ji.solve(found.problem(), q, v, t1=T1, steps=steps, scheme=ji.MoreauJean(), args=args, save="final")
+    start, problem = data.qpos.copy(), found.problem()
+
+    def own(step: float) -> tuple[np.ndarray, ji.Solution]:
+        end = ji.solve(problem, q, v, t1=T1, h=step, scheme=ji.MoreauJean(), args=args, save="final")
+        return np.asarray(found.qpos(end.q[-1])), end
+
+    def apart(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        between = np.zeros(model.nv)
+        mujoco.mj_differentiatePos(model, between, 1.0, one, other)
+        return np.abs(between)
+
+    (here, end), (finer, _) = own(STEP), own(STEP / 2)
     spent = time.process_time() - began
-    own = np.asarray(found.qpos(end.q[-1]))
-    model.opt.timestep, time_constant = STIFF_STEP, np.array([STIFF, 1.0])
-    for name in (
-        "geom_solref",
-        "jnt_solref",
-        "eq_solref",
-        "dof_solref",
-        "pair_solref",
-        "tendon_solref_lim",
-        "tendon_solref_fri",
-    ):
-        getattr(model, name)[:] = time_constant
-    for _ in range(round(T1 / STIFF_STEP)):
-        mujoco.mj_step(model, data)
-    apart, moved = np.zeros(model.nv), np.zeros(model.nv)
-    mujoco.mj_differentiatePos(model, apart, 1.0, data.qpos, own)
-    mujoco.mj_differentiatePos(model, moved, 1.0, start, data.qpos)
-    worst = max(range(model.nv), key=lambda i: abs(apart[i]))
-    return {"gaps of drop": gaps, "landing": f"{np.abs(apart).max():.1e}", "of": model.joint(model.dof_jntid[worst]).name, "moved": f"{np.abs(moved).max():.2f}",
-            "seconds": f"{spent:.0f}", "status": str(end.status)}  # fmt: skip
+    there, softer = (after(model, data, x) for x in (STIFF, 2 * STIFF))
+    differences = apart(there, here)
+    i = int(np.argmax(differences))
+    return {"gaps of drop": len(gaps_of(found)), "landing": f"{differences[i]:.1e}", "of": model.joint(model.dof_jntid[i]).name,
+            "half step": f"{apart(finer, here)[i]:.1e}", "twice as soft": f"{apart(softer, there)[i]:.1e}",
+            "moved": f"{apart(start, there).max():.2f}", "seconds": f"{spent:.0f}", "status": str(ji.Status(int(end.status)))}  # fmt: skip
 
 
 def line(path: Path, drop: bool) -> dict:
     """The table's line of a file."""
     refused, how, gaps, brakes, apart = [], "refused", "", "", ""
-    landed = dict.fromkeys(("gaps of drop", "landing", "of", "moved", "seconds", "status"), "")
+    landed = dict.fromkeys(LANDED, "")
     for kind, contacts, of in (
         ("whole", "*", as_it_is),
         ("on planes", "*", on_planes),
@@ -174,7 +198,7 @@ def main() -> None:
         if compiled(path) is not None:
             lines.append(line(path, options.drop))
             print("  ".join(f"{value!s:>12}" for value in lines[-1].values()), flush=True)
-    write_table(options.out / "model_files.csv", lines)
+            write_table(options.out / "model_files.csv", lines)
     for how in ("whole", "on planes", "no contacts", "less", "refused"):
         print(f"{sum(x['read'] == how for x in lines)} of {len(lines)}: {how}")
 

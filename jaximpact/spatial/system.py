@@ -339,9 +339,10 @@ def _slip_directions(system: System) -> np.ndarray:
     rubs = np.array([bool(mu) for part in system.parts for mu in part.friction_coefficients])
     with jax.ensure_compile_time_eval():
         places = system.q0 + 0.3 * random.normal(size=(3, len(system.q0)))
-        rows = jax.jit(jax.vmap(jax.jacfwd(lambda v, q: system.slip(0.0, q, v, None)), (None, 0)))(
-            0 * system.q0, places
-        )
-        directions, sizes, _ = np.linalg.svd(np.moveaxis(np.asarray(rows), 0, 2).reshape(len(rubs), 2, -1))
+        at = jax.jit(
+            lambda q, v: system.slip(0.0, q, v, None)
+        )  # linear in v; one small program is compiled faster than that of a Jacobian
+        rows = np.array([at(q, v) for q in places for v in np.eye(len(system.q0))])
+        directions, sizes, _ = np.linalg.svd(np.moveaxis(rows, 0, 2))
     one = sizes[:, 1] <= 1e-6 * sizes[:, 0]
     return directions[:, :, 0] if np.all(one[rubs]) else np.zeros((0, 2))
