@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 DATA ?=
 OUT ?= out
 
-.PHONY: setup demo fit test test-slow honesty lint docs docs-fresh figures gallery outside conformance release-check bench bench-full bench-record clean
+.PHONY: setup demo fit test test-slow honesty lint docs docs-fresh docs-archive figures gallery outside conformance release-check bench bench-full bench-record clean
 
 setup: $(VENV)/.ready
 
@@ -51,6 +51,12 @@ docs: setup
 docs-fresh: setup
 	rm -rf docs/_build docs/generated
 	$(MAKE) docs
+
+# wheel and sdist, and the built manual as a zip beside them, in dist/
+docs-archive: docs
+	$(BIN)/python -m pip install --quiet build
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python .ci/docs_archive.py dist
 
 figures: setup
 	$(BIN)/python experiments/cases/convergence.py --out $(OUT)/convergence

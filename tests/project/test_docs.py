@@ -7,9 +7,11 @@ import ast
 import inspect
 import json
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 
 import docstrings
@@ -158,6 +160,26 @@ def test_docstrings_are_made_safe():
         r"2 h (\|G a\|) of DERIVATIVE\_... and ``q0[None]``"
     )
     assert docstrings.tame("``x | y`` and `solve`") == "``x | y`` and `solve`"
+
+
+def test_the_archive_holds_the_site_and_no_more(tmp_path):
+    """Below a folder with the version in its name; what Sphinx keeps for itself is left out; twice made it is the same."""
+    site = tmp_path / "html"
+    (site / "howto").mkdir(parents=True)
+    (site / ".doctrees").mkdir()
+    for place in ("index.html", "howto/choose.html", ".doctrees/index.doctree", ".buildinfo"):
+        (site / place).write_text(place)
+    archive = runpy.run_path(str(DOCS.parent / ".ci" / "docs_archive.py"))["archive"]
+    made = archive(site, tmp_path / "dist")
+    name = f"jaximpact-{ji.__version__}-docs"
+    assert made.name == f"{name}.zip"
+    with zipfile.ZipFile(made) as found:
+        assert found.namelist() == [f"{name}/howto/choose.html", f"{name}/index.html"]
+        assert found.read(f"{name}/index.html") == b"index.html"
+    before = made.read_bytes()
+    assert archive(site, tmp_path / "dist").read_bytes() == before
+    with pytest.raises(SystemExit, match="make docs"):
+        archive(tmp_path, tmp_path)
 
 
 # what a new user takes

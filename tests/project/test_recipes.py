@@ -1,4 +1,4 @@
-"""The recipes of the developers' page do what they say."""
+"""The recipes for developers do what they say."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 from jaximpact.compiler.llvm import elementwise
 from jaximpact.mechanics import method_names
 
-PAGE = Path(__file__).parents[2] / "docs" / "developing.md"
-RECIPES = re.findall(r"^### (.+?)$.*?```python\n(.*?)```", PAGE.read_text(), flags=re.M | re.S)
+PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+RECIPES = re.findall(r"^## (.+?)$.*?```python\n(.*?)```", PAGE.read_text(), flags=re.M | re.S)
 TABLES = elementwise.RULES, method_names.SCHEMES, method_names.PROJECTIONS
 
 
