@@ -196,7 +196,7 @@ def sensitivities(
             surface.
         sensitivity: "corrected" or "discrete", as in `solve`.
         mode: "forward", "reverse", or by default the cheaper one: forward if there are at most as many inputs as outputs, or up to 32 inputs and
-            native code.
+            native code, and always for `EventDriven` with more than 100 trials.
         direction: changes of inputs by name, {"q0": (d,), ...}, broadcast to the inputs; of args a pytree with None for leaves that stay. The
             Jacobian is then one-sided: the limit of the Jacobians of motions displaced in this direction, to about the tolerance of `EventDriven`,
             which it needs. Where two impacts coincide and the motion is only piecewise smooth, this Jacobian times the direction is the derivative

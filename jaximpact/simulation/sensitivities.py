@@ -97,7 +97,8 @@ def sensitivities(
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
     marks = Motion(*(jax.tree.map(lambda _, n=name: n in wrt, x) for name, x in lanes.motion._asdict().items()))
     program = program.replace(sensitivity=sensitivity, by=By.of(marks))
-    mode = cheaper(program, lanes.take(0), wrt, output, call.execution) if mode is None else mode
+    if mode is None or not program.scheme.traits.reverse:
+        mode = cheaper(program, lanes.take(0), wrt, output, call.execution)
     near = lanes if direction is None else displace_lanes(program.problem, program.scheme, lanes, direction)
     found = jacobians(program, near, Jacobian(wrt, output, mode), call.execution, call.chunk, call.progress)
     jacobian, (value, status) = found if near is lanes else extrapolate_to_zero(found, lanes.count)

@@ -90,8 +90,8 @@ class EventDriven(Scheme):
     for few contacts; stops, breaks and reversals have the same accuracy.
 
     Attributes:
-        rtol, atol: tolerance of a substep's error in each position, velocity, gap and impulse x: atol + rtol |x|, in the problem's units; for order 2
-            they only tell numbers from zero, as slips in space that stop.
+        rtol, atol: tolerance of a substep's error in each position, velocity, gap and impulse x: atol + rtol |x|, in the problem's units; order 2 does
+            not ask for them.
         order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose tolerances; or 2, without a tolerance:
             each substep is a step h, or ends at an event.
         trials: largest number of trials in a step h, beyond which the status says TRIALS_EXHAUSTED. With at most 100, reverse mode walks back
@@ -125,8 +125,14 @@ class EventDriven(Scheme):
         return self.order not in TABLEAUS or TABLEAUS[self.order].estimates
 
     def unresolved(self, h: Array) -> Array:
-        """Returns the gap () up to which a contact that opens counts as closed: it separates slower than sqrt(2 x) for a gap acceleration of 1."""
-        return self.tolerance(h.dtype).absolute if self.by_tolerance else frozen(2 * h * h)
+        """Returns the change () of a gap or level whose second rate is 1 that steps h do not resolve."""
+        return jnp.zeros_like(h) if self.by_tolerance else frozen(2 * h * h)
+
+    def left_out(self, motion: Motion, normal: Array) -> tuple[Array, Array]:
+        """Returns the gaps (m,) up to which contacts that open against gap accelerations ``normal`` (m,) count as closed, and the gap velocities (m,)
+        by which the next impact may be changed so."""
+        atol, gap = self.tolerance(motion.h.dtype).absolute, self.unresolved(motion.h) * normal
+        return atol + gap, atol + gap / frozen(motion.t1 - motion.t0)
 
     def for_values(self) -> EventDriven:
         return replace(self, jumps=False, changes=False)
@@ -277,8 +283,9 @@ class EventDriven(Scheme):
         """Returns the error tolerance in a precision ``dtype``, raised to its round-off."""
         rounding = 32 * float(jnp.finfo(dtype).eps)
         relative, absolute = (frozen(jnp.asarray(x, dtype)) for x in (self.rtol, self.atol))
+        none = jnp.zeros_like(absolute)
         return Tolerance(
-            jnp.maximum(relative, rounding), jnp.maximum(absolute, rounding) if self.by_tolerance else absolute
+            jnp.maximum(relative, rounding), jnp.maximum(absolute, rounding) if self.by_tolerance else none
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -117,16 +118,20 @@ def times_off(tolerance: Tolerance, most: Array, error: Array, q: Array, contact
     return frozen(jnp.where(fast, off / jnp.where(fast, jnp.abs(speed), 1), most))
 
 
-def slowest_followed(atol: Array, e: Array, gap: Array, speed: Array, touching: Array, normal: Array) -> Array:
-    """Returns the gap velocities (m,) behind an impact up to which a contact counts as resting: its gap would stay below ``atol``.
+def slowest_followed(
+    left_out: Callable[[Array], tuple[Array, Array]], e: Array, gap: Array, speed: Array, touching: Array, normal: Array
+) -> Array:
+    """Returns the gap velocities (m,) behind an impact up to which a contact counts as resting: its gap would stay below that of ``left_out``.
 
-    They are ``atol`` at most where another contact is about to close with a resolved impact, before the flights that would be left out come to an end:
-    the velocity that is left out changes that impact by as much. (If they were zero there, accumulations were followed down to rounding: at 1e-3 sixty
-    times the trials.) ``e``: restitution, () or (m,); ``gap``, ``speed`` (m,): gaps and their rates before the impact; ``touching``
-    (m,): contacts that are closed or have an impact; ``normal`` (m,): magnitudes of gap accelerations.
+    They are those of ``left_out`` at most where another contact is about to close with a resolved impact, before the flights that would be left out
+    come to an end: the velocity that is left out changes that impact by as much. (If they were zero there, accumulations were followed down to rounding:
+    at 1e-3 sixty times the trials.) ``left_out``: gaps and gap velocities (m,) that count as zero under gap accelerations; ``e``: restitution, () or (m,);
+    ``gap``, ``speed`` (m,): gaps and their rates before the impact; ``touching`` (m,): contacts that are closed or have an impact; ``normal``
+    (m,): magnitudes of gap accelerations.
     """
-    least = jnp.sqrt(2 * atol * normal)
+    low, slow = left_out(normal)
+    least = jnp.sqrt(2 * low * normal)
     flights = 2 * least / jnp.where(normal > 0, normal * jnp.maximum(1 - e, SHARE), 1)
     resolved = ~touching & (speed < 0) & (e * -speed > least)
     arrives = jnp.min(jnp.where(resolved, gap / jnp.where(resolved, -speed, 1), jnp.inf), initial=jnp.inf)
-    return jnp.where(arrives < flights, jnp.minimum(least, atol), least)
+    return jnp.where(arrives < flights, jnp.minimum(least, slow), least)

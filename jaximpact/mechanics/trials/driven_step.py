@@ -108,7 +108,7 @@ def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     found = attempt(
         bound, scheme.order, t, base, s, tolerance, args, hold, surface_to_watch(scheme.until, told.stop, args), borders, since, lasts
     )  # fmt: skip
-    if isinstance(pieces, RubbingContacts):
+    if isinstance(pieces, RubbingContacts) and scheme.by_tolerance:
         found = found._replace(error=jnp.maximum(found.error, pieces.unsure(base, tolerance)))
     shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
     known = jax.tree.map(frozen, found)
@@ -191,7 +191,9 @@ def _doubts(step: Step, base: Base, found: Trial, s: Array, covers: Array) -> Ar
     if pieces is None:
         return status
     ending = covers & (start + whole > motion.t1 - 0.5 * off)
-    unknown = 0.0 if scheme.by_tolerance else scheme.unresolved(motion.h)
+    unknown = scheme.unresolved(motion.h)
+    if isinstance(pieces, RubbingContacts):
+        unknown = pieces.unresolved(s, unknown)
     touches = frozen(found.borders).touches(s, scheme.tolerance(s.dtype).absolute, unknown)
     if isinstance(pieces, RubbingContacts):
         known = frozen((base.where, found.borders))
@@ -339,8 +341,8 @@ def _arrival(
     closed, struck = closed & ~jolt.struck & ~jolt.parted, struck | jolt.struck
     candidates, near = impact | struck, near | struck
     e = problem.restitution_at(motion.e, speed, args)
-    off = scheme.unresolved(motion.h)
-    slowest = partial(slowest_followed, off, *frozen((e, contacts.gap, speed)), near | closed | candidates)
+    left_out = partial(scheme.left_out, motion)
+    slowest = partial(slowest_followed, left_out, *frozen((e, contacts.gap, speed)), near | closed | candidates)
     spread = None
     if scheme.jumps:
         most = scheme.resolution(motion)

@@ -83,12 +83,12 @@ class Modes(NamedTuple):
             frame=here, way=self.headed(place, along[..., 0]), force=force, angles=none[0], clock=none[1]
         )
 
-    def onwards(self, place: Place, closed: Array, changed: Array, atol: Array) -> Modes:
+    def onwards(self, place: Place, closed: Array, changed: Array, atol: Array, span: Array) -> Modes:
         """Returns the modes with the ways and slips from which a trial begins at a `Place`; contacts that have not ``changed`` () go on."""
         if self.way.shape[1] == 1:
             return self
         modes, cones = self.of(closed), at_limit(place, self.limit)
-        least, size = least_slip(place, atol)[:, None], length(place.slip)
+        least, size = least_slip(place, self.force, atol, span)[:, None], length(place.slip)
         slides = (size > 2 * least) | ((self.floor > 0) & (size > 0.5 * least) & ~changed)
         moves, slips = size > place.noise[:, None], (modes.mode == SLIP)[:, None]
         begins = slips & ~moves & ~self.limit[:, None]

@@ -223,6 +223,13 @@ class RubbingContacts:
         at, has, status = reset_at(self.pieces, of_switches, later, at._replace(where=piece), atol, args)
         return at._replace(where=flown.where), has, met | status
 
+    def unresolved(self, s: Array, off: Array) -> Array:
+        """Returns the changes (3m + k,) of levels whose second rate is 1 that are not resolved in a trial of length s; ``off`` (): those of borders.
+
+        A level of a contact that returns to zero within s is s^2 / 8 below it at most.
+        """
+        return jnp.where(jnp.arange(self.count) < 3 * self.m, jnp.minimum(off, s * s / 8), off)
+
     def status_of_trial(self, where: Modes, sight: Sight, touches: Array, off: Array) -> Array:
         """Returns DERIVATIVE_EVENTS if in a trial a contact only just goes on to slip or to stick, or ends within a time ``off`` () of a change.
 
@@ -369,7 +376,7 @@ def base_in_modes(
     anew = lambda: _decide(place, among, where, change, begins, closed, substep, slack)
     as_before = lambda: _Decision(closed, where, jnp.zeros((), jnp.int32))
     closed, where, status = frozen(lax.cond(changed, anew, as_before))
-    where = where.onwards(place, closed, changed, atol)
+    where = where.onwards(place, closed, changed, atol, span)
     a, force, push, of_joints = held_in_modes(place, where, closed, slack)
     of_force = place.rounding() + slack
     parts = [place.noise + NOTHING * atol, of_force, of_force]

@@ -126,7 +126,10 @@ class Sight(NamedTuple):
         moves = s * jnp.maximum(jnp.abs(rate), jnp.abs(began)) > atol
         bend = jnp.abs(rate - began) / jnp.where(s > 0, s, 1)
         unknown = jnp.maximum(atol, off * bend)
-        return moves & (jnp.abs(value) <= jnp.maximum(unknown, self.allowed)) & (rate**2 <= 2 * unknown * bend)
+        falls = (
+            jnp.minimum(began, rate) < 0
+        )  # else it is least where the trial begins, and has left zero by an event there
+        return moves & falls & (jnp.abs(value) <= jnp.maximum(unknown, self.allowed)) & (rate**2 <= 2 * unknown * bend)
 
     def errors(self, s: Array, tolerance: Tolerance) -> Array:
         """Returns the n error estimates (n, k) of the values after a trial of length s, in units of the tolerance."""

@@ -16,6 +16,7 @@ from ..contact.friction.cones import direction
 from ..events.rubbing_contacts import Place
 
 ROUGH = 4  # times the rounding of slips: slip velocities with directions of a few digits
+BRIEF = 64  # roundings of time: slips that last no longer are zero
 WEAK = 1e-6  # of the accelerations of slip without contact forces: too small to have a direction
 
 frozen = lax.stop_gradient
@@ -37,9 +38,12 @@ def headed(place: Place, way: Array) -> Array:
     return jnp.where(moves, place.slip / jnp.where(moves, speed, 1), way)
 
 
-def least_slip(place: Place, atol: Array) -> Array:
-    """Returns the least slip velocities in space (m,) that are told from zero."""
-    return jnp.maximum(atol, ROUGH * place.noise)
+def least_slip(place: Place, force: Array, atol: Array, span: Array) -> Array:
+    """Returns the least slip velocities in space (m,) that are told from zero: friction, of contact forces (m, 1 + k), would stop smaller ones within
+    the rounding of times up to ``span`` ()."""
+    brakes = place.cones.scales() * lengths(force[:, 1:])
+    rounding = jnp.maximum(ROUGH * place.noise, BRIEF * jnp.finfo(span.dtype).eps * span * frozen(brakes))
+    return jnp.maximum(atol, rounding)
 
 
 def times_of(place: Place, force: Array, slips: Array, way: Array, floor: Array) -> Array:
