@@ -84,8 +84,8 @@ def check_units(name, label, units, steps, dtype=np.float64, put_out=PUT_OUT):
         found, told = results(*args, unit, steps, dtype)
         assert told == status, f"{unit}: {told!s} in place of {status!s}"
         for x, y in zip(found, expected, strict=True):
-            # a located scheme searches for events up to rounding
-            rtol = 1e-14 if SCHEMES[label].traits.locates else 0
+            # a scheme with a tolerance searches for events up to rounding
+            rtol = 1e-14 if SCHEMES[label].traits.tells_error else 0
             np.testing.assert_allclose(x, y, rtol=rtol, atol=put_out, err_msg=str(unit))
 
 
