@@ -18,6 +18,8 @@ from .borders import meet_border
 from .pieces import Pieces
 from .trial import Base, Hold, frozen, gap_rates
 
+LOW = 64  # roundings of a surface's function: flights between two resets that go no further are not followed
+
 
 def cross_border(
     pieces: Pieces,
@@ -60,7 +62,7 @@ def reset_at(
 
     def behind() -> tuple[Base, Array]:
         still = flown.allowed, flown.still
-        least = atol, jnp.zeros_like(atol)
+        least = atol + LOW * where.allowed[pieces.stated], jnp.zeros_like(atol)
         q, v, closed, status = state_behind(problem, crossed, t, flown.q, flown.v, flown.closed, still, least, args)
         low = None if flown.low is None else jnp.zeros_like(flown.low)
         return flown._replace(q=q, v=v, low=low, closed=closed), status
