@@ -1,6 +1,6 @@
 """Random boxes, tops and ellipsoids that bounce on a floor, smooth and rough, beside a reference with located impacts that shares nothing with the package.
 
-    python experiments/cases/tumbling_bodies.py --csv docs/recorded/tumbling_bodies.csv      some minutes
+    python experiments/cases/tumbling_bodies.py      some minutes
 
 The reference is numpy and scipy: Euler's equations and quaternions, `solve_ivp` (DOP853) with the gaps as events, impacts by Newton's law with Coulomb's friction
 of one contact. Where two contacts strike within 1e-5 s, where impacts come closer than that or end in rest, or where several impulses satisfy the law, it has no answer.
