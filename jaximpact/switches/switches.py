@@ -129,6 +129,12 @@ class Switches:
         some = any(contains_primitive(self._closed.jaxpr, name) for name in (*PARTIAL, "div"))
         return some and _may_end(inline_calls(self._closed).jaxpr)
 
+    def cancels(self) -> bool:
+        """Tests whether the function may divide by what is zero on a border, as q/|q| and |q|/q do: smooth on a side, but 0/0 on the border, and with
+        derivatives that are rounding next to it."""
+        some = any(contains_primitive(self._closed.jaxpr, name) for name in (*DIVISIONS, "pow"))
+        return some and _cancels(inline_calls(self._closed).jaxpr, self._marks)
+
     def both(self, *operands: Any) -> tuple[Any, Sides]:
         """Evaluates the function; returns its values and its sides."""
         value, sides = self._walk(Record, operands)
@@ -248,6 +254,29 @@ def _may_end(jaxpr: Any) -> bool:
             sided.update(eqn.outvars)
         if of_roots or roots:
             rooted.update(eqn.outvars)
+    return False
+
+
+def _cancels(jaxpr: Any, marks: Sequence[int]) -> bool:
+    """As `Switches.cancels`, of an inlined jaxpr; ``marks``: of its operands."""
+    moving = {v for v, mark in zip(jaxpr.invars, marks, strict=True) if depends_on_path(mark)}
+    sided: set = set()  # variables that switches give, or products of such; a sum is not zero where these are
+    for eqn in jaxpr.eqns:
+        name, parts, switches = eqn.primitive.name, nested_jaxprs(eqn), equation_may_switch(eqn)
+        of_sides, moves = ([not is_literal(v) and v in known for v in eqn.invars] for known in (sided, moving))
+        if parts and (switches or any(of_sides)) and any(contains_primitive(x, "div") for x in parts):
+            return True
+        if name == "div" and (of_sides[1] or (of_sides[0] and moves[1])):
+            return True
+        negative = eqn.params["y"] < 0 if name == "integer_pow" else name in ("rsqrt", "log")
+        if name == "pow":
+            negative = not is_literal(eqn.invars[1]) or eqn.invars[1].val < 0
+        if negative and of_sides[0]:
+            return True
+        if switches or (any(of_sides) and name not in ("add", "sub")):
+            sided.update(eqn.outvars)
+        if any(moves):
+            moving.update(eqn.outvars)
     return False
 
 

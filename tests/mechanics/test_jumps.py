@@ -87,6 +87,13 @@ JUMPS = {
 }
 # [[dq/dq0, dq/dv0], [dv/dq0, dv/dv0]] at 1.5: from q = -1 at v = 1 the one crosses at t = 1, the other slows down by 2 until it slides, by v0 - c in all
 EXACT = {"where": [[0.5, 1.0], [-1.0, 0.0]], "sign": [[1.0, (1 - 0.30123) / 2], [0.0, 0.0]]}
+# the lengths: q grows by 1/2 until it is zero at the speed 2^(1/2), then falls by 3/2
+TIME, SPEED = 2 * (2**0.5 - 1), 2**0.5 - 1.5 * (1.5 - 2 * (2**0.5 - 1))
+BY_LENGTH = [
+    [-(0.125**0.5) * (1.5 - TIME) + SPEED * 0.5**0.5, 0.5**0.5 * (1.5 - TIME) + SPEED * 2 * (1 - 0.5**0.5)],
+    [-(2**0.5), 0.5**0.5 - 3 * (1 - 0.5**0.5)],
+]
+EXACT |= {name: BY_LENGTH for name in JUMPS if name.startswith("length")}
 KINKS = {
     "smooth": lambda t, q, v, s: -q,
     "abs": lambda t, q, v, s: -jnp.abs(q),
@@ -133,6 +140,29 @@ def test_jump_of_a_force_is_told_or_right(scheme, name):
         right = slopes(driven)
     # of h times the speed and the forces, or its square where jumps are located
     np.testing.assert_allclose(slopes(found), right, atol=3e-4 if scheme == SCHEMES[2] else 0.03)
+
+
+@pytest.mark.parametrize(
+    "scheme, options",
+    [(ji.EventCorrected(), {"h": 0.00501}), (ji.EventDriven(order=5), {"steps": 300})],
+    ids=["EventCorrected", "EventDriven"],
+)
+@pytest.mark.parametrize("of", ["place", slow("place, turned over"), "speed"])
+def test_a_number_divided_by_its_length_has_the_derivatives_of_a_sign(of, scheme, options):
+    """On one side q/(-q) is constant, but near zero its computed slope is rounding over q."""
+    forces = {
+        "place": lambda t, q, v, s: -0.5 - q / jnp.linalg.norm(q),
+        "place, turned over": lambda t, q, v, s: -0.5 - jnp.abs(q) / q,
+        "speed": lambda t, q, v, s: -1.0 - 0.3 * v / jnp.linalg.norm(v),
+    }
+    call = {"t1": 1.5, "args": 0.5, "wrt": ("q0", "v0"), "scheme": scheme, **options}
+    found = ji.sensitivities(ji.Problem(forces[of]), [-1.0], [1.0], **call)
+    # from the speed 1 it stops at the time 1/1.3, then falls by 0.7
+    of_speed = [[1.0, 1 / 1.3 + 0.7 / 1.3 * (1.5 - 1 / 1.3)], [0.0, 0.7 / 1.3]]
+    assert found.trusted
+    slopes = [[found.jacobian[x][by].item() for by in ("q0", "v0")] for x in "qv"]
+    # the root of the rounding, at which slopes are least in error
+    np.testing.assert_allclose(slopes, of_speed if of == "speed" else BY_LENGTH, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["floor", slow("cut of an angle"), slow("cond"), "place", "loop"])

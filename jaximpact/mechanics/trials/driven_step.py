@@ -88,7 +88,7 @@ def goes_on(step: Step, carry: TrialCarry) -> Array:
 def turn(step: Step, carry: TrialCarry) -> TrialCarry:
     """Makes one iteration of the loop: a trial, the decision on it, and, if it is accepted, the events at its end."""
     base, search, told = carry
-    step = in_pieces(step, base.q, base.v)
+    step = in_pieces(step, base.q, base.v, base.a)
     scheme, problem, _, motion, start, whole, pieces = step
     args, t = motion.args, start + base.elapsed
     rest = whole - base.elapsed

@@ -97,14 +97,20 @@ def jolt_at(
     return Jolt(new, v, impulse, counts & (change < 0), counts & (change > 0), shoved, status)
 
 
-def in_pieces(step: Step, q: Array, v: Array) -> Step:
-    """Returns the step with the pieces of its force, or the contacts that rub, for states of the shapes of q and v."""
+def in_pieces(step: Step, q: Array, v: Array, a: Array | None = None) -> Step:
+    """Returns the step with the pieces of its force, or the contacts that rub, for a motion with q, v and, if known, the acceleration a (d,)."""
     problem, args = step.problem, step.motion.args
     if isinstance(step.pieces, RubbingContacts):
         return step
+    found: Any
     if problem.slip is not None:
-        return step._replace(pieces=RubbingContacts.of(problem, step.start, q, v, args, step.motion.by))
-    return step._replace(pieces=Pieces.of(problem, step.start, q, v, args, prescribed=True))
+        found = RubbingContacts.of(problem, step.start, q, v, args, step.motion.by)
+    else:
+        found = Pieces.of(problem, step.start, q, v, args, prescribed=True)
+    pieces = found.pieces if isinstance(found, RubbingContacts) else found
+    if pieces is not None and pieces.cancels:
+        pieces.pace = frozen((step.motion.h, v, jnp.zeros_like(v) if a is None else a))
+    return step._replace(pieces=found)
 
 
 def force_in_pieces(step: Step, where: Any) -> tuple[Pieces, Where]:

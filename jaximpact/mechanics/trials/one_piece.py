@@ -20,6 +20,7 @@ class OnePiece(Pieces):
         none = np.zeros(0, int)
         self.problem, self.prescribes, self.only_stated, self.outlined = problem, (), False, {}
         self.shapes, self.count, self.stated, self.ends = [], 0, slice(0, 0), slice(0, 0)
+        self.passes, self.cancels = none.astype(bool), False
         self.steep, self.open = none, none.astype(bool)
 
     def start(self, t: Array, q: Array, v: Array, args: Any) -> Where:

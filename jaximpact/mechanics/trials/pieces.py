@@ -102,8 +102,13 @@ class Pieces:
         only_stated: whether the switches are those of these surfaces alone, with the force and the mass as they are.
         outlined: functions of these pieces that are compiled once for many calls, by name.
         ends: slice of the levels beyond whose borders a piece is continued from inside: those stated, or all if a piece may not be finite there.
+        passes: mask of those of ``ends`` beyond whose borders the piece is finite, but for these borders themselves, as q/|q|.
+        cancels: whether derivatives of the force may be rounding next to a border (`Switches.cancels`).
+        pace: time scale (), velocity and acceleration (d,) of the motion, for how far inside a border such a force is evaluated; None if not known.
         prescribes: names of the functions with switches that prescribe velocities, among "joints" and "slip".
     """
+
+    pace: tuple[Array, Array, Array] | None = None
 
     def __init__(
         self,
@@ -132,7 +137,10 @@ class Pieces:
         self.count = len(of_each)
         before = sum(sizes[: max(self._place, 0)])
         self.stated = slice(before, before + (0 if stated is None else sizes[self._place]))
-        self.ends = slice(0, self.count) if switches.may_end() else self.stated
+        ends, self.cancels = switches.may_end(), switches.cancels()
+        self.ends = slice(0, self.count) if ends or self.cancels else self.stated
+        place = np.arange(self.count)[self.ends]
+        self.passes = ~((place >= self.stated.start) & (place < self.stated.stop) | ends)
         self.steep = np.flatnonzero(of_each & SPEED)
         self.open = np.array([depends_on_data(int(mark)) for mark in of_each])
 
@@ -252,18 +260,22 @@ class Pieces:
 
     def continued(self, sides: Sides, force: Callable) -> Callable:
         """Returns a force on given sides of the borders of ``ends``: ``force`` itself inside, and beyond a border its linear extrapolation from
-        inside."""
+        inside; for ends that it ``passes`` that is so next to the border alone."""
 
         def found(t: Array, q: Array, v: Array, args: Any) -> Array:
-            d, fixed = len(q), frozen(args)
+            d, fixed, eps = len(q), frozen(args), jnp.finfo(q.dtype).eps
             here = frozen(jnp.concatenate([jnp.asarray(t, q.dtype)[None], q, v]))
             surfaces = lambda x: self._levels_of_ends(sides, x[0], x[1 : d + 1], x[d + 1 :], fixed)
             # in proportions whose terms do not cancel
-            parts = jnp.concatenate([here[:1], 0.618 * q, 1.618 * v])
-            level, terms = jax.jvp(surfaces, (here,), (frozen(parts),))
-            tiny = jnp.finfo(q.dtype).tiny ** 0.5
-            missing = INSIDE * jnp.finfo(q.dtype).eps * jnp.abs(terms) + tiny - level
-            beyond = (missing > 0) & jnp.isfinite(missing)
+            parts = INSIDE * eps * jnp.concatenate([here[:1], 0.618 * q, 1.618 * v])
+            if self.cancels and self.pace is not None:
+                # there a slope errs by rounding over the distance, and the extrapolation by its square
+                h, speed, a = self.pace
+                parts += eps**0.5 * h * jnp.concatenate([jnp.ones(1, q.dtype), speed + 0.618 * h * a, a])
+            level, inside = jax.jvp(surfaces, (here,), (frozen(parts),))
+            inside = jnp.abs(inside) + jnp.finfo(q.dtype).tiny ** 0.5
+            missing = inside - level
+            beyond = (missing > 0) & jnp.isfinite(missing) & ~(self.passes & (level < -inside))
 
             def continued() -> Array:
                 gradient = jnp.where(beyond[:, None], jax.jacfwd(surfaces)(here), 0)
