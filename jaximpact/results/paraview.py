@@ -1,4 +1,4 @@
-"""ParaView files of motions of bodies: for each row a file of positions as points, and a file of contacts as lines."""
+"""ParaView files of motions of bodies: for each row a file of positions as points, and a file of contacts as lines; or one of surfaces."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 def write(solution: Solution, path: str | Path, dimension: int, radius: Any) -> Path:
     """Writes a solution to files for ParaView: see `Solution.to_paraview`."""
-    import_optional("vtkmodules", "to_paraview")
-    path = Path(path)
-    if path.suffix != ".pvd":
-        raise ValueError(f"path={str(path)!r}: ParaView's collection of files ends with .pvd")
+    check_path(path)
     check_choice("dimension", dimension, (2, 3))
     q = np.asarray(solution.q, np.float64)
     if q.ndim != 2 or q.shape[1] % dimension:
@@ -33,23 +30,35 @@ def write(solution: Solution, path: str | Path, dimension: int, radius: Any) -> 
         np.asarray(x, np.float64).reshape(rows, number, dimension), ((0, 0), (0, 0), (0, 3 - dimension))
     )
     points, velocities = solid(q), solid(solution.v)
-    folder = path.with_suffix("")
-    folder.mkdir(parents=True, exist_ok=True)
-    entries = []
-    for k, t in enumerate(np.asarray(solution.t).tolist()):
+    frames: list[dict[str, tuple]] = []
+    for k in range(rows):
         about = {"velocity": velocities[k]} | ({} if radii is None else {"radius": radii[k]})
-        _polydata(folder / f"bodies_{k:06d}.vtp", points[k], np.arange(number)[:, None], "SetVerts", about, {})
-        entries.append((t, 0, f"bodies_{k:06d}.vtp"))
+        frames.append({"bodies": (points[k], np.arange(number)[:, None], "SetVerts", about, {})})
         if solution.pairs is not None:
             ends, impulse = np.asarray(solution.pairs[k]), np.asarray(solution.impulse[k], np.float64)
             real = (ends.min(axis=1) >= 0) & (ends.max(axis=1) < number) & (impulse > 0)
-            made = {"impulse": impulse[real]}
-            _polydata(folder / f"contacts_{k:06d}.vtp", points[k], ends[real], "SetLines", {}, made)
-            entries.append((t, 1, f"contacts_{k:06d}.vtp"))
-    lines = (
-        f'<DataSet timestep="{t!r}" part="{part}" file={quoteattr(f"{folder.name}/{name}")}/>'
-        for t, part, name in entries
-    )
+            frames[k]["contacts"] = (points[k], ends[real], "SetLines", {}, {"impulse": impulse[real]})
+    return write_frames(solution, path, frames)
+
+
+def check_path(path: str | Path) -> None:
+    """Raises ValueError if a path does not end with .pvd, and ImportError if vtk is not installed."""
+    import_optional("vtkmodules", "to_paraview")
+    if Path(path).suffix != ".pvd":
+        raise ValueError(f"path={str(path)!r}: ParaView's collection of files ends with .pvd")
+
+
+def write_frames(solution: Solution, path: str | Path, frames: list[dict[str, tuple]]) -> Path:
+    """Writes what is to be seen at each row of a solution: by name, the arguments of `_polydata`."""
+    path = Path(path)
+    folder = path.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for k, (t, frame) in enumerate(zip(np.asarray(solution.t).tolist(), frames, strict=True)):
+        for part, (name, data) in enumerate(frame.items()):
+            _polydata(folder / f"{name}_{k:06d}.vtp", *data)
+            file = quoteattr(f"{folder.name}/{name}_{k:06d}.vtp")
+            lines.append(f'<DataSet timestep="{t!r}" part="{part}" file={file}/>')
     text = '<?xml version="1.0"?>\n<VTKFile type="Collection" version="0.1">\n<Collection>\n'
     path.write_text(text + "\n".join(lines) + "\n</Collection>\n</VTKFile>\n")
     return path
@@ -65,7 +74,7 @@ def _radii(solution: Solution, radius: Any, rows: int, number: int) -> np.ndarra
 
 
 def _polydata(path: Path, points: np.ndarray, cells: np.ndarray, kind: str, of_points: dict, of_cells: dict) -> None:
-    """Writes a VTK file of points (n, 3) and cells (k, ends), of kind "SetVerts" or "SetLines", with data for points and cells."""
+    """Writes a VTK file of points (n, 3) and cells (k, ends), of kind "SetVerts", "SetLines" or "SetPolys", with data for points and cells."""
     from vtkmodules.util.numpy_support import numpy_to_vtk, numpy_to_vtkIdTypeArray
     from vtkmodules.vtkCommonCore import vtkPoints
     from vtkmodules.vtkCommonDataModel import vtkCellArray, vtkPolyData

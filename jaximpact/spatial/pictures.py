@@ -1,4 +1,7 @@
-"""Pictures of bodies in space, as they are seen from afar: lines that a body hides of itself are light, and planes of the ground carry its shadow."""
+"""Pictures of bodies in space, as they are seen from afar: lines that a body hides of itself are light, and planes of the ground carry its shadow.
+
+And surfaces of bodies for ParaView: convex hulls of points, by their shapes.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +85,51 @@ def _edge(shape: Shape | None, turn: np.ndarray, centre: np.ndarray, across: np.
     around = np.stack([np.cos(CIRCLE), np.sin(CIRCLE)], axis=1) @ across
     arms = np.asarray(jax.vmap(shape.supports)(jnp.asarray(around @ turn)), float) @ turn.T
     return (centre + arms - shape.radius * around[:, None]).reshape(-1, 3)
+
+
+def surfaces_of(system: Any, q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Surfaces of all bodies that have a shape, at coordinates q (k, d).
+
+    Returns:
+        Points (k, n, 3), the corners (m, 3) of triangles among them, seen from outside against the clock, and the body's number of each triangle (m,).
+    """
+    shaped = [(i, name, body.shape) for i, (name, body) in enumerate(system.bodies) if body.shape is not None]
+    if not shaped:
+        raise ValueError(
+            "to_paraview: no body has a shape: state one by spatial.box and the like, or Body(..., shape=...)"
+        )
+
+    @jax.jit
+    @jax.vmap
+    def places(q: Any) -> Any:
+        pose = system.pose(q)
+        return [jax.tree.map(jnp.asarray, (pose.rotation(name), pose.centre(name))) for _, name, _ in shaped]
+
+    points, corners, numbers, count = [], [], [], 0
+    for (i, _, shape), (turns, centres) in zip(shaped, places(jnp.asarray(q)), strict=True):
+        own, triangles = _surface(shape)
+        points.append(np.asarray(centres)[:, None] + own @ np.asarray(turns).swapaxes(1, 2))
+        corners.append(triangles + count)
+        numbers.append(np.full(len(triangles), i))
+        count += len(own)
+    return np.concatenate(points, axis=1), np.concatenate(corners), np.concatenate(numbers)
+
+
+def _surface(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the convex hull of what is outermost of a shape in 500 directions: points (n, 3), and the corners (m, 3) of triangles."""
+    from scipy.spatial import ConvexHull
+
+    up = np.arange(-0.998, 1, 0.004)[:, None]
+    turn = np.pi * (3 - 5**0.5) * np.arange(len(up))[:, None]
+    directions = np.hstack([np.sqrt(1 - up**2) * np.cos(turn), np.sqrt(1 - up**2) * np.sin(turn), up])
+    found = np.asarray(jax.vmap(shape.supports)(jnp.asarray(directions)), float)
+    lowest = np.argmin(np.einsum("nki,ni->nk", found, directions), axis=1)
+    points = found[np.arange(len(up)), lowest] - shape.radius * directions
+    points = np.unique(points, axis=0)
+    hull = ConvexHull(points)
+    a, b, c = (points[hull.simplices[:, k]] for k in range(3))
+    inwards = np.sum(np.cross(b - a, c - a) * hull.equations[:, :3], axis=1) < 0
+    return points, np.where(inwards[:, None], hull.simplices[:, ::-1], hull.simplices)
 
 
 def _hull(points: np.ndarray) -> np.ndarray:

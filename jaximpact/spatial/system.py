@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -23,12 +24,13 @@ from ..planar.mechanism import (
     state_problem,
 )
 from ..planar.quantities import value_at
+from ..results import paraview
 from ..simulation.assemble import assemble
 from .body import Body, vector_of
 from .contacts import with_shapes
 from .dynamics import Loads, generalised_force, height_energy, mass_matrix
 from .parts import Joint, Part
-from .pictures import Drawing, drawing_of
+from .pictures import Drawing, drawing_of, surfaces_of
 from .pose import Pose, Twists
 from .shapes import Vector
 from .tree import ON_GROUND, RATES, Tree
@@ -42,6 +44,8 @@ from .vectors import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from ..results.solution import Solution
 
 MEANING = {
     "free": "the velocity of its centre of mass and its angular velocity (vx, vy, vz, wx, wy, wz)",
@@ -296,6 +300,29 @@ class System:
     def view(self, azimuth: float = -60.0, elevation: float = 20.0) -> Drawing:
         """Drawing function, as `draw`, seen from a direction: its angle from the x axis, and above the horizontal [degrees]."""
         return drawing_of(self, azimuth, elevation)
+
+    def to_paraview(self, solution: Solution, path: str | Path) -> Path:
+        """Writes one motion for ParaView: ``path``, ending in .pvd, and a folder beside it with a VTK file of each row.
+
+        Bodies that have a shape are surfaces of triangles, which carry the number of their ``body`` in the order of `bodies`. Needs vtk (`pip install vtk`).
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: several motions, or one of another system; another ending; no body has a shape.
+            ImportError: vtk is not installed.
+        """
+        paraview.check_path(path)
+        if np.ndim(solution.q) != 2 or np.shape(solution.q)[1] != self.tree.size:
+            raise ValueError(
+                f"q has shape {np.shape(solution.q)}: the rows of one motion of this system, solution[3] say, are (k, {self.tree.size})"
+            )
+        points, corners, bodies = surfaces_of(self, np.asarray(solution.q))
+        frames: list[dict[str, tuple]] = [
+            {"bodies": (own, corners, "SetPolys", {}, {"body": bodies})} for own in points
+        ]
+        return paraview.write_frames(solution, path, frames)
 
 
 def _rate_of(link: Any, own: Array, speed: Any) -> Any:
