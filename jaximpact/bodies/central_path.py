@@ -269,7 +269,7 @@ class Linearised:
         return found
 
     def solve(self, change: np.ndarray, defect: np.ndarray) -> Point:
-        """Way, at a constant share, that changes r o s (scaled) by ``change`` and A x + b - w(s) by minus ``defect``."""
+        """Newton step of the path's equations, its parameter ``share`` fixed: r o s (scaled) grows by ``change``, A x + b - w(s) falls by ``defect``."""
         curve = self.curve
         known = times(self.inverse, quotient(self.middle, change))
         right = curve.impulse(known - times(self.slopes, defect))
@@ -321,7 +321,10 @@ class Linearised:
         return terms
 
     def reach(self, terms: list[Point]) -> float:
-        """Length up to which the last ``terms`` of a series are smaller than the distance to the border of the cones, and the first four times that at most."""
+        """How far a series may be followed: its higher ``terms`` stay below the distance to the border of the cones.
+
+        The first term may be up to four times that distance.
+        """
         unit = float(np.sqrt(self.at.share)) * self.curve.size
         largest = [
             max(np.max(np.abs(times(self.w, x.r))), np.max(np.abs(times(self.inverse, x.s)))) / unit for x in terms

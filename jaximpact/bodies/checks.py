@@ -17,7 +17,10 @@ from ..mechanics.user_functions import outcome as user_outcome
 
 
 def check_bodies(bodies: Any, problem: Any, scheme: Any, e: Any, q: Array, args: Any, shape_of: Callable) -> None:
-    """Raises ValueError or TypeError if functions of ``bodies`` do not fit the coordinates, or lists the scheme or the problem; as `Gaps.check`."""
+    """Raises ValueError or TypeError if ``bodies`` do not fit the call; arguments as of `Gaps.check`.
+
+    Checked are the shapes of their functions against the coordinates, and whether the scheme and the problem allow lists of near pairs.
+    """
     t, outcome = np.zeros((), q.dtype), lambda name, *call: user_outcome(name, as_array_tree, *call)
     D = bodies.dimension(q)
     _check_images(bodies)

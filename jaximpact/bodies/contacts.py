@@ -289,7 +289,7 @@ class PairSlip(NamedTuple):
 
     @classmethod
     def none(cls, m: int, dtype: Any) -> PairSlip:
-        """Those of m contacts that do not rub, k = 0."""
+        """Returns the `PairSlip` of m contacts without friction: k = 0 tangents."""
         still = empty(dtype, m, 0)
         return cls((), still, empty(dtype, 0), still)
 

@@ -145,7 +145,7 @@ class Gaps:
 
 
 class NoGaps(Gaps):
-    """Those of a problem without constraints, (0,)."""
+    """The gaps of a problem without constraints: none, of shape (0,)."""
 
     def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
         return jnp.zeros((0,), q.dtype)
@@ -158,7 +158,7 @@ class NoGaps(Gaps):
 
 @dataclass(frozen=True)
 class StatedGaps(Gaps):
-    """Those of a ``function`` of the user, which native code has once for all its calls if it is long."""
+    """Gaps by a ``function`` of the user. If it is long, native code holds it once and calls it."""
 
     function: Callable[[ArrayLike, Array, Any], Array]
 

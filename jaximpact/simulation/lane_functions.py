@@ -273,7 +273,7 @@ class ValueAndTangent(Derivative):
 
 
 class ForwardJacobian(Derivative):
-    """Jacobian in forward mode: for each used output (p, ...), its derivatives by the p numbers of all moved operands."""
+    """Jacobian in forward mode: for each used output (p, ...), its derivatives by the p numbers in the operands to be differentiated by."""
 
     new_axes: ClassVar[int] = 1
 

@@ -129,9 +129,10 @@ class Backwards:
         self.of_steps = part(steps_back, self.carry, reals, some, step=step, read=read, parts=parts)
 
     def way_there(self, wanted: tuple[bool, ...] | None) -> CompiledFunction:
-        """The forward pass that computes the leaves of the solution in the mask ``wanted``, none of one with rows; compiled once.
+        """Returns the program of the forward pass, which keeps what the backward pass reads; each is compiled once.
 
-        None: any that there is, or the cheapest.
+        ``wanted``: mask of the leaves of the solution that it computes as well; where the program keeps rows, it computes none. None: a program
+        that exists already will do, else one that computes none.
         """
         if wanted is None:
             if self.ways_there:

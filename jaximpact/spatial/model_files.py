@@ -51,7 +51,7 @@ def from_mjcf(
     parts: Sequence[Part] = (),
     control: Callable[..., Any] = inputs_of_args,
 ) -> Model:
-    """Makes a `System` of a robot's model file, MJCF or URDF, which MuJoCo (``pip install jaximpact[robots]``) reads.
+    """Makes a `System` of a robot's model file, MJCF or URDF, which MuJoCo (``pip install '.[robots]'`` in a clone) reads.
 
     Its contacts are rigid: the file's parameters of soft ones are not read. What else is not read and would change the motion is refused by name.
 
@@ -71,7 +71,7 @@ def from_mjcf(
     try:
         import mujoco
     except ImportError as error:
-        raise ImportError("from_mjcf reads files by MuJoCo: pip install jaximpact[robots]") from error
+        raise ImportError("from_mjcf reads files by MuJoCo: pip install '.[robots]' in a clone") from error
     arrays = Arrays(_compiled(mujoco, source), mujoco.mjtDisableBit)
     arrays.check()
     if not arrays.model.njnt:

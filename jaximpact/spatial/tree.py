@@ -63,7 +63,7 @@ class Link:
 
     @property
     def slice(self) -> slice:
-        """Its coordinates."""
+        """Where its coordinates are in q."""
         return slice(self.first, self.first + SIZE[self.motion.kind])
 
 

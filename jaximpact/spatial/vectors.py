@@ -129,7 +129,10 @@ def rotation_about(axis: np.ndarray, angle: Any) -> Any:
 
 
 def half_turned(rotation: Any) -> list:
-    """Returns twice the vector (3 numbers) of a rotation's quaternion, which no other rotation than none makes zero; half a turn away it has no direction."""
+    """Returns 2 sin(angle/2) times the axis of a rotation, as 3 numbers: twice the vector part of its quaternion.
+
+    They are zero only where nothing is turned. At half a turn their sign is undefined, and they are of no use.
+    """
     size = jnp.sqrt(jnp.maximum(1 + jnp.trace(rotation), 1e-2))
     return [(rotation[i, j] - rotation[j, i]) / size for i, j in ((2, 1), (0, 2), (1, 0))]
 

@@ -87,7 +87,7 @@ class Where(NamedTuple):
 
     @classmethod
     def none(cls, dtype: Any) -> Where:
-        """That of a force without pieces."""
+        """Returns the `Where` of a force that has no switches, all of its arrays empty."""
         return cls([], [], jnp.zeros(0, dtype), jnp.zeros((0, 0), bool), [])
 
 

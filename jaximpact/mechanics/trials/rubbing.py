@@ -331,8 +331,11 @@ def ends_of_modes(
 def status_of_ends(
     problem: Problem, event: Event, stopped: Array, breaks: Array, switched: Array, args: Any
 ) -> tuple[Array, Array]:
-    """Returns the contacts (m,) that have ``stopped`` together with another one to which nothing links them, or in space, and status bits for ends of
-    modes at one instant: of contacts that are linked, or that break away where the force jumps."""
+    """Returns which contacts (m,) stopped at the same instant as another, or in space, and status bits where that leaves no derivative.
+
+    Two contacts that stop, or break away, at one instant are harmless if no impulse passes from one to the other. If they are linked,
+    or if one breaks away where the force jumps, the status gets DERIVATIVE_EVENTS.
+    """
     m, none = len(stopped), jnp.zeros((), jnp.int32)
 
     def look() -> tuple[Array, Array]:

@@ -109,5 +109,5 @@ def angles_at(angles: Array, x: Array) -> Array:
 
 
 def unsure(angles: Array) -> Array:
-    """Returns by how much the angles (m,) at the end of a trial change with the last node."""
+    """Returns an estimate of the error of the angles (m,) at the end of a trial: by how much they change if the last node is left out."""
     return jnp.abs(table(rules().change, angles.dtype) @ angles)

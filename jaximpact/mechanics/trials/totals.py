@@ -40,9 +40,10 @@ class StepTotals(NamedTuple):
     def with_collision(
         self, found: Collision, jolt: Array, flown: Base, delay: Array, t: Array, spread: Array | None, status: Array
     ) -> StepTotals:
-        """Adds a collision at the end ``flown`` of a trial, a ``delay`` () behind it at time t, the impulse (j,) of joints before it, and status bits.
+        """Returns the totals with those of a collision: impulses, residual, error and status bits.
 
-        ``spread`` (m,): errors of the times of impacts.
+        ``flown``: the end of the trial before it; ``delay`` (): how much later the collision is, at time t; ``jolt`` (j,): the impulse of the joints
+        before it; ``spread`` (m,): errors of the times of impacts.
         """
         hit, joints = jnp.any(found.impact), add_late_impulse(self.joints, delay, flown)
         return self._replace(
