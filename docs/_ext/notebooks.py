@@ -40,9 +40,7 @@ def notebook(text: str) -> dict[str, Any]:
 def plain(text: str) -> str:
     """Markdown without what Sphinx alone understands: entries of the index, roles, links to other pages."""
     text = re.sub(r"^```\{index\}.*?^```\n", "", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(
-        r"^```\{[\w-]+\}(?: |\n:file: )(\S+)\n(?::.*\n)*?```\n", r"*(in the manual: \1)*\n", text, flags=re.MULTILINE
-    )
+    text = re.sub(r"^```\{\w+\} (\S+)\n(?::.*\n)*?```\n", r"*(in the manual: \1)*\n", text, flags=re.MULTILINE)
     text = re.sub(r"^\((?:[\w-]+)\)=\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"\{doc\}`([^`<]*?)\s*<[^`>]*>`", r"\1", text)
     text = re.sub(r"\{doc\}`/?(?:[\w-]+/)*([\w-]+)`", r"*\1*", text)
