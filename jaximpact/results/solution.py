@@ -123,7 +123,8 @@ class Solution(Drawable):
         parts += [f"{rows} row{'s' * (rows != 1)}", f"d = {d}", f"m = {of_impulse[-1]}"]
         if is_array(self.status) and not is_traced(self) and self.status.size:
             t, status = np.asarray(self.t), int(np.bitwise_or.reduce(np.ravel(self.status)))
-            parts += [f"t = {t.min():g} ... {t.max():g}", f"penetration = {np.max(self.penetration):.3g}"]
+            deepest = 0.0 + np.max(self.penetration)  # never -0
+            parts += [f"t = {t.min():g} ... {t.max():g}", f"penetration = {deepest:.3g}"]
             parts += [f"status = {Status(status)}"]
             if self.stopped is not None:
                 ended = int(np.sum(self.stopped))
