@@ -382,7 +382,9 @@ def test_slip_in_space_that_comes_back_on_its_line_reverses(scheme):
     slopes, (v, status) = jax.jacfwd(end, has_aux=True)(x)
     # MoreauJean is of first order; it left the time of the reversal out, 1.3 of 5.5
     close = 5e-3 if isinstance(scheme, ji.MoreauJean) else 1e-12
-    assert status == 0 and np.allclose(v, right(x), rtol=0, atol=close)
+    # a slip that is not quite on the line turns round it: a located scheme does not look whether that is asked for
+    told = 0 if isinstance(scheme, ji.MoreauJean) else ji.Status.DERIVATIVE_EVENTS
+    assert status == told and np.allclose(v, right(x), rtol=0, atol=close)
     # in the step of the reversal friction has either sign
     close = 2 * push * t1 / steps if isinstance(scheme, ji.MoreauJean) else 2e-12
     assert np.allclose(slopes, jax.jacfwd(right)(x), rtol=0, atol=close)
